@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+_PARTIAL = ".kte-partial"
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Gives a temporary name, which becomes `path` when the block succeeds.
+
+    The content is on the disk before the name changes, so that not even a
+    power cut leaves half a file under `path`.
+
+    Args:
+        path: The file to make or replace.
+
+    Yields:
+        A name in the same directory, to be written and closed in the block.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> target = pathlib.Path(tempfile.mkdtemp(), "note")
+    >>> with replacing(str(target)) as partial:
+    ...     size = pathlib.Path(partial).write_text("whole")
+    ...     target.exists()
+    False
+    >>> target.read_text()
+    'whole'
+    """
+    partial = path + _PARTIAL
+    try:
+        yield partial
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+        raise
+
+
+def remove_leftovers(directory: str) -> None:
+    """Deletes what killed processes left half-written in `directory`.
+
+    Args:
+        directory: An existing directory that no other process writes to.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> directory = pathlib.Path(tempfile.mkdtemp())
+    >>> (directory / "model.ckpt-5.h5.kte-partial").touch()
+    >>> remove_leftovers(str(directory))
+    >>> list(directory.iterdir())
+    []
+    """
+    with os.scandir(directory) as entries:
+        leftovers = [e.path for e in entries if e.name.endswith(_PARTIAL)]
+    for path in leftovers:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)

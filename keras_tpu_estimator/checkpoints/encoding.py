@@ -1,0 +1,165 @@
+"""How a variable becomes an HDF5 dataset, without a byte that could be code.
+
+Each variable is one dataset, found under the variable's path: 'dense/kernel'
+is dataset 'kernel' of group 'dense'. Two things need more than that:
+
+* HDF5 has no dtype for bfloat16, float8 and the like. Such an array is stored
+  as unsigned integers of the same bits; attribute `dtype` has its name.
+* HDF5 cannot hold some paths: 'a' beside 'a/b', which makes 'a' a group, or a
+  part that is empty or '.'. Such a variable is stored as '%0', '%1', ... at
+  the top; attribute `path` has its path. So have paths that start with '%'.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import h5py
+import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
+import numpy as np
+
+
+def write_all(file: h5py.File, variables: Mapping[str, np.ndarray]) -> None:
+    """Writes variables into an empty HDF5 file.
+
+    Args:
+        file: A file open for writing.
+        variables: Arrays of numbers or booleans by variable path.
+
+    Raises:
+        TypeError: A value is not an array of numbers or booleans.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     write_all(file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
+    ...     sorted(file), sorted(file["dense"]), file["%0"].attrs["path"]
+    (['%0', 'dense'], ['bias'], 'dense')
+    """
+    for path, key in _keys(variables).items():
+        dataset = _write_array(file, key, path, np.asarray(variables[path]))
+        if key != path:
+            dataset.attrs["path"] = path
+
+
+def path_of(key: str, dataset: h5py.Dataset) -> str:
+    """The path of the variable that a dataset holds.
+
+    Args:
+        key: Where the dataset is in its file.
+        dataset: The dataset.
+
+    Returns:
+        The path that the variable was saved under.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     write_all(file, {"%a": np.zeros(1)})
+    ...     path_of("%0", file["%0"])
+    '%a'
+    """
+    return dataset.attrs.get("path", key)
+
+
+def read_one(path: str, dataset: h5py.Dataset) -> np.ndarray:
+    """Reads a variable.
+
+    Args:
+        path: Its path, for error messages.
+        dataset: The dataset that holds it.
+
+    Returns:
+        Its value, with the dtype and shape that were saved.
+
+    Raises:
+        ValueError: The dataset holds no numbers, or numbers of a dtype that
+            is unknown here, or it only points to another file.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     write_all(file, {"a": np.ones(2, "bfloat16")})
+    ...     read_one("a", file["a"])
+    array([1, 1], dtype=bfloat16)
+    """
+    if dataset.external or dataset.is_virtual:
+        raise ValueError(
+            f"The values of variable {path!r} of {dataset.file.filename!r} lie "
+            "in another file, which is not read. Use a checkpoint that this "
+            "package wrote."
+        )
+    if not _is_native(dataset.dtype):
+        raise ValueError(
+            f"Variable {path!r} of {dataset.file.filename!r} has dtype "
+            f"{dataset.dtype}, where numbers or booleans were expected. Use "
+            "a checkpoint that this package wrote."
+        )
+    # h5py gives a scalar as a NumPy number, of the machine's byte order.
+    array = np.asarray(dataset[()], dataset.dtype)
+    extension = dataset.attrs.get("dtype")
+    return array if extension is None else _view_as(path, array, extension)
+
+
+def _keys(paths: Iterable[str]) -> dict[str, str]:
+    """Gives each variable path the dataset path that it is stored under."""
+    paths = sorted(paths)
+    groups = {group for path in paths for group in _parents(path)}
+    keys = {}
+    numbers = itertools.count()
+    for path in paths:
+        is_plain = path not in groups and _fits_hdf5(path)
+        keys[path] = path if is_plain else f"%{next(numbers)}"
+    return keys
+
+
+def _parents(path: str) -> Iterator[str]:
+    return itertools.accumulate(path.split("/")[:-1], "{}/{}".format)
+
+
+def _fits_hdf5(path: str) -> bool:
+    parts = path.split("/")
+    return not path.startswith("%") and "" not in parts and "." not in parts
+
+
+def _write_array(
+    file: h5py.File, key: str, path: str, array: np.ndarray
+) -> h5py.Dataset:
+    if _is_native(array.dtype):
+        return file.create_dataset(key, data=array)
+    if not _is_extension(array.dtype):
+        raise TypeError(
+            f"Variable {path!r} cannot be saved: a checkpoint holds arrays of "
+            f"numbers or booleans, and this has dtype {array.dtype}. Keep such "
+            "values out of the model's variables."
+        )
+    bits = np.dtype(f"u{array.dtype.itemsize}")
+    dataset = file.create_dataset(key, data=array.view(bits))
+    dataset.attrs["dtype"] = array.dtype.name
+    return dataset
+
+
+def _view_as(path: str, array: np.ndarray, extension: str) -> np.ndarray:
+    with contextlib.suppress(TypeError):
+        dtype = np.dtype(extension)
+        if _is_extension(dtype):
+            return array.view(dtype)
+    raise ValueError(
+        f"Variable {path!r} was saved as {extension!r}, a dtype unknown to the "
+        "installed ml_dtypes. Install the version of ml_dtypes that the "
+        "checkpoint was saved with, or a newer one."
+    )
+
+
+def _is_native(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" and not _is_extension(dtype)
+
+
+def _is_extension(dtype: np.dtype) -> bool:
+    # 2 is what NumPy says of dtypes that another package registered.
+    return dtype.isbuiltin == 2

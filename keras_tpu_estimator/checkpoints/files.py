@@ -1,0 +1,230 @@
+"""The checkpoint file: named variables in HDF5, followed by a checksum."""
+
+import contextlib
+import difflib
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import h5py
+import numpy as np
+
+from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.checkpoints import encoding
+from keras_tpu_estimator.checkpoints import location
+
+GLOBAL_STEP = "global_step"
+
+
+class VariableNotFoundError(KeyError):
+    """A checkpoint has no variable of the name asked for.
+
+    Args:
+        message: What was asked for, and what the checkpoint has.
+
+    Example:
+
+    >>> try:
+    ...     raise VariableNotFoundError("no 'kernel'")
+    ... except KeyError as error:
+    ...     print(error)
+    no 'kernel'
+    """
+
+    def __str__(self) -> str:
+        # `KeyError` would show the message in quotes, with its quotes escaped.
+        return self.args[0]
+
+
+def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
+    """Writes variables into a file, whole or not at all.
+
+    Args:
+        path: The file to make or replace.
+        variables: Arrays of numbers or booleans by variable path. Whatever
+            `np.asarray` understands will do.
+
+    Raises:
+        TypeError: A value is not an array of numbers.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.ckpt-3.h5")
+    >>> write(path, {"dense/bias": np.zeros(2), "global_step": np.int64(3)})
+    >>> names(path)
+    ['dense/bias', 'global_step']
+    """
+    with commit.replacing(path) as partial:
+        # The format of HDF5 1.10 is written in half the time of the oldest.
+        with h5py.File(
+            partial, "w", libver=("v110", "v110"), locking=False
+        ) as file:
+            encoding.write_all(file, variables)
+        checksum.append(partial)
+
+
+def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
+    """Lists the variables of a checkpoint.
+
+    Args:
+        checkpoint_path: A prefix, a file, or a directory of checkpoints.
+
+    Returns:
+        Variable paths, sorted, 'global_step' among them.
+
+    Raises:
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> names(checkpoints.save(tempfile.mkdtemp(), 20, {"bias": np.ones(2)}))
+    ['bias', 'global_step']
+    """
+    with _datasets(checkpoint_path) as datasets:
+        return sorted(datasets)
+
+
+def read(
+    checkpoint_path: str | bytes | os.PathLike,
+    paths: Iterable[str] | None = None,
+) -> dict[str, np.ndarray]:
+    """Reads variables from a checkpoint.
+
+    Args:
+        checkpoint_path: A prefix, a file, or a directory of checkpoints.
+        paths: The variables to read. None, the default, is all.
+
+    Returns:
+        Their values by path, with the dtypes and shapes that were saved.
+
+    Raises:
+        VariableNotFoundError: The checkpoint lacks one of `paths`.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
+    >>> read(prefix, ["b"])
+    {'b': array([1., 1.])}
+    """
+    with _datasets(checkpoint_path) as datasets:
+        wanted = sorted(datasets) if paths is None else list(paths)
+        missing = [path for path in wanted if path not in datasets]
+        if missing:
+            raise VariableNotFoundError(
+                _explain_missing(missing, sorted(datasets), checkpoint_path)
+            )
+        return {
+            path: encoding.read_one(path, datasets[path]) for path in wanted
+        }
+
+
+def value(checkpoint_path: str | bytes | os.PathLike, name: str) -> np.ndarray:
+    """Reads one variable from a checkpoint.
+
+    Args:
+        checkpoint_path: A prefix, a file, or a directory of checkpoints.
+        name: The path of the variable.
+
+    Returns:
+        Its value.
+
+    Raises:
+        VariableNotFoundError: The checkpoint has no such variable; this is a
+            `KeyError`.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
+    >>> value(prefix, "b")
+    array([1., 1.])
+    """
+    return read(checkpoint_path, [name])[name]
+
+
+def step_of(checkpoint_path: str | bytes | os.PathLike) -> int:
+    """Reads the global step of a checkpoint.
+
+    Args:
+        checkpoint_path: A prefix, a file, or a directory of checkpoints.
+
+    Returns:
+        The step, as the file has it; its name is not looked at.
+
+    Raises:
+        VariableNotFoundError: The file has no 'global_step'.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> step_of(checkpoints.save(tempfile.mkdtemp(), 20, {}))
+    20
+    """
+    return int(value(checkpoint_path, GLOBAL_STEP))
+
+
+@contextlib.contextmanager
+def _datasets(
+    checkpoint_path: str | bytes | os.PathLike,
+) -> Iterator[dict[str, h5py.Dataset]]:
+    """Opens a checkpoint and gives its datasets by variable path."""
+    path = location.resolve(checkpoint_path) + location.SUFFIX
+    found: dict[str, h5py.Dataset] = {}
+
+    def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[encoding.path_of(key, item)] = item
+
+    if not checksum.is_intact(path):
+        raise _damaged(path, "its checksum is wrong or missing")
+    try:
+        # A file never changes once it has its name, so nothing need be locked;
+        # some network file systems cannot.
+        with h5py.File(path, "r", locking=False) as file:
+            # This follows no links, which may lead to other files.
+            file.visititems(collect)
+            yield found
+    except (VariableNotFoundError, FileNotFoundError, PermissionError):
+        raise
+    except (OSError, RuntimeError, KeyError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, reason: str | Exception) -> ValueError:
+    return ValueError(
+        f"The checkpoint file {path!r} is truncated or damaged, or was not "
+        f"written by this package ({reason}). Copy it again if it is a copy; "
+        "otherwise delete it and use another one. "
+        f"{location.alternatives(path)}"
+    )
+
+
+def _explain_missing(
+    missing: list[str],
+    there: list[str],
+    checkpoint_path: str | bytes | os.PathLike,
+) -> str:
+    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
+    hint = "Close to the first" if near else "Among those that it has"
+    return (
+        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
+        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
+    )
+
+
+def _listed(paths: list[str], limit: int = 10) -> str:
+    more = len(paths) - limit
+    suffix = f" and {more} more" if more > 0 else ""
+    return ", ".join(map(repr, paths[:limit])) + suffix

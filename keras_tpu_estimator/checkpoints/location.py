@@ -1,0 +1,176 @@
+"""Where a checkpoint is: prefixes, files, directories."""
+
+import difflib
+import logging
+import os
+
+from keras_tpu_estimator.checkpoints import state as state_file
+
+SUFFIX = ".h5"
+
+_logger = logging.getLogger(__name__)
+
+
+def name_for(step: int) -> str:
+    """The name of the checkpoint of a step, relative to its directory.
+
+    Args:
+        step: The global step.
+
+    Returns:
+        TensorFlow's name for it.
+
+    Example:
+
+    >>> name_for(20)
+    'model.ckpt-20'
+    """
+    return f"model.ckpt-{step}"
+
+
+def exists(prefix: str) -> bool:
+    """Whether there is a checkpoint file for a prefix.
+
+    Args:
+        prefix: The path of a checkpoint file, without '.h5'.
+
+    Returns:
+        True if the file is there; it is not opened.
+
+    Example:
+
+    >>> exists("/nowhere/model.ckpt-20")
+    False
+    """
+    return os.path.isfile(prefix + SUFFIX)
+
+
+def latest(model_dir: str | bytes | os.PathLike) -> str | None:
+    """Finds the latest checkpoint of a directory.
+
+    Where the one that the `checkpoint` file calls the latest is gone, it is
+    the newest of those listed that is still there, and a warning is logged.
+
+    Args:
+        model_dir: A directory, which need not exist.
+
+    Returns:
+        A prefix such as '<model_dir>/model.ckpt-20', or None if there is no
+        checkpoint.
+
+    Raises:
+        ValueError: The `checkpoint` file is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> checkpoints.latest(directory) is None
+    True
+    >>> prefix = checkpoints.save(directory, 20, {})
+    >>> checkpoints.latest(directory) == prefix
+    True
+
+    Reference: `tf.train.latest_checkpoint`.
+    """
+    model_dir = os.fsdecode(model_dir)
+    state = state_file.load(model_dir)
+    if state is None:
+        return None
+    listed = [state.latest, *(s.name for s in reversed(state.saved))]
+    # `join` leaves absolute names, which TensorFlow may write, as they are.
+    prefixes = [os.path.join(model_dir, name) for name in listed]
+    found = next(filter(exists, prefixes), None)
+    if found != prefixes[0]:
+        _logger.warning(
+            "The latest checkpoint of %r is gone: there is no file %r. %s",
+            model_dir,
+            prefixes[0] + SUFFIX,
+            f"Using {found!r} instead."
+            if found
+            else "None of the others that its 'checkpoint' file lists exists.",
+        )
+    return found
+
+
+def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
+    """Finds the checkpoint that a user means.
+
+    Args:
+        checkpoint_path: A prefix such as 'dir/model.ckpt-20', the file
+            'dir/model.ckpt-20.h5', or a directory, whose latest checkpoint is
+            meant.
+
+    Returns:
+        The prefix.
+
+    Raises:
+        ValueError: There is no such checkpoint; the message says where it
+            was looked for and what is there instead.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = checkpoints.save(directory, 20, {})
+    >>> {resolve(p) == prefix for p in (prefix, prefix + ".h5", directory)}
+    {True}
+    """
+    path = os.fsdecode(checkpoint_path)
+    prefix = path.removesuffix(SUFFIX)
+    if exists(prefix):
+        return prefix
+    found = latest(path) if os.path.isdir(path) else None
+    if found is None:
+        raise ValueError(
+            f"{path!r} is not a valid checkpoint: {_what_is_wrong(path)} "
+            f"{alternatives(path)}"
+        )
+    return found
+
+
+def alternatives(path: str) -> str:
+    """Says which checkpoints there are near a path that did not do.
+
+    Args:
+        path: A directory, or what would be a file or a prefix in one.
+
+    Returns:
+        A sentence for an error message.
+
+    Example:
+
+    >>> alternatives("/nowhere/model.ckpt-20")
+    "The directory '/nowhere' does not exist."
+    """
+    directory, name = os.path.split(path)
+    if os.path.isdir(path):
+        directory, name = path, ""
+    directory = directory or os.curdir
+    if not os.path.isdir(directory):
+        return f"The directory {directory!r} does not exist."
+    name = name.removesuffix(SUFFIX)
+    there = sorted(
+        file.removesuffix(SUFFIX)
+        for file in os.listdir(directory)
+        if file.endswith(SUFFIX)
+    )
+    near = difflib.get_close_matches(
+        name, [other for other in there if other != name], n=3, cutoff=0.0
+    )
+    if not near:
+        return f"There is no other checkpoint in {directory!r}."
+    return f"Checkpoints in {directory!r}: {', '.join(near)}."
+
+
+def _what_is_wrong(path: str) -> str:
+    prefix = path.removesuffix(SUFFIX)
+    if os.path.isdir(path):
+        return f"no {state_file.FILE_NAME!r} file there names one that exists."
+    if os.path.exists(f"{prefix}.index"):
+        return "it is one of TensorFlow's, where one in HDF5 is needed."
+    return (
+        f"there is neither a file {prefix + SUFFIX!r} nor a directory {path!r}."
+    )

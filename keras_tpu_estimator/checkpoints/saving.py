@@ -1,0 +1,102 @@
+"""Adds a checkpoint to a directory."""
+
+import contextlib
+import operator
+import os
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints.retention import Retention
+from keras_tpu_estimator.checkpoints.state import Saved
+from keras_tpu_estimator.checkpoints.state import State
+
+
+def save(
+    model_dir: str | bytes | os.PathLike,
+    step: int,
+    variables: Mapping[str, np.ndarray],
+    *,
+    retention: Retention = Retention(),  # noqa: B008, it is frozen
+    now: float | None = None,
+) -> str:
+    """Saves variables as '<model_dir>/model.ckpt-<step>.h5'.
+
+    The file is made under another name and renamed once it is on the disk;
+    then the `checkpoint` file is replaced in the same way; then older
+    checkpoints are deleted. A process killed at any moment leaves a directory
+    whose latest checkpoint is whole. One process at a time may save.
+
+    Args:
+        model_dir: The directory, made if need be.
+        step: The global step, at least 0; also saved, as 'global_step'.
+        variables: Arrays of numbers or booleans by variable path.
+        retention: Which older checkpoints stay. Defaults to the newest five.
+        now: The time in seconds since 1970. Defaults to the clock.
+
+    Returns:
+        The prefix, that is the file's path without '.h5'.
+
+    Raises:
+        TypeError: A value is not an array of numbers, or `step` no integer.
+        ValueError: `step` is negative, or the `checkpoint` file of the
+            directory is unreadable. Nothing is written then.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = checkpoints.save(directory, 20, {"dense/bias": np.zeros(2)})
+    >>> checkpoints.read(prefix)
+    {'dense/bias': array([0., 0.]), 'global_step': array(20)}
+    """
+    step = operator.index(step)
+    if step < 0:
+        raise ValueError(f"step must be at least 0; got {step}.")
+    model_dir = os.fsdecode(model_dir)
+    os.makedirs(model_dir, exist_ok=True)
+    commit.remove_leftovers(model_dir)
+    before = state_file.load(model_dir)
+
+    new = Saved(location.name_for(step), time.time() if now is None else now)
+    prefix = os.path.join(model_dir, new.name)
+    files.write(
+        prefix + location.SUFFIX,
+        {**variables, files.GLOBAL_STEP: np.int64(step)},
+    )
+    # In this order, for a `checkpoint` file must never name a deleted one.
+    after, dropped = retention.split(_append(model_dir, before, new))
+    state_file.store(model_dir, after)
+    for name in dropped:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(model_dir, name + location.SUFFIX))
+    return prefix
+
+
+def _append(model_dir: str, before: State | None, new: Saved) -> State:
+    """The state with one checkpoint more, less those that are gone."""
+    saved = before.saved if before else ()
+    last_preserved = before.last_preserved if before else None
+    still_there = (
+        old
+        for old in saved
+        if old.name != new.name and _is_own(model_dir, old.name)
+    )
+    return State(
+        latest=new.name,
+        saved=(*still_there, new),
+        last_preserved=new.time if last_preserved is None else last_preserved,
+    )
+
+
+def _is_own(model_dir: str, name: str) -> bool:
+    # Users edit the state file to start from a checkpoint elsewhere; that one
+    # is not ours to delete.
+    is_inside = not os.path.dirname(name)
+    return is_inside and location.exists(os.path.join(model_dir, name))

@@ -1,0 +1,96 @@
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import commit
+
+_KILLED_WHILE_SAVING = """
+import os, signal, sys
+import numpy as np
+from keras_tpu_estimator import checkpoints
+
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+checkpoints.save(sys.argv[1], 20, {"v": np.ones(5)})
+"""
+
+
+def test_a_killed_save_is_ignored_then_swept_up(tmp_path):
+    first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
+    before = set(os.listdir(tmp_path))
+
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED_WHILE_SAVING, str(tmp_path)]
+    )
+
+    assert child.returncode == -signal.SIGKILL
+    assert len(os.listdir(tmp_path)) == len(before) + 1
+    assert checkpoints.latest(tmp_path) == first
+    with pytest.raises(ValueError, match=r"Checkpoints in .*: model.ckpt-10\."):
+        checkpoints.resolve(tmp_path / "model.ckpt-20")
+
+    checkpoints.save(tmp_path, 30, {"v": np.zeros(5)})
+    assert set(os.listdir(tmp_path)) == before | {"model.ckpt-30.h5"}
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_failed_save_leaves_the_directory_as_it_was(
+    tmp_path, monkeypatch, function
+):
+    first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def disk_full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, function, disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(tmp_path, 20, {"v": np.ones(5)})
+
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert checkpoints.latest(tmp_path) == first
+
+
+def test_an_existing_file_stays_until_the_new_one_is_whole(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+
+    with commit.replacing(str(target)) as partial:
+        with open(partial, "w") as file:
+            file.write("new")
+        assert target.read_text() == "old"
+
+    assert target.read_text() == "new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_content_reaches_the_disk_before_the_name(tmp_path, monkeypatch):
+    calls = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(
+            os,
+            name,
+            lambda *args, name=name, original=original: (
+                calls.append(name),
+                original(*args),
+            ),
+        )
+
+    checkpoints.save(tmp_path, 1, {})
+
+    assert calls == ["fsync", "replace"] * 2  # the checkpoint, then its list
+
+
+def test_the_sweep_touches_nothing_of_the_user(tmp_path):
+    names = ["notes.partial", "model.ckpt-1.h5", ".hidden", "x.tmp"]
+    for name in names:
+        (tmp_path / name).touch()
+
+    commit.remove_leftovers(str(tmp_path))
+
+    assert sorted(os.listdir(tmp_path)) == sorted(names)

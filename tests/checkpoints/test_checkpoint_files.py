@@ -1,0 +1,264 @@
+import os
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import files
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "model.ckpt-3.h5")
+
+
+@pytest.fixture
+def saved(tmp_path):
+    variables = {
+        "dense/kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "dense/bias": np.zeros(3, np.float32),
+    }
+    return checkpoints.save(tmp_path, 7, variables)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("bool", "int8", "uint8", "int32", "int64", "uint32"),
+        *("float16", "float32", "float64", "complex64", ">f4"),
+        *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
+        *("int4", "uint2"),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 1, 3)])
+def test_every_dtype_and_shape_comes_back(path, dtype, shape):
+    original = np.ones(shape).astype(np.dtype(dtype))
+
+    files.write(path, {"v": original})
+    restored = files.value(path, "v")
+
+    assert restored.dtype == original.dtype
+    assert restored.shape == original.shape
+    assert restored.tobytes() == original.tobytes()
+
+
+def test_bits_that_no_number_equals_come_back(path):
+    bits = np.arange(2**16, dtype=np.uint16)  # NaNs of all kinds among them
+
+    files.write(path, {"v": bits.view(ml_dtypes.bfloat16)})
+
+    np.testing.assert_array_equal(files.value(path, "v").view(np.uint16), bits)
+
+
+def test_strided_and_foreign_arrays_are_saved_by_value(path):
+    import jax.numpy as jnp
+
+    matrix = np.arange(6.0).reshape(2, 3)
+    files.write(path, {"t": matrix.T, "s": matrix[:, ::2], "j": jnp.ones(2)})
+
+    restored = files.read(path)
+    np.testing.assert_array_equal(restored["t"], matrix.T)
+    np.testing.assert_array_equal(restored["s"], matrix[:, ::2])
+    np.testing.assert_array_equal(restored["j"], [1, 1])
+
+
+def test_paths_are_plain_hdf5_paths(saved):
+    with h5py.File(saved + ".h5") as file:
+        np.testing.assert_array_equal(
+            file["dense"]["kernel"], [[0, 1, 2], [3, 4, 5]]
+        )
+        assert file["global_step"][()] == 7
+        assert file["global_step"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["a", "a/b"],
+        ["a", "a/b", "a/b/c", "a.b", "%0"],
+        ["a", "/a", "a/", "a//b", "a/b"],
+        [".", "./a", "a/.", "..", "../a", ""],
+        ["%", "%1", "a%"],
+        ["größe/κ", "with space", "dense/kernel:0"],
+    ],
+)
+def test_any_path_comes_back(path, paths):
+    variables = {p: np.int64(i) for i, p in enumerate(paths)}
+
+    files.write(path, variables)
+
+    assert files.read(path) == variables
+    assert files.names(path) == sorted(paths)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.array([None]), "text", np.array(["2020"], "M8[D]"), {"a": 1}],
+)
+def test_what_is_no_number_is_refused_by_name(path, value):
+    with pytest.raises(TypeError, match="'bad' .* holds arrays of numbers"):
+        files.write(path, {"good": np.ones(2), "bad": value})
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_nothing_is_stored_as_an_object(path):
+    extension = np.ones(2, ml_dtypes.bfloat16)
+    files.write(path, {"a": extension, "a/b": np.ones(1), "c": True})
+
+    kinds = []
+    with h5py.File(path) as file:
+        file.visititems(
+            lambda _, item: kinds.append(
+                item.dtype.kind if isinstance(item, h5py.Dataset) else None
+            )
+        )
+    assert set(kinds) == {"u", "f", "b", None}
+
+
+def test_names_and_step(saved):
+    assert checkpoints.names(saved) == [
+        "dense/bias",
+        "dense/kernel",
+        "global_step",
+    ]
+    assert checkpoints.step_of(saved) == 7
+
+
+def test_step_is_read_from_the_file_not_from_its_name(tmp_path, saved):
+    os.rename(saved + ".h5", tmp_path / "best.h5")
+    assert checkpoints.step_of(tmp_path / "best.h5") == 7
+
+
+def test_some_variables_can_be_read(saved):
+    assert list(checkpoints.read(saved, ["dense/bias"])) == ["dense/bias"]
+    assert checkpoints.read(saved, []) == {}
+
+
+def test_unknown_variable_names_close_matches(saved):
+    with pytest.raises(KeyError) as caught:
+        checkpoints.value(saved, "dense/kernal")
+    assert str(caught.value) == (
+        f"The checkpoint {saved!r} has no variable 'dense/kernal'. "
+        "Close to the first: 'dense/kernel', 'dense/bias'."
+    )
+
+
+def test_unknown_variable_without_close_match_lists_what_there_is(saved):
+    with pytest.raises(
+        checkpoints.VariableNotFoundError,
+        match="no variable 'x'. Among those that it has: 'dense/bias', ",
+    ):
+        checkpoints.read(saved, ["dense/bias", "x"])
+
+
+def test_long_lists_of_missing_variables_are_cut(saved):
+    with pytest.raises(KeyError, match=r"'v9' and 90 more\."):
+        checkpoints.read(saved, [f"v{i}" for i in range(100)])
+
+
+def _flip(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def _flip_a_bit_of_the_data(content):
+    return _flip(content, content.index(np.float32(5).tobytes()))
+
+
+def _flip_a_bit_of_the_structure(content):
+    return _flip(content, content.index(b"dense"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[:-20],
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-100] + b"\0" * 100,
+        lambda content: b"not HDF5" * 100,
+        _flip_a_bit_of_the_data,
+        _flip_a_bit_of_the_structure,
+    ],
+)
+def test_damaged_file_is_an_error_with_a_way_out(tmp_path, saved, damage):
+    checkpoints.save(tmp_path, 6, {})
+    checkpoints.read(saved)  # A good check must not be remembered.
+    file = tmp_path / "model.ckpt-7.h5"
+    file.write_bytes(damage(file.read_bytes()))
+    os.utime(file, (1, 1))  # The clock of a file system may be slow to tick.
+
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"model.ckpt-7.h5' is truncated or damaged.*use another one. "
+            r"Checkpoints in '.*': model.ckpt-6\."
+        ),
+    ):
+        checkpoints.read(saved)
+
+
+def _write_with_checksum(path, fill):
+    from keras_tpu_estimator.checkpoints import checksum
+
+    with h5py.File(path, "w") as file:
+        fill(file)
+    checksum.append(path)
+
+
+def test_damage_that_only_hdf5_sees_is_the_same_error(path):
+    from keras_tpu_estimator.checkpoints import checksum
+
+    with open(path, "wb") as file:
+        file.write(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    checksum.append(path)
+
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        files.names(path)
+
+
+def _fill_with_text(file):
+    file["v"] = "text"
+
+
+def _fill_with_unknown_dtype(file):
+    file["v"] = np.zeros(2, np.uint8)
+    file["v"].attrs["dtype"] = "float7"
+
+
+def _fill_with_object_dtype(file):
+    file["v"] = np.zeros(8, np.uint8)
+    file["v"].attrs["dtype"] = "object"
+
+
+def _fill_with_external_data(file):
+    file.create_dataset("v", (4,), "u1", external=[("/etc/hostname", 0, 4)])
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        (_fill_with_text, "where numbers or booleans were expected"),
+        (_fill_with_unknown_dtype, "saved as 'float7', a dtype unknown"),
+        (_fill_with_object_dtype, "saved as 'object', a dtype unknown"),
+        (_fill_with_external_data, "lie in another file"),
+    ],
+)
+def test_a_foreign_file_cannot_smuggle(path, fill, message):
+    _write_with_checksum(path, fill)
+    with pytest.raises(ValueError, match=message):
+        files.value(path, "v")
+
+
+def test_links_to_other_files_are_not_followed(tmp_path, path):
+    other = str(tmp_path / "other.h5")
+    files.write(other, {"secret": np.ones(1)})
+
+    def fill(file):
+        file["v"] = np.zeros(1)
+        file["link"] = h5py.ExternalLink(other, "secret")
+
+    _write_with_checksum(path, fill)
+    assert files.names(path) == ["v"]

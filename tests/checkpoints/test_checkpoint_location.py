@@ -1,0 +1,112 @@
+import os
+
+import pytest
+
+from keras_tpu_estimator import checkpoints
+
+
+@pytest.fixture
+def saved(tmp_path):
+    for step in (0, 10, 20):
+        checkpoints.save(tmp_path, step, {})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("model.ckpt-10", "model.ckpt-10"),
+        ("model.ckpt-10.h5", "model.ckpt-10"),
+        ("", "model.ckpt-20"),
+    ],
+)
+@pytest.mark.parametrize("kind", [str, os.fsencode, os.fspath])
+def test_resolve_takes_prefix_file_or_directory(saved, path, expected, kind):
+    assert checkpoints.resolve(kind(saved / path if path else saved)) == str(
+        saved / expected
+    )
+
+
+def test_resolve_in_the_working_directory(saved, monkeypatch):
+    monkeypatch.chdir(saved)
+    assert checkpoints.resolve("model.ckpt-10") == "model.ckpt-10"
+    with pytest.raises(ValueError, match=r"Checkpoints in '\.': model.ckpt-"):
+        checkpoints.resolve("model.ckpt-11")
+
+
+def test_resolve_prefers_a_checkpoint_to_a_directory_of_its_name(saved):
+    (saved / "model.ckpt-10").mkdir()
+    assert checkpoints.resolve(saved / "model.ckpt-10") == str(
+        saved / "model.ckpt-10"
+    )
+
+
+def test_resolve_says_where_it_looked_and_what_is_near(saved):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"ckpt-2' is not a valid checkpoint: there is neither a file "
+            r"'.*model.ckpt-2.h5' nor a directory .*: model.ckpt-20, "
+        ),
+    ):
+        checkpoints.resolve(saved / "model.ckpt-2")
+
+
+@pytest.mark.parametrize(
+    ("make", "path", "message"),
+    [
+        ([], "", "no 'checkpoint' file there names one that exists. There is"),
+        ([], "sub/model.ckpt-1", r"The directory '.*sub' does not exist\."),
+        (["m-5.h5"], "", r"no 'checkpoint' file .* Checkpoints in '.*': m-5\."),
+        (["m.index"], "m", "one of TensorFlow's, where one in HDF5 is needed"),
+    ],
+)
+def test_resolve_explains_what_is_wrong(tmp_path, make, path, message):
+    for name in make:
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=message):
+        checkpoints.resolve(tmp_path / path if path else tmp_path)
+
+
+def test_latest(saved):
+    assert checkpoints.latest(saved) == str(saved / "model.ckpt-20")
+
+
+@pytest.mark.parametrize("directory", ["missing", "."])
+def test_latest_without_a_checkpoint(tmp_path, directory):
+    assert checkpoints.latest(tmp_path / directory) is None
+
+
+@pytest.mark.parametrize(
+    ("gone", "found"), [([20], "model.ckpt-10"), ([20, 10], "model.ckpt-0")]
+)
+def test_latest_falls_back_to_the_newest_that_is_there(
+    saved, caplog, gone, found
+):
+    for step in gone:
+        os.remove(saved / f"model.ckpt-{step}.h5")
+
+    assert checkpoints.latest(saved) == str(saved / found)
+    assert f"Using '{saved / found}' instead." in caplog.text
+
+
+def test_latest_warns_when_all_are_gone(saved, caplog):
+    for step in (0, 10, 20):
+        os.remove(saved / f"model.ckpt-{step}.h5")
+
+    assert checkpoints.latest(saved) is None
+    assert "None of the others" in caplog.text
+
+
+def test_latest_follows_an_edited_state_file(saved, tmp_path_factory, caplog):
+    other = checkpoints.save(tmp_path_factory.mktemp("other"), 5, {})
+    (saved / "checkpoint").write_text(f'model_checkpoint_path: "{other}"\n')
+
+    assert checkpoints.latest(saved) == other
+    assert not caplog.records
+
+
+def test_a_moved_directory_keeps_its_checkpoints(saved, tmp_path_factory):
+    moved = tmp_path_factory.mktemp("parent") / "moved"
+    saved.rename(moved)
+    assert checkpoints.latest(moved) == str(moved / "model.ckpt-20")

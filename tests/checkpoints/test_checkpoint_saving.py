@@ -1,0 +1,69 @@
+import os
+import time
+
+import numpy as np
+import pytest
+
+from keras_tpu_estimator import checkpoints
+
+
+def test_files_and_prefix_are_those_of_tensorflow(tmp_path):
+    directory = tmp_path / "new" / "model_dir"
+
+    prefix = checkpoints.save(directory, np.int64(20), {"v": np.ones(1)})
+
+    assert prefix == str(directory / "model.ckpt-20")
+    assert sorted(os.listdir(directory)) == ["checkpoint", "model.ckpt-20.h5"]
+    assert (directory / "checkpoint").read_text().splitlines()[:2] == [
+        'model_checkpoint_path: "model.ckpt-20"',
+        'all_model_checkpoint_paths: "model.ckpt-20"',
+    ]
+
+
+def test_the_global_step_is_that_of_the_call(tmp_path):
+    variables = {"global_step": np.int32(3)}
+    prefix = checkpoints.save(tmp_path, 20, variables)
+    restored = checkpoints.value(prefix, "global_step")
+    assert (restored, restored.dtype) == (20, np.int64)
+    assert variables == {"global_step": 3}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    for value in (1.0, 2.0):
+        prefix = checkpoints.save(tmp_path, 20, {"v": np.float32(value)})
+        assert checkpoints.value(prefix, "v") == value
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "message"),
+    [
+        (-1, ValueError, "step must be at least 0; got -1"),
+        (2.5, TypeError, "'float' object cannot be interpreted as an integer"),
+    ],
+)
+def test_step_is_checked(tmp_path, step, error, message):
+    with pytest.raises(error, match=message):
+        checkpoints.save(tmp_path / "model_dir", step, {})
+    assert not (tmp_path / "model_dir").exists()
+
+
+def test_the_time_is_that_of_the_clock(tmp_path):
+    before = time.time()
+    checkpoints.save(tmp_path, 1, {})
+    line = (tmp_path / "checkpoint").read_text().splitlines()[2]
+    assert before <= float(line.split(": ")[1]) <= time.time()
+
+
+def test_a_small_model_is_saved_in_20_ms(tmp_path):
+    variables = {
+        f"layer_{i}/{name}": np.ones(2000, np.float32)
+        for i in range(25)
+        for name in ("kernel", "bias")
+    }
+    seconds = []
+    for step in range(10):
+        start = time.perf_counter()
+        checkpoints.save(tmp_path, step, variables)
+        seconds.append(time.perf_counter() - start)
+    # The best of ten, because the machine may be busy with other things.
+    assert min(seconds) < 0.02
