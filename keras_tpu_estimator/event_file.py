@@ -1,0 +1,68 @@
+"""One event file of TensorBoard: records in the order they are written."""
+
+import itertools
+import os
+import socket
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+# TensorBoard expects this in the first event of a file.
+_FILE_VERSION = "brain.Event:2"
+
+_numbers = itertools.count()
+
+
+class EventFile:
+    """A new event file, open for writing until `close()`.
+
+    Args:
+        logdir: The directory of the file, made if need be.
+
+    Attributes:
+        flushed_at: `time.monotonic()` of the last flush, in seconds.
+
+    Example:
+
+    >>> import tempfile
+    >>> from tensorboard.compat.proto import event_pb2
+    >>> file = EventFile(tempfile.mkdtemp())
+    >>> file.write(event_pb2.Event(step=1, wall_time=0.0))
+    >>> file.close()
+    """
+
+    def __init__(self, logdir: str) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer import record_writer
+
+        os.makedirs(logdir, exist_ok=True)
+        now = time.time()
+        name = (
+            f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}."
+            f"{os.getpid()}.{next(_numbers)}"
+        )
+        self._path = os.path.join(logdir, name)
+        # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
+        # wherever that is installed.
+        stream = open(self._path, "xb")
+        self._records = record_writer.RecordWriter(stream)
+        # Closes also a forgotten file, at the latest when Python exits.
+        self.close = weakref.finalize(self, stream.close)
+        self.write(event_pb2.Event(wall_time=now, file_version=_FILE_VERSION))
+        self.flush()
+
+    def exists(self) -> bool:
+        """Whether the file is still in its directory."""
+        return os.path.exists(self._path)
+
+    def write(self, event: "Event") -> None:
+        """Adds an event; others can read it after the next flush."""
+        self._records.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Hands all that was written to the operating system."""
+        self._records.flush()
+        self.flushed_at = time.monotonic()
