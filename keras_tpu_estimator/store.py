@@ -1,0 +1,110 @@
+"""The variables of one program, and how they come by their initial values."""
+
+from collections.abc import Callable
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.variables import Captured
+from keras_tpu_estimator.variables import capture
+
+GLOBAL_STEP = "global_step"
+Values = dict[str, Any]
+
+
+class VariableStore:
+    """Every variable of a program by path.
+
+    A trace enters the variables that it is the first to make; they keep the
+    initial values that the trace gave them, computed when they are asked for.
+
+    Args:
+        seed: Makes initial values and random layers repeatable. Defaults to
+            `None`.
+
+    Attributes:
+        variables: The variables by path, `global_step` among them.
+        slots: Paths of those that only optimizers use.
+        constants: Paths of learning rates that were given as numbers: what
+            the code says counts, so they are in no checkpoint.
+    """
+
+    def __init__(self, seed: int | None = None):
+        self._seed = seed
+        self._initial: list[Callable[..., Values]] = []
+        self.slots: set[str] = set()
+        self.constants: set[str] = set()
+        self.variables: dict[str, keras.Variable] = {
+            GLOBAL_STEP: keras.Variable(
+                0, dtype="int32", trainable=False, name=GLOBAL_STEP
+            )
+        }
+
+    def capture(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Captured:
+        """Captures a function over these variables, as `variables.capture`.
+
+        Raises:
+            ValueError: The function uses tensors that are not its own.
+        """
+        try:
+            return capture(
+                function, self.variables, *args, seed=self._seed, **kwargs
+            )
+        except jax.errors.UnexpectedTracerError as error:
+            raise ValueError(
+                "`model_fn` used a tensor that leaked from an earlier call of "
+                "it or from an inner function. Expected only tensors made "
+                "from the features, labels and variables of this call: keep "
+                "no tensors in globals, attributes or default arguments."
+            ) from error
+
+    def enter(self, captured: Captured, *args: Any) -> None:
+        """Enters the new variables of a trace.
+
+        Args:
+            captured: The trace.
+            *args: What it was made with.
+        """
+        if captured.new:
+            self.variables.update(captured.new)
+            self._initial.append(
+                lambda paths, values: captured.initial_values(
+                    paths, values, *args
+                )
+            )
+
+    def initial_values(
+        self, paths: Collection[str] | None = None, values: Values | None = None
+    ) -> Values:
+        """Initial values, computed anew.
+
+        Args:
+            paths: The variables to compute them for. Defaults to all.
+            values: Values of others, which they may depend on.
+
+        Returns:
+            Values by path.
+        """
+        paths = set(self.variables if paths is None else paths)
+        known = {GLOBAL_STEP: jnp.int32(0), **(values or {})}
+        for initial in self._initial:
+            known = initial(paths, known) | known
+        return {path: known[path] for path in paths}
+
+    def saved_paths(self) -> list[str]:
+        """Paths of the variables that belong into a checkpoint."""
+        return [
+            path
+            for path, variable in self.variables.items()
+            if path not in self.constants and not is_local(variable)
+        ]
+
+
+def is_local(variable: keras.Variable) -> bool:
+    """Whether a variable accumulates a metric, for one evaluation only."""
+    return variable.synchronization == "on_read"
