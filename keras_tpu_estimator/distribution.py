@@ -1,0 +1,241 @@
+"""The mesh of cores, and what one core may ask of the others.
+
+Only this module knows how the mesh is laid out.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+from jax.sharding import SingleDeviceSharding
+
+from keras_tpu_estimator.topology import Topology
+
+
+@dataclasses.dataclass
+class ReplicaContext:
+    """What the code of one core knows while it is traced.
+
+    Attributes:
+        num_replicas: Cores that run this code together.
+        axes: Names of the mesh axes they lie on; empty for one core.
+        reduced: Whether anything was reduced over the cores so far.
+    """
+
+    num_replicas: int
+    axes: tuple[str, ...]
+    reduced: bool = False
+
+
+_ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
+_context: contextvars.ContextVar[ReplicaContext] = contextvars.ContextVar(
+    "replica_context", default=_ONE_REPLICA
+)
+
+
+def replica_context() -> ReplicaContext:
+    """The context of the core whose code is being traced on this thread."""
+    return _context.get()
+
+
+@contextlib.contextmanager
+def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
+    """Makes `context` the current one for the time of a `with` block."""
+    token = _context.set(context)
+    try:
+        yield context
+    finally:
+        _context.reset(token)
+
+
+def cross_replica_sum(x: Any, name: str | None = None) -> Any:
+    """Sums a tensor, or each tensor of a nest, over all cores.
+
+    For use in a `model_fn`, as `tf.compat.v1.tpu.cross_replica_sum`. On one
+    core it returns `x`.
+
+    Args:
+        x: Tensor of any shape, or a nest of them.
+        name: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A nest like `x`, with the same values on every core.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> float(kte.cross_replica_sum(2.0))  # One core outside a model_fn.
+    2.0
+    """
+    del name
+    return _reduce(jax.lax.psum, x)
+
+
+def cross_replica_mean(x: Any, name: str | None = None) -> Any:
+    """Averages a tensor, or each tensor of a nest, over all cores.
+
+    For use in a `model_fn`. On one core it returns `x`.
+
+    Args:
+        x: Tensor of any shape, or a nest of them.
+        name: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A nest like `x`, with the same values on every core.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> float(kte.cross_replica_mean(2.0))  # One core outside a model_fn.
+    2.0
+    """
+    del name
+    return _reduce(jax.lax.pmean, x)
+
+
+def _reduce(reduction: Callable[..., Any], x: Any) -> Any:
+    context = replica_context()
+    if not context.axes:
+        return x
+    context.reduced = True
+    return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cores:
+    """The cores that run one program, each with its slice of the batch.
+
+    Attributes:
+        topology: Their number, and the hosts that feed them.
+        mesh: The mesh they form, or `None` for one core.
+        axes: The mesh axes that the batch is split over.
+    """
+
+    topology: Topology
+    mesh: jax.sharding.Mesh | None = None
+    axes: tuple[str, ...] = ()
+
+    @property
+    def context(self) -> ReplicaContext:
+        """A fresh context for code of one of these cores."""
+        return ReplicaContext(self.topology.num_replicas, self.axes)
+
+    @property
+    def axis_sizes(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the axes, as a tracer wants them."""
+        if self.mesh is None:
+            return ()
+        return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
+
+    @property
+    def replicated(self) -> jax.sharding.Sharding:
+        """The sharding of what every core holds whole, such as weights."""
+        if self.mesh is None:
+            return _one_device()
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
+        """The sharding of a tensor whose dimension `axis` is the batch."""
+        if self.mesh is None:
+            return _one_device()
+        return NamedSharding(
+            self.mesh, PartitionSpec(*[None] * axis, self.axes)
+        )
+
+    def per_core(
+        self,
+        step: Callable[..., Any],
+        split: tuple[bool, ...],
+        outputs_split: Any,
+    ) -> Callable[..., Any]:
+        """Runs `step` on every core with its slice of the arguments.
+
+        Args:
+            step: A pure function of nests of arrays.
+            split: For each argument, whether its leaves are split over cores
+                along their first axis; the others are given whole.
+            outputs_split: A prefix of the outputs' nest: whether leaves are
+                to be concatenated over cores along their first axis, or are
+                the same on all.
+
+        Returns:
+            A function of whole arrays.
+        """
+        if self.mesh is None:
+            return step
+
+        def spec(is_split: bool) -> PartitionSpec:
+            return PartitionSpec(self.axes) if is_split else PartitionSpec()
+
+        return jax.shard_map(
+            step,
+            mesh=self.mesh,
+            in_specs=tuple(spec(s) for s in split),
+            out_specs=jax.tree.map(spec, outputs_split),
+            check_vma=False,
+        )
+
+    def core_index(self) -> Any:
+        """The number of the core that runs this code, inside `per_core`."""
+        if not self.axes:
+            return jnp.int32(0)
+        return jax.lax.axis_index(self.axes)
+
+    def mean(self, x: Any) -> Any:
+        """The mean over the cores, inside `per_core`."""
+        return jax.lax.pmean(x, self.axes) if self.axes else x
+
+    def of_first(self, x: Any) -> Any:
+        """The first core's value, on all of them, inside `per_core`."""
+        if not self.axes:
+            return x
+        first = self.core_index() == 0
+        return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axes)
+
+
+ONE_CORE = Cores(Topology(num_replicas=1))
+
+
+def all_cores() -> Cores:
+    """The cores of the current Keras distribution, or all of the machine's.
+
+    Raises:
+        ValueError: The current distribution is not a `DataParallel`.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        distribution = _over_all_devices()
+    if not isinstance(distribution, keras.distribution.DataParallel):
+        raise ValueError(
+            "Expected keras.distribution.DataParallel as the distribution of "
+            f"a TPUEstimator. Received: {distribution}. Set another with "
+            "keras.distribution.set_distribution(...), or set None to use "
+            "every device."
+        )
+    mesh = distribution.device_mesh.backend_mesh
+    topology = Topology(
+        num_replicas=mesh.size,
+        num_hosts=jax.process_count(),
+        host_index=jax.process_index(),
+    )
+    if mesh.size == 1:
+        return dataclasses.replace(ONE_CORE, topology=topology)
+    return Cores(topology, mesh, (distribution.batch_dim_name,))
+
+
+@functools.cache
+def _over_all_devices() -> keras.distribution.DataParallel:
+    return keras.distribution.DataParallel(auto_shard_dataset=False)
+
+
+def _one_device() -> jax.sharding.Sharding:
+    return SingleDeviceSharding(jax.local_devices()[0])

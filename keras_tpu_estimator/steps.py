@@ -1,0 +1,141 @@
+"""What a step is: the vocabulary between `model_fn` and the device loop."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.distribution import ONE_CORE
+from keras_tpu_estimator.distribution import Cores
+from keras_tpu_estimator.spec import HostFunction
+from keras_tpu_estimator.store import Values
+
+# Outputs that are equal on all cores; the others are concatenated.
+SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Feed:
+    """How the cores share the batches of a mode.
+
+    Attributes:
+        cores: The cores that run a step. Defaults to one core.
+        is_split: Whether each core gets its slice of a batch, or each the
+            whole. Defaults to `True`.
+        use_tpu: The value of `params["use_tpu"]`. Defaults to `False`.
+        context: The value of `params["context"]`, if there is to be one.
+        arrange: Puts the batch axes of one core's features and labels where
+            the user wants them. By default they stay first.
+    """
+
+    cores: Cores = ONE_CORE
+    is_split: bool = True
+    use_tpu: bool = False
+    context: Any = None
+    arrange: Callable[[Any, Any], tuple[Any, Any]] | None = None
+
+    def cores_for(self, size: int) -> Cores:
+        """The cores that run a batch of this size.
+
+        A batch that they cannot share evenly, such as the last one of an
+        evaluation, is run whole, as on one core.
+        """
+        shares = self.cores.topology.num_replicas if self.is_split else 1
+        return ONE_CORE if size % shares else self.cores
+
+    def sharding(self, size: int, axis: int = 0) -> jax.sharding.Sharding:
+        """Where a tensor with a batch of this size on an axis is put."""
+        if self.is_split and self.cores_for(size) is self.cores:
+            return self.cores.batch_sharding(axis)
+        return self.cores.replicated
+
+    def step_input(self, features: Any, labels: Any) -> "StepInput":
+        """What a step is given of a batch."""
+        size = batch_size(features)
+        cores = self.cores_for(size)
+        split = self.is_split and cores.axes
+        own = size // cores.topology.num_replicas if split else size
+        additional: dict[str, Any] = {
+            "batch_size": own,
+            "use_tpu": self.use_tpu,
+        }
+        if self.context is not None:
+            additional["context"] = self.context
+        return StepInput(
+            features, labels, cores, self.is_split, additional, self.arrange
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class StepInput:
+    """What one step is given, and how the cores share it.
+
+    Attributes:
+        features: Nest of arrays, or of anything with a shape and a dtype; the
+            first axis is the batch.
+        labels: The same, or `None`.
+        cores: The cores that run the step.
+        is_split: Whether each core gets its slice, or each the whole.
+        additional: What `params` holds besides the user's own values.
+        arrange: As in `Feed`.
+    """
+
+    features: Any
+    labels: Any
+    cores: Cores
+    is_split: bool
+    additional: Mapping[str, Any]
+    arrange: Callable[[Any, Any], tuple[Any, Any]] | None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for inputs that one traced step serves."""
+        leaves, structure = jax.tree.flatten((self.features, self.labels))
+        avals = tuple(
+            (leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+            for leaf in leaves
+        )
+        use_tpu = self.additional["use_tpu"]
+        return avals, structure, self.cores, self.is_split, use_tpu
+
+    def of_one_core(self) -> tuple[Any, Any]:
+        """The features and labels that the first core sees."""
+        replicas = self.cores.topology.num_replicas if self.is_split else 1
+
+        def part(leaf: Any) -> Any:
+            size = leaf.shape[0] // replicas
+            if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
+                return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
+            return leaf[:size]
+
+        return jax.tree.map(part, (self.features, self.labels))
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a mode as a pure function.
+
+    Attributes:
+        function: Takes values by path, features and labels, all whole. Returns
+            the values that changed and a dict of outputs: `loss`,
+            `predictions`, `eval_metrics`, `host_call`, `metric_values`.
+        reads: Paths of the variables it takes.
+        local: Paths of those that belong to one call of `evaluate`.
+        metric_fn: What makes metrics of the output `eval_metrics`.
+        host_call: What is given the output `host_call`.
+        hooks: The hooks of the spec.
+    """
+
+    function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
+    reads: tuple[str, ...]
+    local: tuple[str, ...]
+    metric_fn: HostFunction | None
+    host_call: HostFunction | None
+    hooks: tuple[Any, ...]
+
+
+def batch_size(nest: Any) -> int:
+    """The length of the first axis of a nest's leaves."""
+    return jax.tree.leaves(nest)[0].shape[0]
