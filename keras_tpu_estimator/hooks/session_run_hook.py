@@ -1,0 +1,212 @@
+"""The protocol by which user code takes part in a run of the device loop."""
+
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class Session:
+    """What a hook may ask of a run: names and their current values.
+
+    Args:
+        fetch: Returns the value of a name: `"global_step"`, `"loss"`, or the
+            path of a variable.
+    """
+
+    def __init__(self, fetch: Any):
+        self._fetch = fetch
+
+    def run(self, fetches: Any) -> Any:
+        """The current values of a name, or of a nest of names.
+
+        Args:
+            fetches: `"global_step"`, `"loss"`, a variable's path, or a list,
+                tuple or dict of these.
+
+        Returns:
+            NumPy values in the same nest.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        if isinstance(fetches, Mapping):
+            return {key: self.run(name) for key, name in fetches.items()}
+        if isinstance(fetches, list | tuple):
+            return type(fetches)(self.run(name) for name in fetches)
+        return np.asarray(self._fetch(fetches))
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionRunArgs:
+    """What a hook wants to have fetched after the run to come.
+
+    Attributes:
+        fetches: As `Session.run` takes them.
+    """
+
+    fetches: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionRunValues:
+    """What a hook asked for.
+
+    Attributes:
+        results: Values in the nest of `SessionRunArgs.fetches`, or `None` if
+            nothing was asked for.
+    """
+
+    results: Any = None
+
+
+class SessionRunContext:
+    """One run of the device loop, as a hook sees it.
+
+    Args:
+        session: The session that runs.
+    """
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.original_args = SessionRunArgs(fetches=None)
+        self._stop_requested = False
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a hook asked that this be the last run."""
+        return self._stop_requested
+
+    def request_stop(self) -> None:
+        """Makes this the last run."""
+        self._stop_requested = True
+
+
+class SessionRunHook:
+    """User code that is called around every run of the device loop.
+
+    A run is one device program: in training `iterations_per_loop` steps, in
+    evaluation and prediction a few batches. The counterpart of
+    `tf.compat.v1.train.SessionRunHook`; override what is needed.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> class PrintLoss(kte.hooks.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return kte.hooks.SessionRunArgs("loss")
+    ...     def after_run(self, run_context, run_values):
+    ...         print(f"loss = {run_values.results:.3f}")
+    """
+
+    def begin(self) -> None:
+        """Called once, before variables are restored."""
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Called once, when all variables have their values.
+
+        Args:
+            session: Reads variables.
+            coord: Always `None`; kept for compatibility.
+        """
+
+    def before_run(
+        self, run_context: SessionRunContext
+    ) -> SessionRunArgs | None:
+        """Called before each run.
+
+        Args:
+            run_context: The run to come.
+
+        Returns:
+            What to fetch after it, or `None`.
+        """
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Called after each run.
+
+        Args:
+            run_context: The run that was; `request_stop()` ends the loop.
+            run_values: What `before_run` asked for.
+        """
+
+    def end(self, session: Session) -> None:
+        """Called once at a clean end, not after an error.
+
+        Args:
+            session: Reads variables.
+        """
+
+
+def validate_hooks(hooks: Iterable[SessionRunHook] | None) -> tuple[Any, ...]:
+    """Returns hooks as a tuple.
+
+    Raises:
+        TypeError: One of them is no `SessionRunHook`.
+    """
+    checked = tuple(hooks or ())
+    for hook in checked:
+        if not isinstance(hook, SessionRunHook):
+            raise TypeError(
+                "All hooks must be SessionRunHook instances. Received: "
+                f"{hook!r} of type {type(hook).__name__}. Derive it from "
+                "keras_tpu_estimator.hooks.SessionRunHook."
+            )
+    return checked
+
+
+class HookList:
+    """Calls hooks in the order given, in every phase.
+
+    Args:
+        hooks: The hooks of one call of `train`, `evaluate` or `predict`.
+        session: The session they see.
+    """
+
+    def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
+        self.hooks = tuple(hooks)
+        self.session = session
+
+    def begin(self) -> None:
+        """Calls every hook's `begin`."""
+        for hook in self.hooks:
+            hook.begin()
+
+    def after_create_session(self) -> None:
+        """Calls every hook's `after_create_session`."""
+        for hook in self.hooks:
+            hook.after_create_session(self.session, None)
+
+    def before_run(self) -> "HookedRun":
+        """Calls every hook's `before_run`; the result sees the run through."""
+        context = SessionRunContext(self.session)
+        requests = [hook.before_run(context) for hook in self.hooks]
+        return HookedRun(self, context, requests)
+
+    def end(self) -> None:
+        """Calls every hook's `end`."""
+        for hook in self.hooks:
+            hook.end(self.session)
+
+
+@dataclasses.dataclass(frozen=True)
+class HookedRun:
+    """One run between `before_run` and `after_run`."""
+
+    _list: HookList
+    context: SessionRunContext
+    _requests: list[SessionRunArgs | None]
+
+    def after_run(self) -> bool:
+        """Calls every hook's `after_run`; whether one asked to stop."""
+        session = self._list.session
+        for hook, request in zip(
+            self._list.hooks, self._requests, strict=True
+        ):
+            results = session.run(request.fetches) if request else None
+            hook.after_run(self.context, SessionRunValues(results))
+        return self.context.stop_requested

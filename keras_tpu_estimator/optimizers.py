@@ -1,0 +1,374 @@
+"""How a `model_fn` says what to minimise and how.
+
+`minimize` and `apply_gradients` return records that the program carries out
+after `model_fn` has returned, in one forward and backward pass. Gradients that
+a `model_fn` wants to see are answered by tracing it again with the answer, as
+`GradientRequest` tells.
+"""
+
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
+import jax
+import keras
+
+from keras_tpu_estimator import distribution
+from keras_tpu_estimator.variables import VariableScope
+from keras_tpu_estimator.variables import current_scope
+
+Gradient = Any
+GradientAndVariable = tuple[Gradient | None, keras.Variable]
+Reduction = Literal["mean", "sum"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp:
+    """One update of variables by an optimizer, yet to be carried out.
+
+    Made by `CrossShardOptimizer.minimize` and `apply_gradients`, and given to
+    a spec as its `train_op`. It takes effect only there.
+
+    Attributes:
+        optimizer: The Keras optimizer that makes the update.
+        variables: What it updates.
+        loss: Scalar tensor to differentiate, or `None` if the gradients are
+            given.
+        gradients: One for each variable, or `None` if they follow from `loss`.
+        reduction: How gradients are combined over cores, or `None` if each
+            core keeps its own.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    variables: tuple[keras.Variable, ...]
+    loss: Any = None
+    gradients: tuple[Gradient, ...] | None = None
+    reduction: Reduction | None = None
+
+    def apply(self, gradients: Sequence[Gradient]) -> None:
+        """Combines gradients over the cores and updates the variables."""
+        reduce = {
+            "mean": distribution.cross_replica_mean,
+            "sum": distribution.cross_replica_sum,
+            None: lambda gradients: gradients,
+        }[self.reduction]
+        if self.optimizer.built:
+            # For other variables: an earlier trace's, or another loss's.
+            self.optimizer.build(list(self.variables))
+        self.optimizer.apply(list(reduce(tuple(gradients))), self.variables)
+
+
+class CrossShardOptimizer:
+    """Averages (or sums) gradients over all cores, then optimizes.
+
+    The counterpart of `tf.compat.v1.tpu.CrossShardOptimizer` for Keras
+    optimizers. On one core it is the optimizer itself.
+
+    Args:
+        opt: A `keras.optimizers.Optimizer`, with any schedule.
+        reduction: `"mean"` (the default) or `"sum"` over the cores.
+        name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
+        group_assignment: Accepted as `None` only; cores are one group.
+
+    Raises:
+        ValueError: `reduction` is none of the two.
+        TypeError: `opt` is no Keras optimizer.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_tpu_estimator as kte
+    >>> optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    >>> optimizer.reduction
+    'mean'
+    """
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        reduction: str = "mean",
+        name: str = "CrossShardOptimizer",
+        group_assignment: None = None,
+    ):
+        if not isinstance(opt, keras.optimizers.Optimizer):
+            raise TypeError(
+                "`opt` should be a keras.optimizers.Optimizer. Received: "
+                f"{opt!r} of type {type(opt).__name__}. Replace an optimizer "
+                "of tf.train by the one of keras.optimizers with that name."
+            )
+        # The original's constants of tf.losses.Reduction, too.
+        chosen = str(reduction).lower().removeprefix("weighted_")
+        if chosen not in ("mean", "sum"):
+            raise ValueError(
+                "`reduction` should be 'mean' or 'sum'. Received: "
+                f"reduction={reduction!r}"
+            )
+        if group_assignment is not None:
+            raise ValueError(
+                "`group_assignment` should be None: gradients are reduced "
+                f"over all cores. Received: {group_assignment!r}. To reduce "
+                "over groups, use jax.lax.psum with `axis_index_groups`."
+            )
+        self.optimizer = opt
+        self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
+        self.name = name
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Sequence[keras.Variable] | None = None,
+    ) -> TrainOp:
+        """A train op that minimises `loss`.
+
+        Args:
+            loss: Scalar tensor.
+            global_step: Accepted for compatibility; the program counts its
+                steps itself, one for each batch. Defaults to `None`.
+            var_list: Variables to update. Defaults to all trainable ones.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: It is called outside a `model_fn`, there are no
+                variables, or `loss` is not a scalar.
+        """
+        del global_step
+        return TrainOp(
+            self.optimizer,
+            _variables("minimize", var_list),
+            loss=_scalar(loss),
+            reduction=self.reduction,
+        )
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Sequence[keras.Variable] | None = None,
+    ) -> list[GradientAndVariable]:
+        """This core's share of the gradients of `loss`.
+
+        As in the original, with reduction "mean" the loss is divided by the
+        number of cores first, so that `apply_gradients` only has to sum.
+
+        Args:
+            loss: Scalar tensor.
+            var_list: Variables to differentiate by. Defaults to all trainable
+                ones.
+
+        Returns:
+            A list of (gradient, variable) pairs.
+        """
+        variables = _variables("compute_gradients", var_list)
+        if self.reduction == "mean":
+            loss = loss / distribution.replica_context().num_replicas
+        return list(zip(gradients(loss, variables), variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[GradientAndVariable],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> TrainOp:
+        """A train op that sums gradients over the cores and applies them.
+
+        Args:
+            grads_and_vars: Pairs as `compute_gradients` returns them. Pairs
+                without a gradient are left out.
+            global_step: Accepted for compatibility. Defaults to `None`.
+            name: Accepted for compatibility. Defaults to `None`.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: No pair has a gradient.
+        """
+        del global_step, name
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            raise ValueError(
+                "`grads_and_vars` should have at least one gradient. Received "
+                "none: check that the loss depends on the variables."
+            )
+        grads, variables = zip(*pairs, strict=True)
+        return TrainOp(
+            self.optimizer, variables, gradients=grads, reduction="sum"
+        )
+
+    def variables(self) -> list[keras.Variable]:
+        """The variables of the inner optimizer made so far."""
+        return list(self.optimizer.variables)
+
+
+def trainable_variables() -> list[keras.Variable]:
+    """The trainable variables that `model_fn` has made or used so far.
+
+    The counterpart of `tf.compat.v1.trainable_variables`.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: It is called outside a `model_fn`.
+    """
+    return _scope("trainable_variables").trainable()
+
+
+def get_global_step() -> Any:
+    """The number of training steps made so far, as a tensor.
+
+    For use in a `model_fn`, in any mode; the counterpart of
+    `tf.compat.v1.train.get_global_step`.
+
+    Returns:
+        Scalar int32 tensor.
+
+    Raises:
+        ValueError: It is called outside a `model_fn`.
+    """
+    scope = _scope("get_global_step")
+    return scope.get_current_value(scope.known["global_step"])
+
+
+class GradientRequest(BaseException):  # noqa: N818 - users never see it
+    """Ends a trace of `model_fn` at a gradient that is not known yet.
+
+    The program differentiates the trace up to here and traces again with the
+    answer. A `BaseException`, so that no `except Exception` keeps it.
+
+    Args:
+        loss: Scalar tensor to differentiate.
+        paths: Variables to differentiate by.
+    """
+
+    def __init__(self, loss: Any, paths: tuple[str, ...]):
+        super().__init__()
+        self.loss = loss
+        self.paths = paths
+
+
+class GradientAnswers:
+    """The gradients asked for so far, given out in the order of requests."""
+
+    def __init__(self, answers: Sequence[Any]):
+        self._answers = iter(answers)
+
+    def __enter__(self) -> "GradientAnswers":
+        self._token = _answers.set(self)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _answers.reset(self._token)
+
+    def next(self, loss: Any, paths: tuple[str, ...]) -> list[Any]:
+        """The answer to the next request; ends the trace if there is none."""
+        for answer in self._answers:
+            return [answer[path] for path in paths]
+        raise GradientRequest(loss, paths)
+
+
+_answers: contextvars.ContextVar[GradientAnswers] = contextvars.ContextVar(
+    "gradient_answers"
+)
+
+
+def gradients(
+    loss: Any, var_list: Sequence[keras.Variable] | keras.Variable
+) -> list[Any]:
+    """The gradients of a loss by variables, as tensors, in a `model_fn`.
+
+    The counterpart of `tf.gradients` for variables: this core's own gradient,
+    not combined with the others'. It can be used for whatever a tensor can:
+    clipping, norms, penalties that are differentiated again. For the gradient
+    by an input use `jax.grad`.
+
+    Args:
+        loss: Scalar tensor.
+        var_list: A variable or a sequence of them.
+
+    Returns:
+        A list with one tensor for each variable, zeros where the loss does not
+        depend on it.
+
+    Raises:
+        ValueError: It is called outside a `model_fn` in training, or `loss` is
+            not a scalar.
+    """
+    if isinstance(var_list, keras.Variable):
+        var_list = [var_list]
+    scope = _scope("gradients")
+    paths = tuple(scope.path_of(variable) for variable in var_list)
+    try:
+        answers = _answers.get()
+    except LookupError:
+        raise ValueError(
+            "Gradients are available in mode 'train' only. Expected "
+            "`gradients` and `compute_gradients` under `if mode == "
+            "ModeKeys.TRAIN:`."
+        ) from None
+    return answers.next(_scalar(loss), paths)
+
+
+def _scope(caller: str) -> VariableScope:
+    scope = current_scope()
+    if scope is None:
+        raise ValueError(
+            f"`{caller}` was called outside a model_fn. Expected a call while "
+            "model_fn runs, since variables exist only there."
+        )
+    return scope
+
+
+def _variables(
+    caller: str, var_list: Sequence[keras.Variable] | None
+) -> tuple[keras.Variable, ...]:
+    variables = _scope(caller).trainable() if var_list is None else var_list
+    for variable in variables:
+        if not isinstance(variable, keras.Variable):
+            raise TypeError(
+                f"`var_list` of `{caller}` should hold keras.Variable objects."
+                f" Received: {variable!r} of type {type(variable).__name__}"
+            )
+    if not variables:
+        raise ValueError(
+            f"`{caller}` found no trainable variables. Expected at least one: "
+            "create the layers before the optimizer minimises."
+        )
+    return tuple(variables)
+
+
+def _scalar(loss: Any) -> Any:
+    loss = keras.ops.convert_to_tensor(loss)
+    if loss.size != 1:
+        raise ValueError(
+            "The loss to differentiate should be a scalar. Received a tensor "
+            f"of shape {tuple(loss.shape)}: take its mean or its sum."
+        )
+    return keras.ops.reshape(loss, ())
+
+
+
+def pull_back(
+    objectives: Callable[[Any], tuple[Sequence[Any], Any]], values: Any
+) -> tuple[list[Any], Any]:
+    """Differentiates several scalar functions in one forward pass.
+
+    Args:
+        objectives: Returns a sequence of scalars and a nest of other results.
+        values: Nest of arrays to differentiate by.
+
+    Returns:
+        For each scalar a nest of gradients like `values`; the other results.
+    """
+    losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
+    unit = [
+        [jax.numpy.asarray(i == k, loss.dtype) for i, loss in enumerate(losses)]
+        for k in range(len(losses))
+    ]
+    return [transpose(type(losses)(row))[0] for row in unit], others
