@@ -1,0 +1,163 @@
+"""One call of `model_fn` on one core's tensors, under a trace."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+
+from keras_tpu_estimator import distribution
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.spec import EstimatorSpec
+from keras_tpu_estimator.spec import Spec
+from keras_tpu_estimator.spec import metric_value
+from keras_tpu_estimator.steps import SAME_ON_ALL_CORES
+from keras_tpu_estimator.steps import Step
+from keras_tpu_estimator.steps import StepInput
+from keras_tpu_estimator.store import Values
+
+IS_PADDING = "is_padding"
+CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
+
+
+class PaddedFeatures(dict):
+    """Features of PREDICT that also know which of their rows are padding.
+
+    `features["is_padding"]` is a tensor of booleans of shape `[batch]`. It
+    does not appear when features are iterated over.
+    """
+
+    def __init__(self, features: Mapping[str, Any], is_padding: Any):
+        super().__init__(features)
+        self._is_padding = is_padding
+
+    def __missing__(self, key: str) -> Any:
+        if key != IS_PADDING:
+            raise KeyError(key)
+        return self._is_padding
+
+    def __contains__(self, key: object) -> bool:
+        return key == IS_PADDING or super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        return self[key] if key in self else default
+
+
+class ModelCall:
+    """Runs a `model_fn` and keeps what it said besides tensors.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        mode: A value of `ModeKeys`.
+        example: What a step is given.
+
+    Attributes:
+        spec: What the last call returned.
+        context: What that call knew of the cores, and whether it reduced
+            anything over them.
+        tells_padding: Whether `features["is_padding"]` is there in PREDICT.
+    """
+
+    spec: Any
+
+    def __init__(
+        self, call_model_fn: CallModelFn, mode: str, example: StepInput
+    ):
+        self.mode = mode
+        self.example = example
+        self.context = example.cores.context
+        self._call_model_fn = call_model_fn
+        self.tells_padding = False
+        self._output_names: tuple[str, ...] = ()
+
+    def __call__(self, features: Any, labels: Any) -> dict[str, Any]:
+        """Calls `model_fn`; returns the tensors that leave the device."""
+        if self.mode == ModeKeys.PREDICT:
+            features, labels = self._with_padding(features, labels), None
+        if self.example.arrange is not None:
+            features, labels = self.example.arrange(features, labels)
+        self.context = self.example.cores.context
+        with distribution.replica_scope(self.context):
+            self.spec = self._call_model_fn(
+                features, labels, self.mode, self.example.additional
+            )
+        outputs = {
+            name: _as_tensors(tensors)
+            for name, tensors in self._outputs().items()
+        }
+        self._check_concatenable(outputs)
+        self._output_names = tuple(outputs)
+        return outputs
+
+    def step(
+        self,
+        per_core: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]],
+        reads: tuple[str, ...],
+        local: tuple[str, ...] = (),
+    ) -> Step:
+        """Makes a step for all cores of one for each core."""
+        split = self.example.is_split
+        outputs_split = {
+            name: split and name not in SAME_ON_ALL_CORES
+            for name in self._output_names
+        }
+        return Step(
+            function=self.example.cores.per_core(
+                per_core,
+                split=(False, split, split),
+                outputs_split=(False, outputs_split),
+            ),
+            reads=reads,
+            local=local,
+            metric_fn=getattr(self.spec, "eval_metrics", None),
+            host_call=getattr(self.spec, "host_call", None),
+            hooks=self.spec.hooks,
+        )
+
+    def _with_padding(self, features: Any, is_padding: Any) -> Any:
+        if self.tells_padding and isinstance(features, dict):
+            return PaddedFeatures(features, is_padding)
+        return features
+
+    def _outputs(self) -> dict[str, Any]:
+        spec = self.spec
+        outputs: dict[str, Any] = {}
+        if self.mode == ModeKeys.PREDICT:
+            outputs["predictions"] = spec.predictions
+        else:
+            outputs["loss"] = spec.loss
+        if self.mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
+            outputs["metric_values"] = {
+                name: metric_value(metric)
+                for name, metric in spec.eval_metric_ops.items()
+            }
+        elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
+            outputs["eval_metrics"] = spec.eval_metrics.tensors
+        host_call = getattr(spec, "host_call", None)
+        if host_call and host_call.tensors:
+            outputs["host_call"] = host_call.tensors
+        return outputs
+
+    def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
+        if not self.example.cores.axes or not self.example.is_split:
+            return
+        for name, tensors in outputs.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
+                if leaf.ndim == 0 and name not in SAME_ON_ALL_CORES:
+                    raise RuntimeError(
+                        f"The tensors of `{name}` are concatenated over cores "
+                        "along their first axis, so each should have one. "
+                        "Received a scalar at "
+                        f"{jax.tree_util.keystr(path)}: reshape it to [1]."
+                    )
+
+
+def _as_tensors(nest: Any) -> Any:
+    return jax.tree.map(
+        keras.ops.convert_to_tensor,
+        nest,
+        is_leaf=lambda leaf: isinstance(leaf, keras.Variable),
+    )
