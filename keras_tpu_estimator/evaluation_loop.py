@@ -1,0 +1,128 @@
+"""One call of `evaluate`, over every example once."""
+
+import logging
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.hooks.session_run_hook import HookList
+from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.outfeed import HostMetrics
+from keras_tpu_estimator.outfeed import Outfeed
+from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.steps import Step
+from keras_tpu_estimator.store import Values
+from keras_tpu_estimator.training_loop import Fed
+from keras_tpu_estimator.training_loop import TrainingProgress
+from keras_tpu_estimator.training_loop import first_step
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+# Steps of one run: enough to keep the devices busy, few enough to fit there.
+STEPS_PER_RUN = 32
+
+
+def sizes(steps: int | None) -> Iterator[int]:
+    """The number of steps in each run of an evaluation."""
+    done = 0
+    while steps is None or done < steps:
+        left = STEPS_PER_RUN if steps is None else steps - done
+        yield min(STEPS_PER_RUN, left)
+        done += STEPS_PER_RUN
+
+
+class EvaluationLoop:
+    """Feeds, runs and accompanies the device loop of one `evaluate`.
+
+    Args:
+        runtime: The model and its values.
+        infeed: The steps, on the devices.
+        steps: How many were asked for, or `None`; for the log.
+    """
+
+    def __init__(
+        self, runtime: Runtime, infeed: Infeed[Fed], steps: int | None
+    ):
+        self._runtime = runtime
+        self._infeed = infeed
+        self._steps = steps
+        self._done = 0
+        self._metrics = runtime.model.metrics_state()
+        self._result: dict[str, Any] = {}
+
+    def run(
+        self,
+        step: Step,
+        first: Fed,
+        values: Values,
+        hooks: Iterable[SessionRunHook],
+        metrics: HostMetrics | None,
+    ) -> dict[str, Any]:
+        """Evaluates until the input, the steps or a hook ends it.
+
+        Args:
+            step: The step of EVAL.
+            first: The first run's steps.
+            values: The variables' values by path.
+            hooks: Called around each run.
+            metrics: What `metric_fn` is counted in, if there is one.
+
+        Returns:
+            The mean loss over examples and the metrics by name.
+        """
+        progress = TrainingProgress(values)
+        hook_list = HookList(hooks, Session(progress.fetch))
+        hook_list.begin()
+        hook_list.after_create_session()
+        with Outfeed(_consumer(metrics, step)) as outfeed:
+            fed: Fed | None = first
+            while True:
+                hooked = hook_list.before_run()
+                if fed is None:
+                    break
+                outfeed.put(self._run_once(fed, progress))
+                if hooked.after_run():
+                    break
+                fed = next(self._infeed, None)
+        hook_list.end()
+        result = dict(self._result) if metrics is None else metrics.result()
+        return result | {"loss": np.float32(progress.loss)}
+
+    def _run_once(self, fed: Fed, progress: TrainingProgress) -> Any:
+        model = self._runtime.model
+        step = model.prepare(ModeKeys.EVAL, *first_step(fed.batch))
+        state = model.state(progress.values, slots=False)
+        others, self._metrics, loss, outputs = self._runtime.loop.evaluate(
+            state, self._metrics, fed.data
+        )
+        if step.local:
+            updated = model.values((state[0], others, []))
+            progress.values = progress.values | updated
+        if "metric_values" in outputs:
+            last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
+            self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
+        progress.loss = loss
+        self._done += fed.batch.steps
+        total = f"/{self._steps}" if self._steps else ""
+        _logger.info("Evaluation [%d%s]", self._done, total)
+        return outputs
+
+
+def _consumer(metrics: HostMetrics | None, step: Step) -> Any:
+    def consume(outputs: dict[str, Any]) -> None:
+        if metrics is not None:
+            metrics.update(outputs["eval_metrics"])
+        if "host_call" in outputs:
+            steps = jax.tree.map(np.asarray, outputs["host_call"])
+            for index in range(len(jax.tree.leaves(steps)[0])):
+                step.host_call.call(
+                    jax.tree.map(lambda a, i=index: a[i], steps)
+                )
+
+    return consume

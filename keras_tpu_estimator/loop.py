@@ -1,0 +1,117 @@
+"""The device loop: many steps as one device program.
+
+`jax.lax.scan` over stacked batches, with the state donated, replaces Keras's
+Python loop over single steps. What is scanned are the steps of
+`EstimatorModel`.
+"""
+
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.model import OUTPUTS
+from keras_tpu_estimator.model import EstimatorModel
+from keras_tpu_estimator.model import State
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.steps import batch_size
+
+class DeviceLoop:
+    """Runs a model's steps on the devices, compiled once for each shape.
+
+    Args:
+        model: The model whose steps are run.
+    """
+
+    def __init__(self, model: EstimatorModel):
+        self._model = model
+        self._train = jax.jit(self._train_steps, donate_argnums=0)
+        self._evaluate = jax.jit(self._evaluate_steps)
+        self._predict = jax.jit(model.predict_step)
+
+    def put(self, mode: str, features: Any, labels: Any) -> Any:
+        """Copies stacked steps to the devices, split over the cores.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            features: Nest of arrays of shape `[steps, batch, ...]`.
+            labels: The same, or `None`.
+
+        Returns:
+            What `train` and `evaluate` take.
+        """
+        size = jax.tree.leaves(features)[0].shape[1]
+        sharding = self._model.feed(mode).sharding(size, axis=1)
+        return jax.device_put((features, labels), sharding)
+
+    def put_values(self, values: Any) -> Any:
+        """Copies variables' values to the devices, whole to each core."""
+        cores = self._model.feed(ModeKeys.TRAIN).cores
+        return jax.device_put(values, cores.replicated)
+
+    def train(self, state: State, batches: Any) -> tuple[State, Any, Any]:
+        """Trains one step for each of the stacked batches.
+
+        Args:
+            state: Values as `EstimatorModel.state` lists them; they may not be
+                used again.
+            batches: What `put` returned.
+
+        Returns:
+            The new state, the mean loss, and each step's other outputs,
+            stacked.
+        """
+        return self._train(state, batches)
+
+    def evaluate(self, state: State, metrics: list[Any], batches: Any) -> Any:
+        """Evaluates the stacked batches.
+
+        Args:
+            state: Values as `EstimatorModel.state` lists them, without slots.
+            metrics: The metrics' values so far.
+            batches: What `put` returned.
+
+        Returns:
+            The new values of the variables that are not trainable; those of
+            the metrics; the mean loss so far; and each step's other outputs,
+            stacked.
+        """
+        return self._evaluate(state, metrics, batches)
+
+    def predict(self, state: State, features: Any, is_padding: Any) -> Any:
+        """Predicts for one batch.
+
+        Args:
+            state: Values as `EstimatorModel.state` lists them, without slots.
+            features: Nest of arrays, batch first.
+            is_padding: Booleans of shape `[batch]`.
+
+        Returns:
+            Nest of predictions, batch first.
+        """
+        feed = self._model.feed(ModeKeys.PREDICT)
+        data = jax.device_put(
+            (features, is_padding), feed.sharding(batch_size(features))
+        )
+        predictions, _ = self._predict(state, data)
+        return predictions
+
+    def _train_steps(self, state: State, batches: Any) -> Any:
+        def step(state: State, batch: Any) -> tuple[State, Any]:
+            logs, state = self._model.train_step(state, batch)
+            return state, logs
+
+        whole = (*state, self._model.metrics_state())
+        (*new, _), logs = jax.lax.scan(step, whole, batches)
+        return tuple(new), logs["loss"][-1], logs[OUTPUTS]
+
+    def _evaluate_steps(
+        self, state: State, metrics: list[Any], batches: Any
+    ) -> Any:
+        def step(state: State, batch: Any) -> tuple[State, Any]:
+            logs, state = self._model.test_step(state, batch)
+            return state, logs
+
+        (_, others, metrics), logs = jax.lax.scan(
+            step, (*state, metrics), batches
+        )
+        return others, metrics, logs["loss"][-1], logs[OUTPUTS]

@@ -1,0 +1,114 @@
+"""One call of `predict`: a stream of batches in, a stream of rows out."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.hooks.session_run_hook import HookList
+from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.inputs.padding import pad
+from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.store import Values
+from keras_tpu_estimator.training_loop import TrainingProgress
+
+
+class PredictionLoop:
+    """Feeds, runs and accompanies the devices in one `predict`.
+
+    Args:
+        runtime: The model and its values.
+        infeed: Single steps on the host.
+        size: The batch size to pad a smaller batch to.
+    """
+
+    def __init__(self, runtime: Runtime, infeed: Infeed[Batch], size: int):
+        self._runtime = runtime
+        self._infeed = infeed
+        self._size = size
+
+    def run(
+        self, first: Batch, values: Values, hooks: Iterable[SessionRunHook]
+    ) -> Iterator[Any]:
+        """Yields the predictions of each batch, padding cut off.
+
+        Args:
+            first: The first step.
+            values: The variables' values by path.
+            hooks: Called around each batch.
+        """
+        progress = TrainingProgress(values)
+        hook_list = HookList(hooks, Session(progress.fetch))
+        hook_list.begin()
+        hook_list.after_create_session()
+        state = self._runtime.model.state(values, slots=False)
+        batch: Batch | None = first
+        while True:
+            hooked = hook_list.before_run()
+            if batch is None:
+                break
+            predictions = self._predict(state, batch)
+            stops = hooked.after_run()
+            yield predictions
+            if stops:
+                break
+            batch = next(self._infeed, None)
+        hook_list.end()
+
+    def _predict(self, state: Any, batch: Batch) -> Any:
+        features = jax.tree.map(lambda a: a[0], batch.features)
+        padded, is_padding = pad(features, max(self._size, batch.examples))
+        predictions = self._runtime.loop.predict(state, padded, is_padding)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: _cut(path, leaf, batch.examples, is_padding),
+            jax.device_get(predictions),
+        )
+
+
+def select(predictions: Any, keys: Any) -> Any:
+    """The predictions under some keys; all of them for no keys.
+
+    Raises:
+        ValueError: Predictions are no dict, or have none of the keys.
+    """
+    if not keys:
+        return predictions
+    keys = [keys] if isinstance(keys, str) else list(keys)
+    if not isinstance(predictions, Mapping):
+        raise ValueError(
+            "`predict_keys` need predictions in a dict. Received keys "
+            f"{keys} and predictions of type {type(predictions).__name__}."
+        )
+    selected = {k: v for k, v in predictions.items() if k in keys}
+    if not selected:
+        raise ValueError(
+            f"Expected `predict_keys` among {sorted(predictions)}. Received: "
+            f"{keys}"
+        )
+    return selected
+
+
+def rows(predictions: Any) -> Iterator[Any]:
+    """The predictions of single examples."""
+    if not isinstance(predictions, Mapping):
+        yield from predictions
+        return
+    names = tuple(predictions)
+    for values in zip(*predictions.values(), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _cut(path: Any, leaf: np.ndarray, size: int, is_padding: Any) -> Any:
+    if leaf.ndim == 0 or leaf.shape[0] != len(is_padding):
+        raise ValueError(
+            f"The prediction {jax.tree_util.keystr(path)} should have one row "
+            f"for each of {len(is_padding)} examples. Received shape "
+            f"{leaf.shape}. Keep the batch as its first axis."
+        )
+    return leaf[:size]

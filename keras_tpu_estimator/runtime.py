@@ -1,0 +1,140 @@
+"""What outlives a call: the compiled program, and the values in memory."""
+
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.loop import DeviceLoop
+from keras_tpu_estimator.model import EstimatorModel
+from keras_tpu_estimator.steps import Step
+from keras_tpu_estimator.store import GLOBAL_STEP
+from keras_tpu_estimator.store import Values
+
+_logger = logging.getLogger("keras_tpu_estimator")
+_INITIAL = ("initial values",)
+
+
+class Runtime:
+    """A model, its compiled loops, and the variables' values on the devices.
+
+    Values are read from a checkpoint only if they are not those in memory.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: EstimatorModel):
+        self.model = model
+        self.loop = DeviceLoop(model)
+        self._values: Values = {}
+        self._source: tuple[Any, ...] | None = None
+        self._readers = 0
+
+    def load(self, step: Step, checkpoint: str | None) -> Values:
+        """The values that a step reads.
+
+        Args:
+            step: The step.
+            checkpoint: The prefix of the checkpoint to take them from, or
+                `None` for initial values.
+
+        Returns:
+            Values by path, on the devices.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
+        """
+        source = _INITIAL if checkpoint is None else _identity(checkpoint)
+        if source != self._source:
+            self._values, self._source = {}, source
+        missing = {p for p in step.reads if p not in self._values}
+        if missing:
+            self._read(missing, checkpoint)
+        return self._values
+
+    def reading(self, values: Values) -> "Reading":
+        """Keeps values usable for the time of a `with` block."""
+        return Reading(self, values)
+
+    def take(self) -> Values:
+        """Gives the values away, for a loop that uses them up."""
+        values = self._values
+        self._values, self._source = {}, None
+        if self._readers:
+            return jax.tree.map(jax.numpy.copy, values)
+        return values
+
+    def give_back(self, values: Values, checkpoint: str | None) -> None:
+        """Takes new values, and the checkpoint that holds the same ones."""
+        self._values = values
+        self._source = None if checkpoint is None else _identity(checkpoint)
+        self.model.assign(values)
+
+    def to_save(self, values: Values) -> dict[str, np.ndarray]:
+        """The values that belong into a checkpoint, on the host."""
+        paths = self.model.program.store.saved_paths()
+        saved = jax.device_get({p: values[p] for p in paths if p in values})
+        saved.pop(GLOBAL_STEP)
+        return saved
+
+    def _read(self, missing: set[str], checkpoint: str | None) -> None:
+        store = self.model.program.store
+        read: Values = {}
+        if checkpoint is not None:
+            _logger.info("Restoring parameters from %s", checkpoint)
+            wanted = missing & set(store.saved_paths())
+            read = _read_checked(checkpoint, wanted, store.variables)
+        rest = missing - read.keys()
+        if rest:
+            read |= store.initial_values(rest, self._values | read)
+        self._values |= self.loop.put_values(read)
+
+
+class Reading:
+    """Marks values as in use, so that no training loop uses them up."""
+
+    def __init__(self, runtime: Runtime, values: Values):
+        self._runtime = runtime
+        self._values = dict(values)
+
+    def __enter__(self) -> Values:
+        self._runtime._readers += 1
+        return self._values
+
+    def __exit__(self, *exception: Any) -> None:
+        self._runtime._readers -= 1
+
+
+def _read_checked(
+    checkpoint: str, paths: Iterable[str], variables: Any
+) -> Values:
+    try:
+        values = checkpoints.read(checkpoint, sorted(paths))
+    except checkpoints.VariableNotFoundError as error:
+        raise ValueError(
+            f"The checkpoint {checkpoint!r} does not fit the model: {error} "
+            "Restore the layer's name, or start in another model_dir."
+        ) from error
+    for path, value in values.items():
+        if tuple(variables[path].shape) != value.shape:
+            raise ValueError(
+                f"The variable {path!r} has shape "
+                f"{tuple(variables[path].shape)} in model_fn, but "
+                f"{value.shape} in the checkpoint {checkpoint!r}. Restore the "
+                "layer's size, or start in another model_dir."
+            )
+    if GLOBAL_STEP in values:
+        values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
+    return values
+
+
+def _identity(checkpoint: str) -> tuple[Any, ...]:
+    path = os.path.realpath(checkpoint + ".h5")
+    status = os.stat(path)
+    return path, status.st_mtime_ns, status.st_size, status.st_ino
