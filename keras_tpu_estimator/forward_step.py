@@ -6,6 +6,7 @@ from keras_tpu_estimator.model_call import IS_PADDING
 from keras_tpu_estimator.model_call import ModelCall
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.steps import Step
+from keras_tpu_estimator.store import GLOBAL_STEP
 from keras_tpu_estimator.store import Values
 from keras_tpu_estimator.store import VariableStore
 from keras_tpu_estimator.store import is_local
@@ -38,7 +39,8 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
             outputs["loss"] = cores.mean(outputs["loss"])
         return {path: updates[path] for path in local}, outputs
 
-    return call.step(per_core, forward.paths, local)
+    reads = {GLOBAL_STEP, *forward.paths, *local}
+    return call.step(per_core, tuple(sorted(reads)), local)
 
 
 def _trace_forward(

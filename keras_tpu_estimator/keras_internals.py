@@ -8,6 +8,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -15,18 +16,21 @@ from keras.src.backend.common import global_state
 
 
 @contextlib.contextmanager
-def fresh_names() -> Iterator[None]:
+def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
     """Starts Keras's automatic names anew for the time of a `with` block.
 
     Inside, the first `Dense` is called `dense` again, whatever the process
     built before, and variables left uninitialised are forgotten at the end.
+
+    Args:
+        taken: How many of some automatic names are taken. Defaults to none.
     """
     saved = {
         name: global_state.get_global_attribute(name)
         for name in ("object_name_uids", "uninitialized_variables")
     }
     global_state.set_global_attribute(
-        "object_name_uids", collections.defaultdict(int)
+        "object_name_uids", collections.defaultdict(int, taken or {})
     )
     global_state.set_global_attribute("uninitialized_variables", [])
     try:

@@ -254,6 +254,10 @@ class EstimatorModel(keras.Model):
             lists.append(self.optimizer.variables)
         return tuple([values[v.path] for v in each] for each in lists)
 
+    def paths(self) -> list[str]:
+        """Paths of the variables that `state` lists without slots."""
+        return [v.path for v in self._model_variables]
+
     def metrics_state(self) -> list[Any]:
         """The metrics' values before anything was counted."""
         return [jnp.zeros(v.shape, v.dtype) for v in self.metrics_variables]

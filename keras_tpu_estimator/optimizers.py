@@ -56,9 +56,8 @@ class TrainOp:
             "sum": distribution.cross_replica_sum,
             None: lambda gradients: gradients,
         }[self.reduction]
-        if self.optimizer.built:
-            # For other variables: an earlier trace's, or another loss's.
-            self.optimizer.build(list(self.variables))
+        # It may have been built for an earlier trace's or another loss's.
+        self.optimizer.built = False
         self.optimizer.apply(list(reduce(tuple(gradients))), self.variables)
 
 

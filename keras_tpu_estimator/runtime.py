@@ -53,9 +53,9 @@ class Runtime:
         source = _INITIAL if checkpoint is None else _identity(checkpoint)
         if source != self._source:
             self._values, self._source = {}, source
-        missing = {p for p in step.reads if p not in self._values}
-        if missing:
-            self._read(missing, checkpoint)
+        wanted = {*step.reads, *self.model.paths()} - self._values.keys()
+        if wanted:
+            self._read(wanted, step.reads, checkpoint)
         return self._values
 
     def reading(self, values: Values) -> "Reading":
@@ -83,17 +83,22 @@ class Runtime:
         saved.pop(GLOBAL_STEP)
         return saved
 
-    def _read(self, missing: set[str], checkpoint: str | None) -> None:
+    def _read(
+        self, wanted: set[str], required: Iterable[str], checkpoint: str | None
+    ) -> None:
         store = self.model.program.store
         read: Values = {}
         if checkpoint is not None:
             _logger.info("Restoring parameters from %s", checkpoint)
-            wanted = missing & set(store.saved_paths())
-            read = _read_checked(checkpoint, wanted, store.variables)
-        rest = missing - read.keys()
+            saved = wanted & set(store.saved_paths())
+            there = set(checkpoints.names(checkpoint))
+            # What the model has for other modes need not be there.
+            paths = saved & ({*required} | there)
+            read = _read_checked(checkpoint, paths, store.variables)
+        rest = wanted - read.keys()
         if rest:
             read |= store.initial_values(rest, self._values | read)
-        self._values |= self.loop.put_values(read)
+        self._values = self._values | self.loop.put_values(read)
 
 
 class Reading:

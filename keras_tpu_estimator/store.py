@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Collection
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import keras
 
@@ -34,6 +33,7 @@ class VariableStore:
 
     def __init__(self, seed: int | None = None):
         self._seed = seed
+        self._taken_names: dict[str, int] = {}
         self._initial: list[Callable[..., Values]] = []
         self.slots: set[str] = set()
         self.constants: set[str] = set()
@@ -46,22 +46,15 @@ class VariableStore:
     def capture(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Captured:
-        """Captures a function over these variables, as `variables.capture`.
-
-        Raises:
-            ValueError: The function uses tensors that are not its own.
-        """
-        try:
-            return capture(
-                function, self.variables, *args, seed=self._seed, **kwargs
-            )
-        except jax.errors.UnexpectedTracerError as error:
-            raise ValueError(
-                "`model_fn` used a tensor that leaked from an earlier call of "
-                "it or from an inner function. Expected only tensors made "
-                "from the features, labels and variables of this call: keep "
-                "no tensors in globals, attributes or default arguments."
-            ) from error
+        """Captures a function over these variables, as `variables.capture`."""
+        return capture(
+            function,
+            self.variables,
+            *args,
+            seed=self._seed,
+            taken_names=self._taken_names,
+            **kwargs,
+        )
 
     def enter(self, captured: Captured, *args: Any) -> None:
         """Enters the new variables of a trace.

@@ -34,6 +34,35 @@ _active: contextvars.ContextVar["VariableScope | None"] = (
 )
 
 
+class TwoUnderOnePathError(ValueError):
+    """Two variables of one call of `model_fn` have the same path.
+
+    Args:
+        path: The path.
+    """
+
+    def __init__(self, path: str):
+        super().__init__(
+            f"Two variables have the path {path!r}. Expected one variable for "
+            "each path in one call of model_fn. Give one of the two layers "
+            "(or variables) another `name`; a layer that is used twice is "
+            "created once and called twice."
+        )
+        self.path = path
+
+
+class LeakedTensorError(ValueError):
+    """`model_fn` used a tensor that is not of this call."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A tensor was used that leaked from an earlier call of model_fn, "
+            "or from an inner function. Expected only tensors made from the "
+            "features, labels and variables of this call: keep no tensors in "
+            "globals, attributes or default arguments."
+        )
+
+
 class VariableScope(keras.StatelessScope):
     """Answers for every variable by path while a function is traced.
 
@@ -73,7 +102,7 @@ class VariableScope(keras.StatelessScope):
         """Enters a variable that the traced function has just made."""
         path = variable.path
         if path in self.objects:
-            raise ValueError(_two_under_one_path(path))
+            raise TwoUnderOnePathError(path)
         self._enter(path, variable)
         self.initializers[path] = initializer
 
@@ -83,7 +112,7 @@ class VariableScope(keras.StatelessScope):
         if path not in self.objects:
             self._enter(path, variable)
         elif self.objects[path] is not variable:
-            raise ValueError(_two_under_one_path(path))
+            raise TwoUnderOnePathError(path)
         return path
 
     def get_current_value(self, variable: keras.Variable) -> Any:
@@ -214,6 +243,7 @@ def capture(
     objects: Mapping[str, keras.Variable] | None = None,
     axis_sizes: Sequence[tuple[str, int]] = (),
     seed: int | None = None,
+    taken_names: dict[str, int] | None = None,
 ) -> Captured:
     """Runs a function once and returns it as a pure function of variables.
 
@@ -227,19 +257,36 @@ def capture(
         axis_sizes: Names and sizes of the mesh axes it may reduce over.
         seed: Seeds the initializers that have no seed of their own. By
             default Python's `random` decides, as everywhere in Keras.
+        taken_names: How many of some automatic names belong to layers made
+            outside the function. Names found to be taken are added.
 
     Returns:
         A `Captured`.
 
     Raises:
-        ValueError: Two variables have one path.
+        TwoUnderOnePathError: Two variables have one path.
+        LeakedTensorError: The function uses tensors that are not its own.
     """
     keras_internals.around_creation(_enter_into_scope)
     inputs: dict[str, keras.Variable] = dict(known)
+    taken = {} if taken_names is None else taken_names
+
+    def in_scope(scope: VariableScope, args: tuple[Any, ...]) -> Any:
+        with keras_internals.fresh_names(taken), _seeded(seed), scope:
+            result = function(*args)
+            scope.introduce_unread()
+        return result
+
     while True:
-        attempt = _attempt(
-            function, inputs, known, args, objects or {}, axis_sizes, seed
-        )
+        try:
+            attempt = _attempt(
+                in_scope, inputs, known, args, objects or {}, axis_sizes
+            )
+        except TwoUnderOnePathError as error:
+            # Perhaps with a layer from outside, named by the same count.
+            if not _take_name(error.path.split("/")[0], taken):
+                raise
+            continue
         if isinstance(attempt, Captured):
             return attempt
         # A layer was built inside an inner trace (a remat, a cond). Its
@@ -247,14 +294,24 @@ def capture(
         inputs.update(attempt)
 
 
+def _take_name(name: str, taken: dict[str, int]) -> bool:
+    """Marks an automatic name as taken; whether that is news."""
+    base, _, count = name.rpartition("_")
+    if not (base and count.isdigit()):
+        base, count = name, "0"
+    if taken.get(base, 0) > int(count):
+        return False
+    taken[base] = int(count) + 1
+    return True
+
+
 def _attempt(
-    function: Callable[..., Any],
+    in_scope: Callable[[VariableScope, tuple[Any, ...]], Any],
     inputs: Mapping[str, keras.Variable],
     known: Mapping[str, keras.Variable],
     args: tuple[Any, ...],
     objects: Mapping[str, keras.Variable],
     axis_sizes: Sequence[tuple[str, int]],
-    seed: int | None,
 ) -> Captured | Mapping[str, keras.Variable]:
     """Traces once; returns variables to be made arguments if it must again."""
     scopes: list[VariableScope] = []
@@ -262,9 +319,7 @@ def _attempt(
     def run(values: Mapping[str, Any], args: tuple[Any, ...]) -> Any:
         scope = VariableScope(known, values, objects)
         scopes.append(scope)
-        with keras_internals.fresh_names(), _seeded(seed), scope:
-            result = function(*args)
-            scope.introduce_unread()
+        result = in_scope(scope, args)
         updates = {path: scope.values[path] for path in sorted(scope.updated)}
         return result, updates, _made_here(scope)
 
@@ -279,13 +334,16 @@ def _attempt(
         traced, outputs = jax.make_jaxpr(
             run, axis_env=list(axis_sizes), return_shape=True
         )(avals, args)
+        leaked = any(isinstance(c, jax.core.Tracer) for c in traced.consts)
     except jax.errors.UnexpectedTracerError:
-        if set(scopes[-1].new) <= set(inputs):
-            raise
-        return scopes[-1].new
+        leaked = True
     scope = scopes[-1]
-    marks = _marked_equations(traced)
     fresh = [path for path in scope.new if path not in inputs]
+    if leaked:
+        if not fresh:
+            raise LeakedTensorError
+        return scope.new
+    marks = _marked_equations(traced)
     if any(path not in marks for path in fresh):
         return scope.new
     results, initials = outputs[:2], outputs[2]
@@ -427,12 +485,3 @@ def _seeded(seed: int | None) -> Iterator[None]:
         yield
     finally:
         random.setstate(state)
-
-
-def _two_under_one_path(path: str) -> str:
-    return (
-        f"Two variables have the path {path!r}. Expected one variable for each "
-        "path in one call of model_fn. Give one of the two layers (or "
-        "variables) another `name`; a layer that is used twice is created "
-        "once and called twice."
-    )

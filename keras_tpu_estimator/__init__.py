@@ -1,0 +1,54 @@
+"""The TPUEstimator programming model on Keras 3 and JAX.
+
+>>> import keras_tpu_estimator as kte
+>>> kte.ModeKeys.TRAIN
+'train'
+"""
+
+from keras_tpu_estimator._backend import select_jax
+
+select_jax()
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import hooks
+from keras_tpu_estimator import metrics
+from keras_tpu_estimator import summary
+from keras_tpu_estimator.config import InputPipelineConfig
+from keras_tpu_estimator.config import TPUConfig
+from keras_tpu_estimator.distribution import cross_replica_mean
+from keras_tpu_estimator.distribution import cross_replica_sum
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.model import EstimatorModel
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.optimizers import CrossShardOptimizer
+from keras_tpu_estimator.optimizers import TrainOp
+from keras_tpu_estimator.optimizers import get_global_step
+from keras_tpu_estimator.optimizers import gradients
+from keras_tpu_estimator.optimizers import trainable_variables
+from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.spec import EstimatorSpec
+from keras_tpu_estimator.spec import TPUEstimatorSpec
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CrossShardOptimizer",
+    "EstimatorModel",
+    "EstimatorSpec",
+    "InputPipelineConfig",
+    "ModeKeys",
+    "RunConfig",
+    "TPUConfig",
+    "TPUEstimator",
+    "TPUEstimatorSpec",
+    "TrainOp",
+    "checkpoints",
+    "cross_replica_mean",
+    "cross_replica_sum",
+    "get_global_step",
+    "gradients",
+    "hooks",
+    "metrics",
+    "summary",
+    "trainable_variables",
+]

@@ -1,0 +1,563 @@
+"""The façade: what users of the original know, composed of what is below."""
+
+import copy
+import functools
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import validation
+from keras_tpu_estimator.config import InputPipelineConfig
+from keras_tpu_estimator.distribution import ONE_CORE
+from keras_tpu_estimator.distribution import Cores
+from keras_tpu_estimator.distribution import all_cores
+from keras_tpu_estimator.evaluation_loop import EvaluationLoop
+from keras_tpu_estimator.evaluation_loop import sizes
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.hooks.step_counter import StepCounterHook
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.inputs.padding import pad
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.loop_plan import LoopPlan
+from keras_tpu_estimator.model import EstimatorModel
+from keras_tpu_estimator.model_fn import ModelFn
+from keras_tpu_estimator.model_fn import check_signature
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.outfeed import HostMetrics
+from keras_tpu_estimator.prediction_loop import PredictionLoop
+from keras_tpu_estimator.prediction_loop import rows
+from keras_tpu_estimator.prediction_loop import select
+from keras_tpu_estimator.program import Program
+from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.steps import Feed
+from keras_tpu_estimator.steps import Step
+from keras_tpu_estimator.store import GLOBAL_STEP
+from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.training_hooks import Saver
+from keras_tpu_estimator.training_hooks import is_saving
+from keras_tpu_estimator.training_hooks import training_hooks
+from keras_tpu_estimator.training_loop import TrainingLoop
+from keras_tpu_estimator.training_loop import TrainingProgress
+from keras_tpu_estimator.training_loop import feed_ahead
+from keras_tpu_estimator.training_loop import first_step
+
+_logger = logging.getLogger("keras_tpu_estimator")
+InputFn = Callable[..., Any]
+
+
+class TPUEstimator:
+    """Trains, evaluates and predicts with a `model_fn`.
+
+    The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimator`, on Keras 3
+    and JAX: on CPU, GPU or TPU, on one core or on all of them. Programs,
+    compiled loops and values in memory outlive a call, so that a second
+    `train`, `evaluate` or `predict` starts at once.
+
+    Args:
+        model_fn: Function of `features` and any of `labels`, `mode`, `params`
+            and `config`, which returns a `TPUEstimatorSpec` or an
+            `EstimatorSpec`. Written with `keras.layers`, `keras.ops` or
+            anything that JAX can trace.
+        model_dir: Directory of checkpoints and event files. Defaults to that
+            of `config`, or else to a temporary one.
+        config: A `RunConfig`.
+        params: Dict of hyperparameters for `input_fn` and `model_fn`. The
+            keys `batch_size` and `context` are reserved. Defaults to none.
+        use_tpu: Whether to use all cores, whatever they are. With `False` one
+            core gets the undivided batch. Defaults to `True`.
+        train_batch_size: Examples in a training step, over all cores.
+            Required with `use_tpu`.
+        eval_batch_size: The same for `evaluate`.
+        predict_batch_size: The same for `predict`.
+        batch_axis: The batch axis of each input tensor, if it is not the
+            first. Features come first, in the order of their keys, then
+            labels. Defaults to `None`.
+        eval_on_tpu: With `False`, `evaluate` runs on one core. Defaults to
+            `True`.
+        export_to_tpu: Kept for exports. Defaults to `True`.
+        export_to_cpu: Kept for exports. Defaults to `True`.
+        warm_start_from: Has to be `None` in this version.
+        embedding_config_spec: Has to be `None` in this version.
+        export_saved_model_api_version: 1 or 2; kept for exports.
+
+    Raises:
+        ValueError: Arguments are missing or contradict each other.
+        TypeError: An argument is of a wrong type.
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1)(features["x"])
+    ...     if mode == kte.ModeKeys.PREDICT:
+    ...         return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     if mode == kte.ModeKeys.EVAL:
+    ...         return kte.TPUEstimatorSpec(mode, loss=loss)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+    >>> def input_fn(params):
+    ...     x = np.ones((params["batch_size"], 2), "float32")
+    ...     return {"x": x}, 3 * x[:, :1]
+    >>> estimator = kte.TPUEstimator(
+    ...     model_fn, config=kte.RunConfig(), train_batch_size=8,
+    ...     eval_batch_size=8, predict_batch_size=8)
+    >>> result = estimator.train(input_fn, steps=100).evaluate(input_fn)
+    >>> bool(result["loss"] < 1e-6), int(result["global_step"])
+    (True, 100)
+    """
+
+    def __init__(  # noqa: PLR0913 - the original's arguments
+        self,
+        model_fn: Callable[..., Any] | None = None,
+        model_dir: str | os.PathLike | None = None,
+        config: RunConfig | None = None,
+        params: Any = None,
+        use_tpu: bool = True,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        batch_axis: list[int] | None = None,
+        eval_on_tpu: bool = True,
+        export_to_tpu: bool = True,
+        export_to_cpu: bool = True,
+        warm_start_from: None = None,
+        embedding_config_spec: None = None,
+        export_saved_model_api_version: int = 1,
+    ):
+        validation.check_config(config)
+        validation.check_params(params)
+        if use_tpu:
+            validation.check_batch_sizes(
+                train_batch_size,
+                eval_batch_size,
+                predict_batch_size,
+                config.tpu_config,
+            )
+        check_signature(model_fn, has_params=params is not None)
+        validation.check_not_overridden(self, TPUEstimator)
+        validation.check_unavailable(
+            warm_start_from=warm_start_from,
+            embedding_config_spec=embedding_config_spec,
+        )
+        validation.check_api_version(export_saved_model_api_version)
+        directory = validation.resolve_model_dir(model_dir, config)
+        self._config = config.replace(
+            model_dir=directory or _temporary_dir(), log_step_count_steps=None
+        )
+        self._log_every = config.log_step_count_steps
+        self._model_fn = model_fn
+        self._params = {} if params is None else copy.deepcopy(params)
+        self._use_tpu = bool(use_tpu)
+        self._eval_on_tpu = bool(eval_on_tpu)
+        self._batch_sizes = {
+            ModeKeys.TRAIN: train_batch_size,
+            ModeKeys.EVAL: eval_batch_size,
+            ModeKeys.PREDICT: predict_batch_size,
+        }
+        self._batch_axis = batch_axis
+        self._metrics: dict[int, HostMetrics] = {}
+        if eval_on_tpu and not use_tpu:
+            _logger.info("eval_on_tpu has no effect with use_tpu=False.")
+
+    @property
+    def model_dir(self) -> str:
+        """The directory of checkpoints and event files."""
+        return self._config.model_dir
+
+    @property
+    def config(self) -> RunConfig:
+        """A copy of the configuration, with the directory that is used."""
+        return copy.deepcopy(self._config)
+
+    @property
+    def params(self) -> Any:
+        """A copy of the hyperparameters, without the reserved keys."""
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        """`model_fn(features, labels, mode, config)` with its params bound."""
+
+        def model_fn(
+            features: Any, labels: Any, mode: str, config: RunConfig
+        ) -> Any:
+            call = ModelFn(
+                self._model_fn, self._params, config, checks_params=False
+            )
+            return call(features, labels, mode, {"use_tpu": False})
+
+        return model_fn
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Iterable[SessionRunHook] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Iterable[CheckpointSaverListener] | None = None,
+    ) -> "TPUEstimator":
+        """Trains from the latest checkpoint on, or from initial values.
+
+        Args:
+            input_fn: Function of `params` that returns a `tf.data.Dataset`,
+                arrays, or an iterable of batches; each a pair of features and
+                labels, or features alone.
+            hooks: Called around every run of the device loop. Defaults to
+                none.
+            steps: Steps to make. By default training goes on to `max_steps`
+                or to the end of the input.
+            max_steps: The global step to stop at; nothing is done if a
+                checkpoint has come so far. Defaults to `None`.
+            saving_listeners: Called around every checkpoint. Defaults to none.
+
+        Returns:
+            This estimator.
+
+        Raises:
+            ValueError: Arguments contradict each other, or the model does not
+                fit the input, the cores or the checkpoint.
+            TypeError: An argument is of a wrong type.
+            NanLossDuringTrainingError: The loss became NaN.
+        """
+        validation.check_role(self._config)
+        validation.check_train_steps(steps, max_steps)
+        checkpoint = self.latest_checkpoint()
+        start = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
+        if max_steps is not None and start >= max_steps:
+            _logger.info("Skipping training since max_steps has already saved.")
+            return self
+        user_hooks = validate_hooks(hooks)
+        self._check_system(ModeKeys.TRAIN)
+        if self._use_tpu:
+            validation.check_some_steps(steps, max_steps)
+        listeners = validate_listeners(saving_listeners)
+        validation.check_listeners(listeners, is_saving(self._config))
+        remaining = steps if max_steps is None else max_steps - start
+        plan = LoopPlan(self._config.tpu_config.iterations, remaining)
+        with (
+            self._pipeline(ModeKeys.TRAIN, input_fn) as pipeline,
+            feed_ahead(
+                self._runtime, ModeKeys.TRAIN, pipeline, plan
+            ) as infeed,
+        ):
+            self._train(plan, infeed, checkpoint, user_hooks, listeners)
+        return self
+
+    def _train(
+        self,
+        plan: LoopPlan,
+        infeed: Infeed,
+        checkpoint: str | None,
+        hooks: tuple[SessionRunHook, ...],
+        listeners: tuple[CheckpointSaverListener, ...],
+    ) -> None:
+        """Runs the training loop over an infeed."""
+        runtime = self._runtime
+        first = next(infeed, None)
+        if first is None:
+            _logger.warning("Training made no step: the input is empty.")
+            return
+        step = self._prepare(ModeKeys.TRAIN, first.batch)
+        runtime.load(step, checkpoint)
+        progress = TrainingProgress(runtime.take())
+        saver = Saver(self._config, runtime, progress, checkpoint)
+        every = self._config.tpu_config.experimental_host_call_every_n_steps
+        loop = TrainingLoop(runtime, plan, infeed, every)
+        try:
+            loop.run(
+                step,
+                first,
+                progress,
+                training_hooks(
+                    self._config,
+                    saver,
+                    listeners,
+                    hooks,
+                    step.hooks,
+                    self._step_counter(),
+                ),
+            )
+        finally:
+            runtime.give_back(progress.values, saver.current)
+        _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
+
+    def evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        checkpoint_path: str | os.PathLike | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates over every example of the input once.
+
+        Args:
+            input_fn: As in `train`.
+            steps: Batches to evaluate. Defaults to all, up to the end of the
+                input; the last one may be smaller.
+            hooks: Called around every run of the device loop. Defaults to
+                none.
+            checkpoint_path: The checkpoint to evaluate. Defaults to the
+                latest one, or else to initial values.
+            name: Distinguishes evaluations on several data sets; their
+                results are written to different directories. Defaults to
+                `None`.
+
+        Returns:
+            The metrics by name, `loss` as its mean over examples, and
+            `global_step`, as NumPy values.
+
+        Raises:
+            ValueError: An argument is wrong, the input is empty, or the model
+                does not fit the input, the cores or the checkpoint.
+            TypeError: An argument is of a wrong type.
+        """
+        validation.check_eval_steps(steps)
+        user_hooks = validate_hooks(hooks)
+        if self._eval_on_tpu:
+            self._check_system(ModeKeys.EVAL)
+        checkpoint = self._checkpoint(checkpoint_path)
+        _logger.info("Starting evaluation.")
+        with (
+            self._pipeline(ModeKeys.EVAL, input_fn, steps) as pipeline,
+            feed_ahead(
+                self._runtime, ModeKeys.EVAL, pipeline, sizes(steps)
+            ) as infeed,
+        ):
+            first = next(infeed, None)
+            if first is None:
+                raise ValueError(
+                    "The input of evaluate is empty. Expected at least one "
+                    "batch from input_fn."
+                )
+            step = self._prepare(ModeKeys.EVAL, first.batch)
+            values = self._runtime.load(step, checkpoint)
+            loop = EvaluationLoop(self._runtime, infeed, steps)
+            result = loop.run(
+                step,
+                first,
+                values,
+                (*user_hooks, *step.hooks),
+                self._host_metrics(step),
+            )
+        result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
+        self._write_evaluation(result, checkpoint, name)
+        return result
+
+    def predict(
+        self,
+        input_fn: InputFn,
+        predict_keys: Iterable[str] | str | None = None,
+        hooks: Iterable[SessionRunHook] | None = None,
+        checkpoint_path: str | os.PathLike | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Yields predictions, one for every example of the input.
+
+        A generator: nothing happens before the first `next`. It may be left
+        at any point, and others may run beside it.
+
+        Args:
+            input_fn: As in `train`; labels are left out.
+            predict_keys: Names of the predictions to yield. Defaults to all.
+            hooks: Called around every batch. Defaults to none.
+            checkpoint_path: The checkpoint to predict with. Defaults to the
+                latest one, or else to initial values.
+            yield_single_examples: Whether to yield single rows, or whole
+                batches. Defaults to `True`.
+
+        Yields:
+            Predictions in the structure that `model_fn` gave them.
+
+        Raises:
+            ValueError: An argument is wrong, or the model does not fit the
+                input, the cores or the checkpoint.
+            TypeError: An argument is of a wrong type.
+        """
+        user_hooks = validate_hooks(hooks)
+        self._check_system(ModeKeys.PREDICT)
+        checkpoint = self._checkpoint(checkpoint_path)
+        with (
+            self._pipeline(ModeKeys.PREDICT, input_fn) as pipeline,
+            Infeed(lambda: pipeline.take(1)) as infeed,
+        ):
+            first = next(infeed, None)
+            if first is None:
+                return
+            size = self._batch_sizes[ModeKeys.PREDICT] or first.examples
+            features, _ = first_step(first)
+            padded = pad(features, max(size, first.examples))
+            step = self._runtime.model.prepare(ModeKeys.PREDICT, *padded)
+            values = self._runtime.load(step, checkpoint)
+            loop = PredictionLoop(self._runtime, infeed, size)
+            with self._runtime.reading(values) as values:
+                batches = loop.run(first, values, (*user_hooks, *step.hooks))
+                for predictions in batches:
+                    chosen = select(predictions, predict_keys)
+                    if yield_single_examples:
+                        yield from rows(chosen)
+                    else:
+                        yield chosen
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """The directory that `evaluate` writes its results to.
+
+        Args:
+            name: The name of the evaluation. Defaults to `None`.
+
+        Returns:
+            A path.
+        """
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the latest checkpoint, or `None`."""
+        return checkpoints.latest(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """The paths of all variables in the latest checkpoint.
+
+        Raises:
+            ValueError: There is no checkpoint.
+        """
+        return checkpoints.names(self._existing_checkpoint())
+
+    def get_variable_value(self, name: str | Iterable[str]) -> Any:
+        """The value of a variable in the latest checkpoint.
+
+        Args:
+            name: The variable's path, or several.
+
+        Returns:
+            A NumPy array, or a list of them.
+
+        Raises:
+            ValueError: There is no checkpoint.
+            KeyError: There is no such variable.
+        """
+        checkpoint = self._existing_checkpoint()
+        if isinstance(name, str):
+            return checkpoints.value(checkpoint, name)
+        return [checkpoints.value(checkpoint, each) for each in name]
+
+    @functools.cached_property
+    def _runtime(self) -> Runtime:
+        """The program, made when the cores are first needed."""
+        call = ModelFn(
+            self._model_fn,
+            self._params,
+            self._config,
+            checks_params=True,
+        )
+        program = Program(call, self._config.tf_random_seed)
+        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        feeds = {mode: self._feed(mode) for mode in modes}
+        return Runtime(EstimatorModel(program, feeds))
+
+    def _pipeline(self, mode, input_fn, steps=None):
+        from keras_tpu_estimator.inputs.pipeline import Pipeline
+        return Pipeline(input_fn({**self._params, "batch_size": self._batch_sizes[mode]}))
+
+    def _feed(self, mode: str) -> Feed:
+        on_tpu = self._is_on_tpu(mode)
+        return Feed(cores=self._cores if on_tpu else ONE_CORE, use_tpu=on_tpu)
+
+    def _is_on_tpu(self, mode: str) -> bool:
+        return self._use_tpu and (mode != ModeKeys.EVAL or self._eval_on_tpu)
+
+    @functools.cached_property
+    def _cores(self) -> Cores:
+        one = self._config.tpu_config.num_shards == 1
+        return ONE_CORE if one else all_cores()
+
+    def _check_system(self, mode: str) -> None:
+        if self._is_on_tpu(mode):
+            validation.check_system(
+                mode,
+                self._cores.topology,
+                self._config.tpu_config,
+                self._batch_sizes[mode],
+            )
+
+    def _prepare(self, mode: str, batch: Batch) -> Step:
+        return self._runtime.model.prepare(mode, *first_step(batch))
+
+    def _host_metrics(self, step: Step) -> HostMetrics | None:
+        """The metrics of a step's `metric_fn`, compiled at most once."""
+        if step.metric_fn is None:
+            return None
+        metrics = self._metrics.setdefault(
+            id(step), HostMetrics(step.metric_fn)
+        )
+        metrics.reset()
+        return metrics
+
+    def _step_counter(self) -> StepCounterHook | None:
+        if self._log_every is None:
+            return None
+        iterations = self._config.tpu_config.iterations
+        timed = iterations.unit == "seconds"
+        writes = bool(self._config.save_summary_steps)
+        return StepCounterHook(
+            every_steps=None if timed else self._log_every,
+            every_secs=iterations.value if timed else None,
+            batch_size=self._batch_sizes[ModeKeys.TRAIN],
+            writer=EventWriter.for_dir(self.model_dir) if writes else None,
+        )
+
+    def _checkpoint(self, path: str | os.PathLike | None) -> str | None:
+        """The checkpoint to evaluate or to predict with."""
+        if path is not None:
+            return checkpoints.resolve(path)
+        latest = self.latest_checkpoint()
+        if latest is None:
+            _logger.info(
+                "There is no checkpoint in %s: running with initial values.",
+                self.model_dir,
+            )
+        return latest
+
+    def _existing_checkpoint(self) -> str:
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None:
+            raise ValueError(
+                f"There is no checkpoint in {self.model_dir!r}. Call `train` "
+                "first, or set `model_dir` to where one is."
+            )
+        return checkpoint
+
+    def _write_evaluation(
+        self, result: dict[str, Any], checkpoint: str | None, name: str | None
+    ) -> None:
+        step = int(result[GLOBAL_STEP])
+        writer = EventWriter.for_dir(self.eval_dir(name))
+        writer.metrics(result, step)
+        if checkpoint is not None:
+            writer.text("checkpoint_path", checkpoint, step)
+        writer.flush()
+        _logger.info(
+            "Saving dict for global step %d: %s",
+            step,
+            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
+        )
+
+
+def _temporary_dir() -> str:
+    directory = tempfile.mkdtemp()
+    _logger.warning("Using temporary folder as model_dir: %s", directory)
+    return directory

@@ -1,0 +1,56 @@
+"""How long one run of the device loop is."""
+
+import dataclasses
+import re
+from typing import Any
+from typing import Literal
+
+_PATTERN = re.compile(r"([1-9][0-9]*)([smh]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclasses.dataclass(frozen=True)
+class IterationsPerLoop:
+    """A number of steps, or a duration to fit steps into.
+
+    Attributes:
+        value: Steps, or seconds.
+        unit: Which of the two.
+    """
+
+    value: int
+    unit: Literal["count", "seconds"]
+
+    @classmethod
+    def parse(cls, raw: Any) -> "IterationsPerLoop":
+        """Reads what users write.
+
+        Args:
+            raw: A positive integer, alone for steps, or in a string with a
+                suffix `s`, `m` or `h` for a duration.
+
+        Returns:
+            An `IterationsPerLoop`.
+
+        Raises:
+            ValueError: It is neither.
+
+        Example:
+
+        >>> from keras_tpu_estimator.iterations import IterationsPerLoop
+        >>> IterationsPerLoop.parse(100)
+        IterationsPerLoop(value=100, unit='count')
+        >>> IterationsPerLoop.parse("5m")
+        IterationsPerLoop(value=300, unit='seconds')
+        """
+        match = _PATTERN.fullmatch(str(raw))
+        if match is None:
+            raise ValueError(
+                "`iterations_per_loop` must be positive: a number of steps, "
+                "or a duration such as '30s', '5m' or '1h'. Received: "
+                f"{raw!r}"
+            )
+        number, suffix = match.groups()
+        if suffix:
+            return cls(int(number) * _SECONDS[suffix], "seconds")
+        return cls(int(number), "count")

@@ -1,0 +1,90 @@
+"""Small models and inputs that several tests share."""
+
+import keras
+import numpy as np
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+
+def regression_data(examples=64, size=3, seed=0):
+    """Features and labels of a noiseless linear function."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(examples, size)).astype("float32")
+    y = (x @ np.arange(1, size + 1) + 0.5).astype("float32")[:, None]
+    return x, y
+
+
+def batches_of(x, y=None):
+    """An input_fn over arrays, in order, the last batch smaller."""
+
+    def input_fn(params):
+        size = params["batch_size"]
+        for start in range(0, len(x), size):
+            rows = slice(start, start + size)
+            yield x[rows] if y is None else (x[rows], y[rows])
+
+    return input_fn
+
+
+def repeated(x, y):
+    """An input_fn over arrays without end, every batch whole."""
+
+    def input_fn(params):
+        size = params["batch_size"]
+        while True:
+            for start in range(0, len(x) - size + 1, size):
+                yield x[start : start + size], y[start : start + size]
+
+    return input_fn
+
+
+def squared_error(outputs, labels):
+    """The loss of the models here."""
+    return ops.mean((outputs - labels) ** 2)
+
+
+def model_fn_of(network, optimizer=None, loss_fn=squared_error):
+    """A model_fn around a network of (features, is_training)."""
+
+    def model_fn(features, labels, mode, params):
+        outputs = network(features, mode == kte.ModeKeys.TRAIN)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
+        loss = loss_fn(outputs, labels)
+        train_op = None
+        if mode == kte.ModeKeys.TRAIN:
+            made = optimizer() if optimizer else keras.optimizers.SGD(0.05)
+            train_op = kte.CrossShardOptimizer(made).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def linear(features, is_training):
+    """A linear layer that starts from zero."""
+    del is_training
+    return keras.layers.Dense(1, kernel_initializer="zeros")(features)
+
+
+def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
+    """A TPUEstimator with one batch size and few files."""
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(
+            iterations_per_loop=settings.pop("iterations", 4)
+        ),
+        model_dir=str(model_dir),
+        tf_random_seed=settings.pop("seed", 7),
+        save_summary_steps=settings.pop("save_summary_steps", None),
+        log_step_count_steps=None,
+        **settings.pop("config", {}),
+    )
+    return kte.TPUEstimator(
+        model_fn,
+        config=config,
+        use_tpu=use_tpu,
+        train_batch_size=batch,
+        eval_batch_size=batch,
+        predict_batch_size=batch,
+        **settings,
+    )
