@@ -117,7 +117,7 @@ class Cores:
     Attributes:
         topology: Their number, and the hosts that feed them.
         mesh: The mesh they form, or `None` for one core.
-        axes: The mesh axes that the batch is split over.
+        axes: The mesh axes that the batch is split over; none for one core.
     """
 
     topology: Topology
@@ -132,9 +132,11 @@ class Cores:
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the axes, as a tracer wants them."""
-        if self.mesh is None:
-            return ()
         return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
+
+    def as_one(self) -> "Cores":
+        """One core in place of these; what it computes, all of them hold."""
+        return dataclasses.replace(self, topology=Topology(1), axes=())
 
     @property
     def replicated(self) -> jax.sharding.Sharding:
@@ -170,7 +172,7 @@ class Cores:
         Returns:
             A function of whole arrays.
         """
-        if self.mesh is None:
+        if not self.axes:
             return step
 
         def spec(is_split: bool) -> PartitionSpec:

@@ -475,14 +475,15 @@ class TPUEstimator:
 
     def _feed(self, mode: str) -> Feed:
         on_tpu = self._is_on_tpu(mode)
-        return Feed(cores=self._cores if on_tpu else ONE_CORE, use_tpu=on_tpu)
+        cores = self._cores if on_tpu else self._cores.as_one()
+        return Feed(cores=cores, use_tpu=on_tpu)
 
     def _is_on_tpu(self, mode: str) -> bool:
         return self._use_tpu and (mode != ModeKeys.EVAL or self._eval_on_tpu)
 
     @functools.cached_property
     def _cores(self) -> Cores:
-        one = self._config.tpu_config.num_shards == 1
+        one = not self._use_tpu or self._config.tpu_config.num_shards == 1
         return ONE_CORE if one else all_cores()
 
     def _check_system(self, mode: str) -> None:

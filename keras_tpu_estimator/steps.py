@@ -43,12 +43,12 @@ class Feed:
         evaluation, is run whole, as on one core.
         """
         shares = self.cores.topology.num_replicas if self.is_split else 1
-        return ONE_CORE if size % shares else self.cores
+        return self.cores.as_one() if size % shares else self.cores
 
     def sharding(self, size: int, axis: int = 0) -> jax.sharding.Sharding:
         """Where a tensor with a batch of this size on an axis is put."""
-        if self.is_split and self.cores_for(size) is self.cores:
-            return self.cores.batch_sharding(axis)
+        if self.is_split:
+            return self.cores_for(size).batch_sharding(axis)
         return self.cores.replicated
 
     def step_input(self, features: Any, labels: Any) -> "StepInput":

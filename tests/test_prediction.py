@@ -1,0 +1,243 @@
+"""`predict`: a lazy stream with one result for each example."""
+
+import gc
+import threading
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=70)
+
+
+def doubling(features, labels, mode, params):
+    return kte.TPUEstimatorSpec(
+        mode,
+        predictions={"double": 2 * features, "sum": ops.sum(features, -1)},
+    )
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("batch", [8, 64, 72])
+@pytest.mark.parametrize("examples", [1, 8, 70])
+def test_n_results_for_n_examples(examples, batch, use_tpu, tmp_path):
+    estimator = estimator_of(doubling, tmp_path, use_tpu, batch=batch)
+    rows = list(estimator.predict(batches_of(X[:examples])))
+    assert len(rows) == examples
+    np.testing.assert_array_equal(
+        np.stack([row["double"] for row in rows]), 2 * X[:examples]
+    )
+    np.testing.assert_allclose(
+        [row["sum"] for row in rows], X[:examples].sum(-1), rtol=1e-5
+    )
+
+
+def test_whole_batches(tmp_path):
+    estimator = estimator_of(doubling, tmp_path, batch=32)
+    batches = list(
+        estimator.predict(batches_of(X), yield_single_examples=False)
+    )
+    assert [len(batch["sum"]) for batch in batches] == [32, 32, 6]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (None, {"double", "sum"}),
+        ([], {"double", "sum"}),
+        (["sum"], {"sum"}),
+        ("sum", {"sum"}),
+        (["sum", "other"], {"sum"}),
+    ],
+)
+def test_predict_keys(keys, expected, tmp_path):
+    estimator = estimator_of(doubling, tmp_path)
+    row = next(estimator.predict(batches_of(X), predict_keys=keys))
+    assert set(row) == expected
+
+
+def test_predict_keys_match_whole_names(tmp_path):
+    estimator = estimator_of(doubling, tmp_path)
+    with pytest.raises(ValueError, match="Expected `predict_keys` among"):
+        next(estimator.predict(batches_of(X), predict_keys="summary"))
+
+
+def test_single_tensor_on_one_core(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(mode, predictions=2 * features)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=32)
+    rows = list(estimator.predict(batches_of(X)))
+    np.testing.assert_array_equal(np.stack(rows), 2 * X)
+    with pytest.raises(ValueError, match="predictions in a dict"):
+        next(estimator.predict(batches_of(X), predict_keys="a"))
+
+
+def test_labels_are_left_out(tmp_path):
+    def model_fn(features, labels, mode, params):
+        assert labels is None
+        return doubling(features, labels, mode, params)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    assert len(list(estimator.predict(batches_of(X, Y)))) == 70
+
+
+def test_nothing_happens_before_the_first_next(tmp_path):
+    def input_fn(params):
+        called.append(params)
+        return batches_of(X)(params)
+
+    called = []
+    estimator = estimator_of(doubling, tmp_path)
+    generator = estimator.predict(input_fn, hooks=["no hook"])
+    assert not called
+    with pytest.raises(TypeError, match="SessionRunHook"):
+        next(generator)
+    next(estimator.predict(input_fn))
+    assert len(called) == 1
+
+
+def test_is_padding_is_there_when_asked_for(tmp_path):
+    def model_fn(features, labels, mode, params):
+        assert list(features) == ["x"] and len(features) == 1
+        padding = features["is_padding"]
+        assert "is_padding" in features and "other" not in features
+        assert features.get("is_padding") is padding
+        rows = ops.sum(ops.cast(~padding, "int32"))
+        rows = kte.cross_replica_sum(rows)
+        return kte.TPUEstimatorSpec(
+            mode,
+            predictions={
+                "rows": ops.broadcast_to(rows, padding.shape),
+                "x": features["x"],
+            },
+        )
+
+    def input_fn(params):
+        for x in batches_of(X)(params):
+            yield {"x": x}
+
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True, batch=32)
+    rows = [row["rows"] for row in estimator.predict(input_fn)]
+    assert rows == [32] * 64 + [6] * 6
+
+
+def test_a_missing_feature_is_the_users_own_error(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return doubling(features["is_missing"], labels, mode, params)
+
+    def input_fn(params):
+        yield {"x": X}
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(KeyError, match="is_missing"):
+        next(estimator.predict(input_fn))
+
+
+def test_functional_model_takes_the_features(tmp_path):
+    inputs = {"x": keras.Input((3,), name="x")}
+    network = keras.Model(inputs, keras.layers.Dense(1)(inputs["x"]))
+
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(
+            mode, predictions={"y": network(features)}
+        )
+
+    def input_fn(params):
+        yield {"x": X}
+
+    estimator = estimator_of(model_fn, tmp_path, batch=70)
+    rows = list(estimator.predict(input_fn))
+    kernel = np.asarray(network.trainable_variables[0].value)
+    np.testing.assert_allclose(
+        np.stack([row["y"] for row in rows]), X @ kernel, rtol=1e-5
+    )
+
+
+def test_interleaved_generators(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path, batch=8)
+    estimator.train(repeated(X, Y), steps=2).train(repeated(X, Y), steps=2)
+
+    def expected(step):
+        values = kte.checkpoints.read(f"{tmp_path}/model.ckpt-{step}")
+        return X @ values["dense/kernel"] + values["dense/bias"]
+
+    generators = {
+        step: estimator.predict(
+            batches_of(X), checkpoint_path=f"{tmp_path}/model.ckpt-{step}"
+        )
+        for step in (2, 4)
+    }
+    rows = {2: [], 4: []}
+    for index in range(70):
+        for step, generator in generators.items():
+            rows[step].append(next(generator)["y"])
+        if index == 20:
+            estimator.evaluate(batches_of(X, Y))
+            estimator.train(repeated(X, Y), steps=2)
+    for step in (2, 4):
+        np.testing.assert_allclose(
+            np.stack(rows[step]), expected(step), rtol=1e-4, atol=1e-5
+        )
+
+
+def test_abandoning_a_generator_leaks_nothing(tmp_path):
+    def input_fn(params):
+        try:
+            while True:
+                yield X[:8]
+        finally:
+            closed.append(True)
+
+    closed = []
+    estimator = estimator_of(doubling, tmp_path, batch=8)
+    next(estimator.predict(input_fn))
+    gc.collect()
+    before = threading.active_count()
+    for _ in range(3):
+        generator = estimator.predict(input_fn)
+        next(generator)
+        generator.close()
+    del generator
+    gc.collect()
+    assert threading.active_count() <= before
+    assert len(closed) == 4
+
+
+def test_prediction_follows_an_endless_stream(tmp_path):
+    def input_fn(params):
+        for number in range(1000):
+            asked.append(number)
+            yield np.full((8, 3), number, "float32")
+
+    asked = []
+    estimator = estimator_of(doubling, tmp_path, batch=8)
+    stream = estimator.predict(input_fn)
+    rows = [next(stream)["double"][0] for _ in range(40)]
+    assert rows == [2 * (i // 8) for i in range(40)]
+    assert len(asked) < 20  # Fed a little ahead, not all at once.
+
+
+def test_a_prediction_without_rows_is_an_error(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(
+            mode, predictions={"mean": ops.mean(features, 0)}
+        )
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(ValueError, match=r"'mean'.*one row"):
+        next(estimator.predict(batches_of(X)))
+
+
+def test_empty_input_yields_nothing(tmp_path):
+    estimator = estimator_of(doubling, tmp_path)
+    assert list(estimator.predict(lambda params: iter(()))) == []
