@@ -1,0 +1,1 @@
+"""What happens between a user's `input_fn` and the devices."""

@@ -1,0 +1,54 @@
+"""Batches on other axes than the first."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.inputs.batch import Example
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchAxes:
+    """The batch axis of each tensor, features first.
+
+    Attributes:
+        axes: One for each tensor, or `None` for the first axis of all.
+    """
+
+    axes: Sequence[int] | None = None
+
+    def to_front(self, example: Example) -> Example:
+        """Moves the batch axes of an example to the front.
+
+        Raises:
+            ValueError: There are more or fewer tensors than axes.
+        """
+        if self.axes is None:
+            return example
+        leaves, structure = jax.tree.flatten((example.features, example.labels))
+        if len(leaves) != len(self.axes):
+            raise ValueError(
+                "`batch_axis` should have one axis for each tensor of features"
+                f" and labels. Expected {len(leaves)}. Received "
+                f"{len(self.axes)}: {list(self.axes)}"
+            )
+        moved = [
+            np.moveaxis(leaf, axis, 0)
+            for leaf, axis in zip(leaves, self.axes, strict=True)
+        ]
+        return Example(*jax.tree.unflatten(structure, moved))
+
+    def from_front(self, features: Any, labels: Any) -> tuple[Any, Any]:
+        """Moves the batch axes back, of tensors under a trace."""
+        if self.axes is None:
+            return features, labels
+        leaves, structure = jax.tree.flatten((features, labels))
+        moved = [
+            jnp.moveaxis(leaf, 0, axis)
+            for leaf, axis in zip(leaves, self.axes, strict=True)
+        ]
+        return jax.tree.unflatten(structure, moved)

@@ -1,0 +1,48 @@
+"""Calling a user's `input_fn` with what it asks for."""
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any], mode: str, params: Any, config: Any
+) -> Any:
+    """Calls an `input_fn`, by the names of its arguments.
+
+    Args:
+        input_fn: Takes `params` and any of `mode`, `config` and
+            `input_context`.
+        mode: A value of `ModeKeys`.
+        params: The user's hyperparameters with `batch_size` and `context`.
+        config: The run configuration.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        TypeError: It is not callable.
+        ValueError: It does not take `params`.
+    """
+    if not callable(input_fn):
+        raise TypeError(
+            "`input_fn` should be a function of params. Received: "
+            f"{input_fn!r} of type {type(input_fn).__name__}. Pass the "
+            "function itself, without calling it."
+        )
+    parameters = inspect.signature(input_fn).parameters.values()
+    names = {p.name for p in parameters}
+    if "params" not in names:
+        raise ValueError(
+            "`input_fn` should take an argument `params`: TPUEstimator passes "
+            "the batch size in params['batch_size']. Received a function of "
+            f"{sorted(names)}."
+        )
+    available = {"mode": mode, "config": config, "input_context": None}
+    kwargs = {
+        name: copy.deepcopy(value)
+        for name, value in available.items()
+        if name in names
+    }
+    return input_fn(params=params, **kwargs)

@@ -1,0 +1,107 @@
+"""Checks of batches, with the name of the tensor that is wrong."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.inputs.batch import Example
+
+_NUMBERS = "biufcV"
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What every batch of a call has to be like.
+
+    Attributes:
+        structure: The nest of features and labels.
+        shapes: Shapes by name, without the batch.
+        dtypes: Dtypes by name.
+        size: The batch size asked for, or `None` for any.
+    """
+
+    structure: Any
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype]
+    size: int | None
+
+    @classmethod
+    def of(cls, first: Example, size: int | None) -> "Expected":
+        """What the first batch says of the later ones."""
+        return cls(
+            _structure(first),
+            {name: leaf.shape[1:] for name, leaf in first.leaves},
+            {name: leaf.dtype for name, leaf in first.leaves},
+            size,
+        )
+
+    def check(self, example: Example, step: int) -> None:
+        """Checks a later batch.
+
+        Raises:
+            ValueError: It differs in more than a smaller size.
+        """
+        if _structure(example) != self.structure:
+            raise ValueError(
+                f"The batch of step {step} has another structure than the "
+                f"first. Expected: {self.structure}. Received: "
+                f"{_structure(example)}. Yield the same nest every time."
+            )
+        for name, leaf in example.leaves:
+            expected = (self.shapes[name], self.dtypes[name])
+            if (leaf.shape[1:], leaf.dtype) != expected:
+                raise ValueError(
+                    f"{name} must have a static shape and dtype. Expected "
+                    f"{expected[1]} of shape (batch, "
+                    f"{', '.join(map(str, expected[0]))}). Received at step "
+                    f"{step}: {leaf.dtype} of shape {leaf.shape}. Pad it to "
+                    "one shape in input_fn."
+                )
+        check_size(example, self.size)
+
+
+def check_tensors(example: Example) -> None:
+    """Checks that the tensors of a batch can be put on devices and split.
+
+    Raises:
+        ValueError: One holds no numbers, has no batch axis, or has another
+            batch size than the others.
+    """
+    for name, leaf in example.leaves:
+        if leaf.dtype.kind not in _NUMBERS:
+            raise ValueError(
+                f"{name} should hold numbers, as devices hold nothing else. "
+                f"Received dtype {leaf.dtype}. Encode strings as numbers in "
+                "input_fn, or leave the feature out."
+            )
+        if leaf.ndim == 0:
+            raise ValueError(
+                f"{name} should have the batch as its first axis. Received a "
+                "scalar. Repeat it for each example, or pass it in params."
+            )
+        if leaf.shape[0] != example.size:
+            first, _ = example.leaves[0]
+            raise ValueError(
+                f"All tensors should have the same batch size. Received "
+                f"{example.size} for {first}, but {leaf.shape[0]} for {name}."
+            )
+
+
+def check_size(example: Example, size: int | None) -> None:
+    """Checks that a batch is not larger than asked for.
+
+    Raises:
+        ValueError: It is.
+    """
+    if size is not None and example.size > size:
+        raise ValueError(
+            f"`input_fn` was asked for batches of {size} examples in "
+            f"params['batch_size']. Received a batch of {example.size}. Use "
+            "params['batch_size'] where it makes batches."
+        )
+
+
+def _structure(example: Example) -> Any:
+    return jax.tree.structure((example.features, example.labels))

@@ -1,0 +1,97 @@
+"""Work done ahead of its use, on a thread of its own."""
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any
+from typing import Generic
+from typing import Self
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# How long `close` waits for a producer that is deep in the user's code.
+_PATIENCE_SECS = 5.0
+
+
+class Infeed(Generic[T]):
+    """Iterates over what a function produces, some items ahead.
+
+    Args:
+        produce: Called again and again; `None` is the end.
+        depth: How many items may wait. Defaults to 2.
+
+    Raises:
+        Exception: An error of `produce` is raised as itself, after the items
+            before it.
+
+    Example:
+
+    >>> numbers = iter([1, 2, 3])
+    >>> with Infeed(lambda: next(numbers, None)) as infeed:
+    ...     list(infeed)
+    [1, 2, 3]
+    """
+
+    def __init__(self, produce: Callable[[], T | None], depth: int = 2):
+        self._produce = produce
+        self._depth = depth
+        self._ready: collections.deque[T] = collections.deque()
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, name="infeed", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._is_over)
+            if self._ready:
+                item = self._ready.popleft()
+                self._changed.notify_all()
+                return item
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Ends the thread; items that wait are dropped."""
+        with self._changed:
+            self._is_over = True
+            self._ready.clear()
+            self._changed.notify_all()
+        self._thread.join(_PATIENCE_SECS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over:
+                item = self._produce()
+                if item is None:
+                    break
+                self._hand_over(item)
+        except BaseException as error:  # Raised again where it is awaited.
+            self._error = error
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _hand_over(self, item: T) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._ready) < self._depth or self._is_over
+            )
+            if not self._is_over:
+                self._ready.append(item)
+                self._changed.notify_all()

@@ -1,0 +1,204 @@
+"""From a user's `input_fn` to stacked steps on the host."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.inputs.axes import BatchAxes
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.call import call_input_fn
+from keras_tpu_estimator.inputs.checks import Expected
+from keras_tpu_estimator.inputs.checks import check_size
+from keras_tpu_estimator.inputs.checks import check_tensors
+from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.inputs.forms import batches_of
+from keras_tpu_estimator.inputs.forms import example_of
+from keras_tpu_estimator.inputs.forms import is_dataset
+from keras_tpu_estimator.inputs.forms import is_stream
+from keras_tpu_estimator.inputs.sources import ChunkSource
+from keras_tpu_estimator.inputs.sources import Source
+from keras_tpu_estimator.inputs.sources import StepSource
+from keras_tpu_estimator.inputs.sources import has_fixed_shapes
+from keras_tpu_estimator.modes import ModeKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRequest:
+    """What one call of `train`, `evaluate` or `predict` wants of its input.
+
+    Attributes:
+        mode: A value of `ModeKeys`.
+        plan: The calls of `input_fn` to make.
+        params_for: Returns the `params` of a call, from its additional ones.
+        config: The run configuration, for an `input_fn` that asks for it.
+        axes: Where the batch is in each tensor.
+        repeat: Whether arrays, in place of a stream, are fed for ever.
+        chunk: How many steps are wanted at once.
+        checks_size: Whether batches must have the size asked for.
+    """
+
+    mode: str
+    plan: InputPlan
+    params_for: Callable[[dict[str, Any]], Any]
+    config: Any = None
+    axes: BatchAxes = BatchAxes()
+    repeat: bool = True
+    chunk: int = 1
+    checks_size: bool = True
+
+
+class Pipeline:
+    """The steps of one call, read from a user's `input_fn`.
+
+    Args:
+        input_fn: The user's function. It is called here, once for each of the
+            plan's calls.
+        request: What is wanted of it.
+
+    Raises:
+        TypeError: It returns a form that the plan does not allow.
+    """
+
+    def __init__(self, input_fn: Callable[..., Any], request: InputRequest):
+        self._request = request
+        self._step = 0
+        returned = [self._call(input_fn, call) for call in request.plan.calls]
+        for value in returned:
+            _check_form(request, value)
+        self._source: Source = self._source_of(returned)
+
+    def take(self, steps: int) -> Batch | None:
+        """Up to so many steps, stacked; `None` at the end of the input.
+
+        The steps of one batch have equal shapes: a smaller batch comes by
+        itself.
+
+        Raises:
+            Exception: Errors of the user's pipeline come as themselves.
+        """
+        try:
+            batch = self._source.take(steps)
+        except Exception as error:
+            error.add_note(
+                f"This happened while input_fn was read in mode "
+                f"{self._request.mode!r}, after {self._step} steps."
+            )
+            raise
+        self._step += 0 if batch is None else batch.steps
+        return batch
+
+    def close(self) -> None:
+        """Closes the user's generators."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def _call(self, input_fn: Callable[..., Any], call: Any) -> Any:
+        additional: dict[str, Any] = {}
+        if call.batch_size is not None:
+            additional["batch_size"] = call.batch_size
+        context = self._request.plan.context(call)
+        if context is not None:
+            additional["context"] = context
+        params = self._request.params_for(additional)
+        return call_input_fn(
+            input_fn, self._request.mode, params, self._request.config
+        )
+
+    def _source_of(self, returned: list[Any]) -> Source:
+        request = self._request
+        size = request.plan.calls[0].batch_size if request.checks_size else None
+        is_simple = len(returned) == request.plan.batches_per_call == 1
+        if (
+            is_simple
+            and request.chunk > 1
+            and request.axes.axes is None
+            and is_dataset(returned[0])
+            and has_fixed_shapes(returned[0], size)
+        ):
+            return ChunkSource(returned[0], request.chunk)
+        parts = [_checked(value, request, size) for value in returned]
+        return StepSource(_combined(parts, request.plan.batches_per_call))
+
+
+def _checked(
+    value: Any, request: InputRequest, size: int | None
+) -> Iterator[Example]:
+    """The batches of one call, each checked against the first."""
+    expected: Expected | None = None
+    smaller: int | None = None
+    for step, batch in enumerate(batches_of(value, request.repeat)):
+        example = request.axes.to_front(example_of(batch))
+        check_tensors(example)
+        if expected is None:
+            expected = Expected.of(example, size)
+            check_size(example, size)
+        expected.check(example, step)
+        if smaller is not None:
+            raise ValueError(
+                "Only the last batch may be smaller than params['batch_size']."
+                f" Expected {size} examples. Received a batch of {smaller}, "
+                "and another one after it: use params['batch_size'] where "
+                "input_fn makes batches."
+            )
+        if size is not None and example.size < size:
+            smaller = example.size
+        yield example
+
+
+def _combined(
+    parts: list[Iterator[Example]], batches_per_call: int
+) -> Iterator[Example]:
+    """One batch a step out of those of several calls, in order."""
+    if len(parts) == batches_per_call == 1:
+        yield from parts[0]
+        return
+    while True:
+        taken = [
+            example
+            for part in parts
+            for _ in range(batches_per_call)
+            if (example := next(part, None)) is not None
+        ]
+        if not taken:
+            return
+        features, labels = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves),
+            *[(example.features, example.labels) for example in taken],
+        )
+        yield Example(features, labels)
+
+
+def _check_form(request: InputRequest, value: Any) -> None:
+    """Checks that the way of calling allows what was returned."""
+    plan = request.plan
+    if plan.per_shard and is_dataset(value):
+        raise TypeError(
+            "With PER_SHARD_V1 input_fn should return tensors for one core, "
+            "not a Dataset. Received: "
+            f"{type(value).__name__}. Use PER_HOST_V1 or PER_HOST_V2 in "
+            "TPUConfig.per_host_input_for_training."
+        )
+    if plan.batches_per_call > 1 and not (
+        is_dataset(value) or is_stream(value)
+    ):
+        raise TypeError(
+            "With PER_HOST_V2 input_fn should return a Dataset or an iterable "
+            f"of batches, one for each core. Received: {type(value).__name__}."
+            " Use PER_HOST_V1 for tensors."
+        )
+    if request.mode == ModeKeys.PREDICT and request.axes.axes is not None:
+        raise TypeError(
+            "`batch_axis` should be None for prediction. Received: "
+            f"{list(request.axes.axes)}."
+        )
