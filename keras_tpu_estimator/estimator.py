@@ -14,10 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
-from keras_tpu_estimator.config import InputPipelineConfig
-from keras_tpu_estimator.distribution import ONE_CORE
-from keras_tpu_estimator.distribution import Cores
-from keras_tpu_estimator.distribution import all_cores
+from keras_tpu_estimator.evaluation_loop import STEPS_PER_RUN
 from keras_tpu_estimator.evaluation_loop import EvaluationLoop
 from keras_tpu_estimator.evaluation_loop import sizes
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
@@ -35,13 +32,13 @@ from keras_tpu_estimator.model_fn import ModelFn
 from keras_tpu_estimator.model_fn import check_signature
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.outfeed import HostMetrics
+from keras_tpu_estimator.placement import Placement
 from keras_tpu_estimator.prediction_loop import PredictionLoop
 from keras_tpu_estimator.prediction_loop import rows
 from keras_tpu_estimator.prediction_loop import select
 from keras_tpu_estimator.program import Program
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.steps import Feed
 from keras_tpu_estimator.steps import Step
 from keras_tpu_estimator.store import GLOBAL_STEP
 from keras_tpu_estimator.summary import EventWriter
@@ -162,14 +159,18 @@ class TPUEstimator:
         self._log_every = config.log_step_count_steps
         self._model_fn = model_fn
         self._params = {} if params is None else copy.deepcopy(params)
-        self._use_tpu = bool(use_tpu)
-        self._eval_on_tpu = bool(eval_on_tpu)
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,
             ModeKeys.EVAL: eval_batch_size,
             ModeKeys.PREDICT: predict_batch_size,
         }
-        self._batch_axis = batch_axis
+        self._placement = Placement(
+            self._config,
+            use_tpu=bool(use_tpu),
+            eval_on_tpu=bool(eval_on_tpu),
+            batch_sizes=self._batch_sizes,
+            batch_axis=batch_axis,
+        )
         self._metrics: dict[int, HostMetrics] = {}
         if eval_on_tpu and not use_tpu:
             _logger.info("eval_on_tpu has no effect with use_tpu=False.")
@@ -242,18 +243,18 @@ class TPUEstimator:
             _logger.info("Skipping training since max_steps has already saved.")
             return self
         user_hooks = validate_hooks(hooks)
-        self._check_system(ModeKeys.TRAIN)
-        if self._use_tpu:
+        self._placement.check(ModeKeys.TRAIN)
+        if self._placement.use_tpu:
             validation.check_some_steps(steps, max_steps)
         listeners = validate_listeners(saving_listeners)
         validation.check_listeners(listeners, is_saving(self._config))
         remaining = steps if max_steps is None else max_steps - start
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
         with (
-            self._pipeline(ModeKeys.TRAIN, input_fn) as pipeline,
-            feed_ahead(
-                self._runtime, ModeKeys.TRAIN, pipeline, plan
-            ) as infeed,
+            self._pipeline(
+                ModeKeys.TRAIN, input_fn, remaining, plan.chunk
+            ) as pipeline,
+            feed_ahead(self._runtime, ModeKeys.TRAIN, pipeline, plan) as infeed,
         ):
             self._train(plan, infeed, checkpoint, user_hooks, listeners)
         return self
@@ -329,12 +330,13 @@ class TPUEstimator:
         """
         validation.check_eval_steps(steps)
         user_hooks = validate_hooks(hooks)
-        if self._eval_on_tpu:
-            self._check_system(ModeKeys.EVAL)
+        self._placement.check(ModeKeys.EVAL)
         checkpoint = self._checkpoint(checkpoint_path)
         _logger.info("Starting evaluation.")
         with (
-            self._pipeline(ModeKeys.EVAL, input_fn, steps) as pipeline,
+            self._pipeline(
+                ModeKeys.EVAL, input_fn, steps, STEPS_PER_RUN
+            ) as pipeline,
             feed_ahead(
                 self._runtime, ModeKeys.EVAL, pipeline, sizes(steps)
             ) as infeed,
@@ -390,10 +392,10 @@ class TPUEstimator:
             TypeError: An argument is of a wrong type.
         """
         user_hooks = validate_hooks(hooks)
-        self._check_system(ModeKeys.PREDICT)
+        self._placement.check(ModeKeys.PREDICT)
         checkpoint = self._checkpoint(checkpoint_path)
         with (
-            self._pipeline(ModeKeys.PREDICT, input_fn) as pipeline,
+            self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline,
             Infeed(lambda: pipeline.take(1)) as infeed,
         ):
             first = next(infeed, None)
@@ -466,34 +468,18 @@ class TPUEstimator:
         )
         program = Program(call, self._config.tf_random_seed)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-        feeds = {mode: self._feed(mode) for mode in modes}
+        feeds = {mode: self._placement.feed(mode) for mode in modes}
         return Runtime(EstimatorModel(program, feeds))
 
-    def _pipeline(self, mode, input_fn, steps=None):
-        from keras_tpu_estimator.inputs.pipeline import Pipeline
-        return Pipeline(input_fn({**self._params, "batch_size": self._batch_sizes[mode]}))
-
-    def _feed(self, mode: str) -> Feed:
-        on_tpu = self._is_on_tpu(mode)
-        cores = self._cores if on_tpu else self._cores.as_one()
-        return Feed(cores=cores, use_tpu=on_tpu)
-
-    def _is_on_tpu(self, mode: str) -> bool:
-        return self._use_tpu and (mode != ModeKeys.EVAL or self._eval_on_tpu)
-
-    @functools.cached_property
-    def _cores(self) -> Cores:
-        one = not self._use_tpu or self._config.tpu_config.num_shards == 1
-        return ONE_CORE if one else all_cores()
-
-    def _check_system(self, mode: str) -> None:
-        if self._is_on_tpu(mode):
-            validation.check_system(
-                mode,
-                self._cores.topology,
-                self._config.tpu_config,
-                self._batch_sizes[mode],
-            )
+    def _pipeline(
+        self, mode: str, input_fn: InputFn, steps: int | None, chunk: int
+    ) -> Pipeline:
+        """The input of one call."""
+        repeat = mode == ModeKeys.TRAIN or steps is not None
+        request = self._placement.request(
+            mode, self._params, repeat, min(chunk, steps or chunk)
+        )
+        return Pipeline(input_fn, request)
 
     def _prepare(self, mode: str, batch: Batch) -> Step:
         return self._runtime.model.prepare(mode, *first_step(batch))

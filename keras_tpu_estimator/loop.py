@@ -15,6 +15,7 @@ from keras_tpu_estimator.model import State
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.steps import batch_size
 
+
 class DeviceLoop:
     """Runs a model's steps on the devices, compiled once for each shape.
 

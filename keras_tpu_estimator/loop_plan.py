@@ -40,6 +40,11 @@ class LoopPlan:
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
 
+    @property
+    def chunk(self) -> int:
+        """How many steps are usually wanted at once."""
+        return self._size
+
     def __iter__(self) -> Iterator[int]:
         """Yields the size of each loop; a size may be planned ahead."""
         while self._remaining is None or self._remaining > 0:

@@ -68,6 +68,7 @@ class EstimatorModel(keras.Model):
         # Keras tracks what is appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
         self._valued: set[str] = set()
+        self._prepared: set[str] = set()
         self.compile(optimizer=None)
         self.optimizer = _Slots()
         self.built = True
@@ -123,6 +124,7 @@ class EstimatorModel(keras.Model):
             The step. Its variables are the model's from now on.
         """
         step = self._step(mode, features, labels)
+        self._prepared.add(mode)
         store = self.program.store
         tracked = {v.path for v in self._model_variables}
         tracked.update(v.path for v in self.optimizer.variables)
@@ -136,6 +138,12 @@ class EstimatorModel(keras.Model):
     def feed(self, mode: str) -> Feed:
         """How the cores share the batches of a mode."""
         return self.feeds.get(mode, Feed())
+
+    def initialize(self) -> None:
+        """Gives initial values to variables that have none yet."""
+        missing = self.program.store.variables.keys() - self._valued
+        if missing:
+            self.assign(self.program.store.initial_values(missing))
 
     def train_step(
         self, state: State, data: Any
@@ -290,20 +298,21 @@ class EstimatorModel(keras.Model):
             data = jax.tree.map(lambda array: array[:size], (x, y))
         elif iter(x) is not x:
             data = next(iter(x))
+        elif mode in self._prepared:
+            return
         else:
             raise ValueError(
                 f"Expected arrays or a dataset to {mode!r} with. Received an "
                 f"iterator, {x!r}, whose first batch would be lost. Call "
-                "`model.prepare(mode, features, labels)` with a batch first."
+                "`model.prepare(mode, features, labels)` with a batch and "
+                "`model.initialize()` first."
             )
         features, labels = _features_and_labels(data)
         if mode == ModeKeys.PREDICT:
             labels = jnp.zeros((batch_size(features),), bool)
         features, labels = jax.tree.map(jnp.asarray, (features, labels))
         self.prepare(mode, features, labels)
-        if set(self.program.store.variables) - self._valued:
-            initial = self.program.store.initial_values()
-            self.assign({p: initial[p] for p in initial.keys() - self._valued})
+        self.initialize()
 
 
 class _Slots:

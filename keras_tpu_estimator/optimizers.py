@@ -352,7 +352,6 @@ def _scalar(loss: Any) -> Any:
     return keras.ops.reshape(loss, ())
 
 
-
 def pull_back(
     objectives: Callable[[Any], tuple[Sequence[Any], Any]], values: Any
 ) -> tuple[list[Any], Any]:

@@ -218,7 +218,9 @@ class RunConfig:
             if getattr(self, name) != default
         ]
         if isinstance(self.tpu_config, TPUConfig):
-            names += [f"TPUConfig.{n}" for n in self.tpu_config.without_effect()]
+            names += [
+                f"TPUConfig.{n}" for n in self.tpu_config.without_effect()
+            ]
         if names:
             # Out of __post_init__ and the generated __init__.
             warnings.warn(
@@ -297,7 +299,9 @@ def _check_values(config: RunConfig) -> None:
     for name, is_valid, expected in _CHECKS:
         value = getattr(config, name)
         if value is not None and not is_valid(value):
-            raise ValueError(f"`{name}` should be {expected}. Received: {value!r}")
+            raise ValueError(
+                f"`{name}` should be {expected}. Received: {value!r}"
+            )
 
 
 def _is_int(value: Any) -> bool:

@@ -250,7 +250,7 @@ def _host_function(name: str, pair: Any) -> HostFunction:
     if len(pair) != 2:
         raise ValueError(
             f"`{name}` should have two elements, a function and its tensors. "
-            f"Received {len(pair)}: {pair!r}"
+            f"Received {len(pair)}: {pair!r}. Put all tensors into one list."
         )
     function, tensors = pair
     if not callable(function):
@@ -357,7 +357,8 @@ def _predictions(mode: str | None, predictions: Any) -> Any:
             raise TypeError(
                 "`predictions` should be a tensor or a dict of tensors. "
                 f"Received for {name!r}: {leaf!r} of type "
-                f"{type(leaf).__name__}"
+                f"{type(leaf).__name__}. Convert it with "
+                "keras.ops.convert_to_tensor, or flatten the nest."
             )
     return predictions
 

@@ -54,10 +54,14 @@ def check_batch_size(name: str, size: Any) -> None:
     if not _is_int(size):
         raise TypeError(
             f"`{name}` must be an int. Received: {size!r} of type "
-            f"{type(size).__name__}"
+            f"{type(size).__name__}. Pass the number of examples over all "
+            "cores."
         )
     if size <= 0:
-        raise ValueError(f"`{name}` must be positive. Received: {size}")
+        raise ValueError(
+            f"`{name}` must be positive. Received: {size}. Pass the number of "
+            "examples over all cores."
+        )
 
 
 def check_batch_sizes(
@@ -71,8 +75,8 @@ def check_batch_sizes(
     """
     if train is None:
         raise ValueError(
-            "`train_batch_size` cannot be None with use_tpu=True. Expected "
-            "the number of examples in a step over all cores."
+            "`train_batch_size` cannot be None with use_tpu=True. Received: "
+            "None. Pass the number of examples in a step over all cores."
         )
     check_batch_size("train_batch_size", train)
     is_per_shard = (
@@ -119,7 +123,7 @@ def check_unavailable(**arguments: Any) -> None:
         if value is not None:
             raise ValueError(
                 f"`{name}` must be None in this version of "
-                f"keras_tpu_estimator. Received: {value!r}."
+                f"keras_tpu_estimator. Received: {value!r}. Leave it out."
             )
 
 
@@ -132,7 +136,7 @@ def check_api_version(version: Any) -> None:
     if getattr(version, "value", version) not in (1, 2):
         raise ValueError(
             "`export_saved_model_api_version` should be 1 or 2. Received: "
-            f"{version!r}"
+            f"{version!r}. Leave it out for 1."
         )
 
 
@@ -195,6 +199,7 @@ def check_system(
     Raises:
         ValueError: They do not fit.
     """
+    _check_model_parallelism(topology, tpu_config)
     replicas = topology.num_replicas
     shards = tpu_config.num_shards
     if shards is not None and shards != replicas:
@@ -202,7 +207,6 @@ def check_system(
             "TPUConfig.num_shards is not set correctly. Expected the number "
             f"of cores, {replicas}. Received: {shards}. Leave it None."
         )
-    _check_model_parallelism(topology, tpu_config)
     name = {
         ModeKeys.TRAIN: "train_batch_size",
         ModeKeys.EVAL: "eval_batch_size",
@@ -211,15 +215,16 @@ def check_system(
     if size is None:
         raise ValueError(
             f"`{name}` cannot be None in mode {mode!r} with use_tpu=True. "
-            "Pass it to TPUEstimator."
+            "Received: None. Pass TPUEstimator the number of examples over "
+            f"all cores, a multiple of {replicas}."
         )
     deployment = input_deployment(mode, tpu_config)
     broadcast = deployment == InputPipelineConfig.BROADCAST
     if not broadcast and size % replicas:
         raise ValueError(
             f"`{name}` must be divisible by the number of cores, {replicas}. "
-            f"Received: {size}. The nearest sizes are "
-            f"{size - size % replicas} and {size + -size % replicas}."
+            f"Received: {size}. Pass "
+            f"{_nearest_multiples(size, replicas)}."
         )
     if mode != ModeKeys.TRAIN and topology.num_hosts != 1 and not broadcast:
         per_host_v2 = deployment == InputPipelineConfig.PER_HOST_V2
@@ -230,6 +235,20 @@ def check_system(
                 f"mode {mode!r}: {deployment.name}. Set "
                 "TPUConfig.per_host_input_for_training."
             )
+
+
+def check_sliced(mode: str, tpu_config: TPUConfig, use_tpu: bool) -> None:
+    """Checks that one batch is to be split over several cores only.
+
+    Raises:
+        ValueError: It is to be split without any.
+    """
+    sliced = input_deployment(mode, tpu_config) == InputPipelineConfig.SLICED
+    if sliced and not use_tpu:
+        raise ValueError(
+            "eval_training_input_configuration=SLICED only works with "
+            "use_tpu=True. Received use_tpu=False: use PER_HOST_V1."
+        )
 
 
 def input_deployment(mode: str, tpu_config: TPUConfig) -> InputPipelineConfig:
@@ -289,32 +308,37 @@ def _check_positive(name: str, value: Any) -> None:
     if not _is_int(value):
         raise TypeError(
             f"`{name}` must be an int. Received: {value!r} of type "
-            f"{type(value).__name__}"
+            f"{type(value).__name__}. Pass a number of steps, such as 100."
         )
     if value <= 0:
         raise ValueError(
             f"Must specify {name} > 0, a positive number of steps. Received: "
-            f"{value}"
+            f"{value}. Pass a larger number, or leave it out."
         )
 
 
-def _check_model_parallelism(
-    topology: Topology, tpu_config: TPUConfig
-) -> None:
+def _check_model_parallelism(topology: Topology, tpu_config: TPUConfig) -> None:
     cores = tpu_config.num_cores_per_replica
     if cores is None:
         return
     total = topology.num_replicas
     if cores > total:
         raise ValueError(
-            f"TPUConfig.num_cores_per_replica={cores} is larger than the "
-            f"system, which has {total} cores."
+            f"TPUConfig.num_cores_per_replica is larger than the system, which "
+            f"has {total} cores. Received: {cores}. Leave it None."
         )
     if cores > 1:
         raise ValueError(
             "Expected TPUConfig.num_cores_per_replica to be None or 1: a "
-            f"replica is one core here. Received: {cores}."
+            f"replica is one core here. Received: {cores}. Leave it None."
         )
+
+
+def _nearest_multiples(size: int, replicas: int) -> str:
+    """The sizes next to this one that the cores can share."""
+    below = size - size % replicas
+    above = below + replicas
+    return f"{below} or {above}" if below else f"{above}"
 
 
 def _is_int(value: Any) -> bool:

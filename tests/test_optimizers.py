@@ -72,9 +72,7 @@ def test_adam_step_equals_numpy(tmp_path):
 
 def test_weight_decay_as_a_sum_over_variables(tmp_path):
     def decay(weight):
-        return 0.5 * sum(
-            ops.sum(v.value**2) for v in kte.trainable_variables()
-        )
+        return 0.5 * sum(ops.sum(v.value**2) for v in kte.trainable_variables())
 
     values = train_once(
         minimizing(lambda: keras.optimizers.SGD(RATE), decay), tmp_path, 2
@@ -328,9 +326,7 @@ def test_optimizer_from_outside_serves_batches_of_two_sizes(tmp_path):
     first = loss_gradient(weights(), X[:48], Y[:48])
     w = weights() - RATE * first
     w = w - RATE * (0.9 * first + loss_gradient(w, X[48:], Y[48:]))
-    np.testing.assert_allclose(
-        estimator.get_variable_value("w"), w, rtol=1e-4
-    )
+    np.testing.assert_allclose(estimator.get_variable_value("w"), w, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

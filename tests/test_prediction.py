@@ -148,9 +148,7 @@ def test_functional_model_takes_the_features(tmp_path):
     network = keras.Model(inputs, keras.layers.Dense(1)(inputs["x"]))
 
     def model_fn(features, labels, mode, params):
-        return kte.TPUEstimatorSpec(
-            mode, predictions={"y": network(features)}
-        )
+        return kte.TPUEstimatorSpec(mode, predictions={"y": network(features)})
 
     def input_fn(params):
         yield {"x": X}

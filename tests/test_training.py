@@ -248,9 +248,7 @@ def test_listeners_hear_of_every_checkpoint(tmp_path):
         def end(self, session, step):
             self.calls.append(("end", step))
 
-    estimator = linear_estimator(
-        tmp_path, config={"save_checkpoints_steps": 4}
-    )
+    estimator = linear_estimator(tmp_path, config={"save_checkpoints_steps": 4})
     listener = Listener()
     estimator.train(repeated(X, Y), steps=100, saving_listeners=[listener])
     assert listener.calls == [
@@ -269,9 +267,7 @@ def test_nan_loss_is_an_error_and_not_saved(tmp_path):
     estimator = linear_estimator(
         tmp_path, iterations=1, config={"save_checkpoints_steps": 1}
     )
-    with pytest.raises(
-        kte.hooks.NanLossDuringTrainingError, match="at step 3"
-    ):
+    with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step 3"):
         estimator.train(batches_of(bad, Y))
     assert saved_steps(tmp_path) == [0, 1, 2]
     # What was learned before is still there.

@@ -204,9 +204,7 @@ class HookedRun:
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; whether one asked to stop."""
         session = self._list.session
-        for hook, request in zip(
-            self._list.hooks, self._requests, strict=True
-        ):
+        for hook, request in zip(self._list.hooks, self._requests, strict=True):
             results = session.run(request.fetches) if request else None
             hook.after_run(self.context, SessionRunValues(results))
         return self.context.stop_requested

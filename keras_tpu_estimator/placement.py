@@ -1,0 +1,116 @@
+"""Which cores run a mode, and how `input_fn` feeds them."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator import validation
+from keras_tpu_estimator.config import InputPipelineConfig
+from keras_tpu_estimator.distribution import ONE_CORE
+from keras_tpu_estimator.distribution import Cores
+from keras_tpu_estimator.distribution import all_cores
+from keras_tpu_estimator.inputs.axes import BatchAxes
+from keras_tpu_estimator.inputs.context import TPUContext
+from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.inputs.deployment import input_plan
+from keras_tpu_estimator.inputs.deployment import undivided
+from keras_tpu_estimator.inputs.pipeline import InputRequest
+from keras_tpu_estimator.model_fn import with_additional
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.steps import Feed
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where each mode runs.
+
+    Attributes:
+        config: The run configuration.
+        use_tpu: Whether all cores are used.
+        eval_on_tpu: Whether they are in EVAL, too.
+        batch_sizes: Global batch sizes by mode, or `None`.
+        batch_axis: The batch axis of each tensor, or `None`.
+    """
+
+    config: RunConfig
+    use_tpu: bool
+    eval_on_tpu: bool
+    batch_sizes: Mapping[str, int | None]
+    batch_axis: list[int] | None
+
+    def is_on_tpu(self, mode: str) -> bool:
+        """Whether a mode runs on all cores."""
+        return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
+
+    @functools.cached_property
+    def cores(self) -> Cores:
+        """The cores, looked up when they are first needed."""
+        one = not self.use_tpu or self.config.tpu_config.num_shards == 1
+        return ONE_CORE if one else all_cores()
+
+    def check(self, mode: str) -> None:
+        """Checks a mode's settings against the cores there are.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        validation.check_sliced(mode, self.config.tpu_config, self.use_tpu)
+        if self.is_on_tpu(mode):
+            validation.check_system(
+                mode,
+                self.cores.topology,
+                self.config.tpu_config,
+                self.batch_sizes[mode],
+            )
+
+    def feed(self, mode: str) -> Feed:
+        """How the cores share the batches of a mode."""
+        if not self.is_on_tpu(mode):
+            return Feed(self.cores.as_one())
+        way = self._way(mode)
+        axes = self._axes(mode)
+        return Feed(
+            self.cores,
+            is_split=way != InputPipelineConfig.BROADCAST,
+            use_tpu=True,
+            context=TPUContext(self.cores.topology),
+            arrange=None if axes.axes is None else axes.from_front,
+        )
+
+    def request(
+        self, mode: str, params: Any, repeat: bool, chunk: int
+    ) -> InputRequest:
+        """What a mode wants of its input.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            params: The user's hyperparameters.
+            repeat: Whether arrays are fed for ever.
+            chunk: How many steps are wanted at once.
+        """
+        return InputRequest(
+            mode=mode,
+            plan=self._plan(mode),
+            params_for=functools.partial(with_additional, params),
+            config=self.config,
+            axes=self._axes(mode),
+            repeat=repeat,
+            chunk=chunk,
+            checks_size=self.is_on_tpu(mode),
+        )
+
+    def _plan(self, mode: str) -> InputPlan:
+        size = self.batch_sizes[mode]
+        if not self.is_on_tpu(mode):
+            return undivided(size)
+        return input_plan(mode, self._way(mode), self.cores.topology, size)
+
+    def _way(self, mode: str) -> InputPipelineConfig:
+        return validation.input_deployment(mode, self.config.tpu_config)
+
+    def _axes(self, mode: str) -> BatchAxes:
+        per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
+        used = self.is_on_tpu(mode) and per_host
+        return BatchAxes(self.batch_axis if used else None)
