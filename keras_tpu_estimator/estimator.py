@@ -24,7 +24,6 @@ from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loop_plan import LoopPlan
 from keras_tpu_estimator.model import EstimatorModel
@@ -34,6 +33,7 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.outfeed import HostMetrics
 from keras_tpu_estimator.placement import Placement
 from keras_tpu_estimator.prediction_loop import PredictionLoop
+from keras_tpu_estimator.prediction_loop import padded_ahead
 from keras_tpu_estimator.prediction_loop import rows
 from keras_tpu_estimator.prediction_loop import select
 from keras_tpu_estimator.program import Program
@@ -394,19 +394,19 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.PREDICT)
         checkpoint = self._checkpoint(checkpoint_path)
+        size = self._batch_sizes[ModeKeys.PREDICT]
         with (
             self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline,
-            Infeed(lambda: pipeline.take(1)) as infeed,
+            padded_ahead(self._runtime, pipeline, size) as infeed,
         ):
             first = next(infeed, None)
             if first is None:
                 return
-            size = self._batch_sizes[ModeKeys.PREDICT] or first.examples
-            features, _ = first_step(first)
-            padded = pad(features, max(size, first.examples))
-            step = self._runtime.model.prepare(ModeKeys.PREDICT, *padded)
+            step = self._runtime.model.prepare(
+                ModeKeys.PREDICT, first.features, first.is_padding
+            )
             values = self._runtime.load(step, checkpoint)
-            loop = PredictionLoop(self._runtime, infeed, size)
+            loop = PredictionLoop(self._runtime, infeed)
             with self._runtime.reading(values) as values:
                 batches = loop.run(first, values, (*user_hooks, *step.hooks))
                 for predictions in batches:

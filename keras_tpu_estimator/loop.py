@@ -27,7 +27,9 @@ class DeviceLoop:
         self._model = model
         self._train = jax.jit(self._train_steps, donate_argnums=0)
         self._evaluate = jax.jit(self._evaluate_steps)
-        self._predict = jax.jit(model.predict_step)
+        self._predict = jax.jit(
+            lambda state, data: model.predict_step(state, data)[0]
+        )
 
     def put(self, mode: str, features: Any, labels: Any) -> Any:
         """Copies stacked steps to the devices, split over the cores.
@@ -43,6 +45,20 @@ class DeviceLoop:
         size = jax.tree.leaves(features)[0].shape[1]
         sharding = self._model.feed(mode).sharding(size, axis=1)
         return jax.device_put((features, labels), sharding)
+
+    def put_one(self, features: Any, is_padding: Any) -> Any:
+        """Copies one step of prediction to the devices.
+
+        Args:
+            features: Nest of arrays of shape `[batch, ...]`.
+            is_padding: Booleans of shape `[batch]`.
+
+        Returns:
+            What `predict` takes.
+        """
+        feed = self._model.feed(ModeKeys.PREDICT)
+        sharding = feed.sharding(batch_size(features))
+        return jax.device_put((features, is_padding), sharding)
 
     def put_values(self, values: Any) -> Any:
         """Copies variables' values to the devices, whole to each core."""
@@ -78,23 +94,17 @@ class DeviceLoop:
         """
         return self._evaluate(state, metrics, batches)
 
-    def predict(self, state: State, features: Any, is_padding: Any) -> Any:
+    def predict(self, state: State, data: Any) -> Any:
         """Predicts for one batch.
 
         Args:
             state: Values as `EstimatorModel.state` lists them, without slots.
-            features: Nest of arrays, batch first.
-            is_padding: Booleans of shape `[batch]`.
+            data: What `put_one` returned.
 
         Returns:
             Nest of predictions, batch first.
         """
-        feed = self._model.feed(ModeKeys.PREDICT)
-        data = jax.device_put(
-            (features, is_padding), feed.sharding(batch_size(features))
-        )
-        predictions, _ = self._predict(state, data)
-        return predictions
+        return self._predict(state, data)
 
     def _train_steps(self, state: State, batches: Any) -> Any:
         def step(state: State, batch: Any) -> tuple[State, Any]:

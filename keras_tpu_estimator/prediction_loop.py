@@ -1,5 +1,6 @@
 """One call of `predict`: a stream of batches in, a stream of rows out."""
 
+import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -11,12 +12,55 @@ import numpy as np
 from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
+from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.store import Values
 from keras_tpu_estimator.training_loop import TrainingProgress
+from keras_tpu_estimator.training_loop import first_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """One step to predict for, on the host and on the devices.
+
+    Attributes:
+        features: Nest of NumPy arrays, padded to the batch size.
+        is_padding: Booleans of shape `[batch]`.
+        examples: How many rows are no padding.
+        data: Features and `is_padding` on the devices.
+    """
+
+    features: Any
+    is_padding: np.ndarray
+    examples: int
+    data: Any
+
+
+def padded_ahead(
+    runtime: Runtime, pipeline: Pipeline, size: int | None
+) -> Infeed[Padded]:
+    """Pads single steps and copies them to the devices, ahead of time.
+
+    Args:
+        runtime: The model.
+        pipeline: The input.
+        size: The batch size to pad to; by default that of the first batch.
+    """
+    sizes = [size] if size else []
+
+    def produce() -> Padded | None:
+        batch = pipeline.take(1)
+        if batch is None:
+            return None
+        features, _ = first_step(batch)
+        if not sizes:
+            sizes.append(batch.examples)
+        padded = pad(features, max(sizes[0], batch.examples))
+        return Padded(*padded, batch.examples, runtime.loop.put_one(*padded))
+
+    return Infeed(produce)
 
 
 class PredictionLoop:
@@ -24,17 +68,15 @@ class PredictionLoop:
 
     Args:
         runtime: The model and its values.
-        infeed: Single steps on the host.
-        size: The batch size to pad a smaller batch to.
+        infeed: The steps, on the devices.
     """
 
-    def __init__(self, runtime: Runtime, infeed: Infeed[Batch], size: int):
+    def __init__(self, runtime: Runtime, infeed: Infeed[Padded]):
         self._runtime = runtime
         self._infeed = infeed
-        self._size = size
 
     def run(
-        self, first: Batch, values: Values, hooks: Iterable[SessionRunHook]
+        self, first: Padded, values: Values, hooks: Iterable[SessionRunHook]
     ) -> Iterator[Any]:
         """Yields the predictions of each batch, padding cut off.
 
@@ -48,25 +90,23 @@ class PredictionLoop:
         hook_list.begin()
         hook_list.after_create_session()
         state = self._runtime.model.state(values, slots=False)
-        batch: Batch | None = first
+        fed: Padded | None = first
         while True:
             hooked = hook_list.before_run()
-            if batch is None:
+            if fed is None:
                 break
-            predictions = self._predict(state, batch)
+            predictions = self._predict(state, fed)
             stops = hooked.after_run()
             yield predictions
             if stops:
                 break
-            batch = next(self._infeed, None)
+            fed = next(self._infeed, None)
         hook_list.end()
 
-    def _predict(self, state: Any, batch: Batch) -> Any:
-        features = jax.tree.map(lambda a: a[0], batch.features)
-        padded, is_padding = pad(features, max(self._size, batch.examples))
-        predictions = self._runtime.loop.predict(state, padded, is_padding)
+    def _predict(self, state: Any, fed: Padded) -> Any:
+        predictions = self._runtime.loop.predict(state, fed.data)
         return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: _cut(path, leaf, batch.examples, is_padding),
+            lambda path, leaf: _cut(path, leaf, fed),
             jax.device_get(predictions),
         )
 
@@ -104,11 +144,11 @@ def rows(predictions: Any) -> Iterator[Any]:
         yield dict(zip(names, values, strict=True))
 
 
-def _cut(path: Any, leaf: np.ndarray, size: int, is_padding: Any) -> Any:
-    if leaf.ndim == 0 or leaf.shape[0] != len(is_padding):
+def _cut(path: Any, leaf: np.ndarray, fed: Padded) -> np.ndarray:
+    if leaf.ndim == 0 or leaf.shape[0] != len(fed.is_padding):
         raise ValueError(
             f"The prediction {jax.tree_util.keystr(path)} should have one row "
-            f"for each of {len(is_padding)} examples. Received shape "
+            f"for each of {len(fed.is_padding)} examples. Received shape "
             f"{leaf.shape}. Keep the batch as its first axis."
         )
-    return leaf[:size]
+    return leaf[: fed.examples]

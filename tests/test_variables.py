@@ -286,7 +286,7 @@ def test_a_seed_makes_two_runs_equal_to_the_bit(use_tpu, tmp_path):
     assert not np.array_equal(first["dense/kernel"], other["dense/kernel"])
 
 
-def test_random_layers_differ_from_step_to_step_and_core_to_core():
+def test_random_layers_differ_from_step_to_step_and_core_to_core(tmp_path):
     def model_fn(features, labels, mode, params):
         noisy = keras.layers.Dropout(0.5)(features, training=True)
         weight = keras.Variable(1.0)
@@ -301,7 +301,7 @@ def test_random_layers_differ_from_step_to_step_and_core_to_core():
             )
 
     seen = []
-    estimator = estimator_of(model_fn, None, use_tpu=True, iterations=2)
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True, iterations=2)
     x = np.ones((16, 8), "float32")
     estimator.train(repeated(x, x[:, 0]), steps=4)
     masks = np.stack(seen)
