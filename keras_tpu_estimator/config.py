@@ -2,15 +2,30 @@
 
 import dataclasses
 import enum
+from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.field_checks import check_int
+from keras_tpu_estimator.field_checks import is_int
 from keras_tpu_estimator.iterations import IterationsPerLoop
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 
+# Fields that nothing reads, with the values that ask for nothing.
+_WITHOUT_EFFECT = {
+    "tpu_job_name": (None,),
+    "initial_infeed_sleep_secs": (None, 0),
+    "experimental_allow_per_host_v2_parallel_get_next": (False,),
+    "experimental_feed_hook": (None,),
+}
+
 
 class InputPipelineConfig(enum.IntEnum):
     """The ways in which `input_fn` is called and its batches are shared.
+
+    The counterpart of `tf.compat.v1.estimator.tpu.InputPipelineConfig`, with
+    the same values.
 
     Attributes:
         PER_SHARD_V1: Once for each core, which gets the batch.
@@ -19,6 +34,12 @@ class InputPipelineConfig(enum.IntEnum):
         BROADCAST: Once; every core gets the whole batch.
         SLICED: Once, in evaluation and prediction; the batch is split over
             all cores.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> kte.InputPipelineConfig.PER_HOST_V2 == 3
+    True
     """
 
     PER_SHARD_V1 = 1
@@ -26,6 +47,9 @@ class InputPipelineConfig(enum.IntEnum):
     PER_HOST_V2 = 3
     BROADCAST = 4
     SLICED = 5
+
+
+_EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +68,12 @@ class TPUConfig:
             over. Defaults to `None`, for one.
         per_host_input_for_training: A value of `InputPipelineConfig`, or
             `True` for PER_HOST_V1 (the default), or `False` for PER_SHARD_V1.
+            Stored as an `InputPipelineConfig`.
         tpu_job_name: Accepted; has no effect.
         initial_infeed_sleep_secs: Accepted; has no effect.
         input_partition_dims: How inputs are partitioned over the cores of a
-            replica: one or two nests of split counts. Defaults to `None`.
+            replica: a list of one nest of split counts for features, and
+            maybe one for labels. Defaults to `None`.
         eval_training_input_configuration: PER_HOST_V1 (the default), or SLICED
             to split one batch over all cores in evaluation and prediction.
         experimental_host_call_every_n_steps: A `host_call` is made for every
@@ -73,110 +99,134 @@ class TPUConfig:
     per_host_input_for_training: bool | int = True
     tpu_job_name: str | None = None
     initial_infeed_sleep_secs: int | None = None
-    input_partition_dims: Any = None
+    input_partition_dims: Sequence[Any] | None = None
     eval_training_input_configuration: int = InputPipelineConfig.PER_HOST_V1
     experimental_host_call_every_n_steps: int = 1
     experimental_allow_per_host_v2_parallel_get_next: bool = False
-    experimental_feed_hook: Any = None
+    experimental_feed_hook: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         IterationsPerLoop.parse(self.iterations_per_loop)
-        if self.num_shards is not None:
-            check_positive_int("num_shards", self.num_shards)
-        if self.initial_infeed_sleep_secs:
-            check_positive_int(
-                "initial_infeed_sleep_secs", self.initial_infeed_sleep_secs
-            )
-        check_positive_int(
-            "experimental_host_call_every_n_steps",
-            self.experimental_host_call_every_n_steps,
-        )
-        object.__setattr__(
-            self,
+        self._check_ints()
+        self._set(
             "per_host_input_for_training",
-            _input_config(self.per_host_input_for_training),
+            _training_input(self.per_host_input_for_training),
         )
-        if self.eval_training_input_configuration not in (
-            InputPipelineConfig.PER_HOST_V1,
-            InputPipelineConfig.SLICED,
-        ):
-            raise ValueError(
-                "`eval_training_input_configuration` should be PER_HOST_V1 or "
-                f"SLICED. Received: {self.eval_training_input_configuration!r}"
-            )
-        self._check_partitioning()
-        cores = self.num_cores_per_replica
-        if cores is not None and (
-            isinstance(cores, bool) or cores not in _CORES_PER_REPLICA
-        ):
-            raise ValueError(
-                "`num_cores_per_replica` should be one of "
-                f"{_CORES_PER_REPLICA}. Received: {cores!r}"
-            )
+        self._set(
+            "eval_training_input_configuration",
+            _evaluation_input(self.eval_training_input_configuration),
+        )
+        if self.input_partition_dims is not None:
+            self._check_partitioning(self.input_partition_dims)
+        _check_cores_per_replica(self.num_cores_per_replica)
 
     @property
     def iterations(self) -> IterationsPerLoop:
-        """`iterations_per_loop`, parsed."""
+        """`iterations_per_loop`, parsed.
+
+        Example:
+
+        >>> import keras_tpu_estimator as kte
+        >>> kte.TPUConfig(iterations_per_loop="1h").iterations
+        IterationsPerLoop(value=3600, unit='seconds')
+        """
         return IterationsPerLoop.parse(self.iterations_per_loop)
 
     def without_effect(self) -> list[str]:
-        """Names of fields that are set and have no effect."""
-        names = (
-            "tpu_job_name",
-            "initial_infeed_sleep_secs",
-            "experimental_allow_per_host_v2_parallel_get_next",
-            "experimental_feed_hook",
-        )
-        return [name for name in names if getattr(self, name)]
+        """Names of fields that are set and have no effect.
 
-    def _check_partitioning(self) -> None:
-        dims = self.input_partition_dims
-        if dims is None:
-            return
+        Example:
+
+        >>> import keras_tpu_estimator as kte
+        >>> kte.TPUConfig(tpu_job_name="worker").without_effect()
+        ['tpu_job_name']
+        """
+        return [
+            name
+            for name, quiet in _WITHOUT_EFFECT.items()
+            if getattr(self, name) not in quiet
+        ]
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_ints(self) -> None:
+        for name, minimum in (
+            ("num_shards", 1),
+            ("initial_infeed_sleep_secs", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None:
+                check_int(name, value, minimum)
+        check_int(
+            "experimental_host_call_every_n_steps",
+            self.experimental_host_call_every_n_steps,
+            minimum=1,
+        )
+
+    def _check_partitioning(self, dims: Any) -> None:
+        if not isinstance(dims, list | tuple):
+            raise TypeError(
+                "`input_partition_dims` should be a list. Received: "
+                f"{dims!r} of type {type(dims).__name__}. Pass "
+                "[feature_dims] or [feature_dims, label_dims]."
+            )
         if len(dims) not in (1, 2):
             raise ValueError(
-                "`input_partition_dims` should have one or two elements, for "
-                f"features and for labels. Received {len(dims)}: {dims!r}"
+                "`input_partition_dims` should have one or two elements. "
+                f"Received {len(dims)}: {dims!r}. Pass [feature_dims] or "
+                "[feature_dims, label_dims]."
             )
-        mode = self.per_host_input_for_training
-        if mode != InputPipelineConfig.PER_HOST_V2:
+        given = self.per_host_input_for_training
+        if given != InputPipelineConfig.PER_HOST_V2:
             raise ValueError(
-                "`input_partition_dims` needs "
-                "per_host_input_for_training=PER_HOST_V2. Received: "
-                f"{mode!r}"
+                "`input_partition_dims` needs per_host_input_for_training="
+                f"InputPipelineConfig.PER_HOST_V2. Received: {given!r}. Set "
+                "it, or leave the dims out."
             )
         if self.num_cores_per_replica is None:
             raise ValueError(
                 "`input_partition_dims` needs `num_cores_per_replica`. "
-                "Received: None. Set the cores that an input is split over."
+                "Received: None. Set it to the number of cores that an input "
+                "is split over."
             )
 
 
-def check_positive_int(name: str, value: Any) -> None:
-    """Checks that a value is a positive integer.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is not positive.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(
-            f"`{name}` must be an int. Received: {value!r} of type "
-            f"{type(value).__name__}"
+def _check_cores_per_replica(cores: Any) -> None:
+    if cores is None:
+        return
+    if not is_int(cores) or cores not in _CORES_PER_REPLICA:
+        raise ValueError(
+            "`num_cores_per_replica` should be one of "
+            f"{_CORES_PER_REPLICA}. Received: {cores!r}. Pass one of these, "
+            "or leave it None for one core."
         )
-    if value <= 0:
-        raise ValueError(f"`{name}` must be positive. Received: {value}")
 
 
-def _input_config(value: Any) -> InputPipelineConfig:
+def _training_input(value: Any) -> InputPipelineConfig:
+    # By identity: 1 and 0 are no booleans here.
     if value is True:
         return InputPipelineConfig.PER_HOST_V1
     if value is False:
         return InputPipelineConfig.PER_SHARD_V1
-    try:
-        return InputPipelineConfig(value)
-    except ValueError:
+    if not is_int(value) or value not in list(InputPipelineConfig):
         raise ValueError(
-            "`per_host_input_for_training` should be True, False or a value "
-            f"of InputPipelineConfig. Received: {value!r}"
-        ) from None
+            "`per_host_input_for_training` should be True, False or one of "
+            f"InputPipelineConfig's {_spelled(InputPipelineConfig)}. "
+            f"Received: {value!r}. Leave it out for PER_HOST_V1."
+        )
+    return InputPipelineConfig(value)
+
+
+def _evaluation_input(value: Any) -> InputPipelineConfig:
+    if not is_int(value) or value not in _EVAL_INPUTS:
+        raise ValueError(
+            "`eval_training_input_configuration` should be one of "
+            f"InputPipelineConfig's {_spelled(_EVAL_INPUTS)}. Received: "
+            f"{value!r}. Leave it out for PER_HOST_V1."
+        )
+    return InputPipelineConfig(value)
+
+
+def _spelled(values: Any) -> str:
+    return ", ".join(f"{each.name}={each.value}" for each in values)

@@ -14,9 +14,6 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
-from keras_tpu_estimator.evaluation_loop import STEPS_PER_RUN
-from keras_tpu_estimator.evaluation_loop import EvaluationLoop
-from keras_tpu_estimator.evaluation_loop import sizes
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -25,30 +22,33 @@ from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.loop_plan import LoopPlan
+from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.loops.evaluation import EvaluationLoop
+from keras_tpu_estimator.loops.evaluation import sizes
+from keras_tpu_estimator.loops.feeding import feed_ahead
+from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.outfeed import HostMetrics
+from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.prediction import PredictionLoop
+from keras_tpu_estimator.loops.prediction import padded_ahead
+from keras_tpu_estimator.loops.prediction import rows
+from keras_tpu_estimator.loops.prediction import select
+from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.training import TrainingLoop
+from keras_tpu_estimator.loops.training_hooks import Saver
+from keras_tpu_estimator.loops.training_hooks import is_saving
+from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.model_fn import ModelFn
-from keras_tpu_estimator.model_fn import check_signature
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.outfeed import HostMetrics
 from keras_tpu_estimator.placement import Placement
-from keras_tpu_estimator.prediction_loop import PredictionLoop
-from keras_tpu_estimator.prediction_loop import padded_ahead
-from keras_tpu_estimator.prediction_loop import rows
-from keras_tpu_estimator.prediction_loop import select
-from keras_tpu_estimator.program import Program
+from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.program.model_fn import check_signature
+from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import GLOBAL_STEP
 from keras_tpu_estimator.summary import EventWriter
-from keras_tpu_estimator.training_hooks import Saver
-from keras_tpu_estimator.training_hooks import is_saving
-from keras_tpu_estimator.training_hooks import training_hooks
-from keras_tpu_estimator.training_loop import TrainingLoop
-from keras_tpu_estimator.training_loop import TrainingProgress
-from keras_tpu_estimator.training_loop import feed_ahead
-from keras_tpu_estimator.training_loop import first_step
 
 _logger = logging.getLogger("keras_tpu_estimator")
 InputFn = Callable[..., Any]
@@ -275,7 +275,7 @@ class TPUEstimator:
             return
         step = self._prepare(ModeKeys.TRAIN, first.batch)
         runtime.load(step, checkpoint)
-        progress = TrainingProgress(runtime.take())
+        progress = Progress(runtime.take())
         saver = Saver(self._config, runtime, progress, checkpoint)
         every = self._config.tpu_config.experimental_host_call_every_n_steps
         loop = TrainingLoop(runtime, plan, infeed, every)

@@ -5,21 +5,42 @@ import re
 from typing import Any
 from typing import Literal
 
+from keras_tpu_estimator.field_checks import check_int
+
 _PATTERN = re.compile(r"([1-9][0-9]*)([smh]?)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
+_UNITS = ("count", "seconds")
 
 
 @dataclasses.dataclass(frozen=True)
 class IterationsPerLoop:
     """A number of steps, or a duration to fit steps into.
 
-    Attributes:
+    Args:
         value: Steps, or seconds.
-        unit: Which of the two.
+        unit: `'count'` for steps, or `'seconds'`.
+
+    Raises:
+        TypeError: The value is no integer.
+        ValueError: The value is not positive, or there is no such unit.
+
+    Example:
+
+    >>> from keras_tpu_estimator.iterations import IterationsPerLoop
+    >>> IterationsPerLoop(100, "count").value
+    100
     """
 
     value: int
     unit: Literal["count", "seconds"]
+
+    def __post_init__(self) -> None:
+        check_int("value", self.value, minimum=1)
+        if self.unit not in _UNITS:
+            raise ValueError(
+                "`unit` should be 'count' or 'seconds'. Received: "
+                f"{self.unit!r}. Use IterationsPerLoop.parse to read '5m'."
+            )
 
     @classmethod
     def parse(cls, raw: Any) -> "IterationsPerLoop":
@@ -48,7 +69,7 @@ class IterationsPerLoop:
             raise ValueError(
                 "`iterations_per_loop` must be positive: a number of steps, "
                 "or a duration such as '30s', '5m' or '1h'. Received: "
-                f"{raw!r}"
+                f"{raw!r}. Pass 1 or more, without leading zeros or fractions."
             )
         number, suffix = match.groups()
         if suffix:

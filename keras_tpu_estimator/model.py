@@ -11,14 +11,14 @@ import keras
 
 from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import Cores
-from keras_tpu_estimator.model_fn import ModelFn
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program import Program
-from keras_tpu_estimator.steps import Feed
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.steps import batch_size
-from keras_tpu_estimator.store import GLOBAL_STEP
-from keras_tpu_estimator.store import Values
+from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.program.steps import Feed
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import batch_size
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
 
 # The outputs of a step beside its logs; Keras itself never sees them.
 OUTPUTS = "outputs"

@@ -16,10 +16,10 @@ from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import InputRequest
-from keras_tpu_estimator.model_fn import with_additional
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_fn import with_additional
+from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
-from keras_tpu_estimator.steps import Feed
 
 
 @dataclasses.dataclass(frozen=True)

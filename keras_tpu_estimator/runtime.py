@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.loop import DeviceLoop
+from keras_tpu_estimator.loops.device import DeviceLoop
 from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import GLOBAL_STEP
-from keras_tpu_estimator.store import Values
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _INITIAL = ("initial values",)

@@ -82,13 +82,17 @@ def test_batches_of_a_dataset():
 
 
 def test_an_iterator_is_not_used_up():
+    def fit():
+        batches = ((X, Y) for _ in range(9))
+        model.fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)
+
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
     with pytest.raises(ValueError, match=r"model\.prepare"):
-        model.fit((batch for batch in [(X, Y)]), shuffle=False, verbose=0)
+        fit()
     model.prepare(kte.ModeKeys.TRAIN, X, Y)
     model.initialize()
-    model.fit((batch for batch in [(X, Y)]), shuffle=False, verbose=0)
-    assert int(model.global_step.value) == 1
+    fit()
+    assert int(model.global_step.value) == 2
 
 
 def test_sample_weights_are_an_error():

@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator import distribution
-from keras_tpu_estimator.model_call import ModelCall
 from keras_tpu_estimator.optimizers import GradientAnswers
 from keras_tpu_estimator.optimizers import GradientRequest
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import pull_back
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import GLOBAL_STEP
-from keras_tpu_estimator.store import Values
-from keras_tpu_estimator.store import VariableStore
-from keras_tpu_estimator.synchronization import fold_seeds
-from keras_tpu_estimator.synchronization import seed_paths
-from keras_tpu_estimator.synchronization import synchronize
+from keras_tpu_estimator.program.model_call import ModelCall
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.program.synchronization import fold_seeds
+from keras_tpu_estimator.program.synchronization import seed_paths
+from keras_tpu_estimator.program.synchronization import synchronize
 from keras_tpu_estimator.variables import Captured
 
 

@@ -1,7 +1,5 @@
 """One call of `train`, from the first loop to the last checkpoint."""
 
-import dataclasses
-import logging
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -12,78 +10,16 @@ import numpy as np
 from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.loop_plan import LoopPlan
+from keras_tpu_estimator.loops.feeding import Fed
+from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.outfeed import Outfeed
+from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.outfeed import Outfeed
+from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.spec import HostFunction
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import GLOBAL_STEP
-from keras_tpu_estimator.store import Values
-
-_logger = logging.getLogger("keras_tpu_estimator")
-
-
-@dataclasses.dataclass(frozen=True)
-class Fed:
-    """Steps on the host, and the same steps on the devices."""
-
-    batch: Batch
-    data: Any
-
-
-class TrainingProgress:
-    """Where a training loop stands; what hooks fetch from.
-
-    Attributes:
-        values: The variables' values by path.
-        step: The global step.
-        loss: The mean loss of the last run.
-    """
-
-    def __init__(self, values: Values):
-        self.values = values
-        self.step = int(values[GLOBAL_STEP])
-        self.loss: Any = np.float32(np.nan)
-
-    def fetch(self, name: str) -> Any:
-        """The value of `"global_step"`, `"loss"` or a variable's path."""
-        if name == "loss":
-            self.loss = np.asarray(self.loss)
-            return self.loss
-        if name == GLOBAL_STEP:
-            return np.int64(self.step)
-        if name not in self.values:
-            raise KeyError(
-                f"Nothing to fetch is called {name!r}. Expected 'loss', "
-                f"'global_step' or one of {sorted(self.values)}."
-            )
-        return self.values[name]
-
-
-def feed_ahead(
-    runtime: Runtime, mode: str, pipeline: Pipeline, sizes: Iterable[int]
-) -> Infeed[Fed]:
-    """Copies the steps of coming loops to the devices, ahead of time."""
-    plan = iter(sizes)
-
-    def produce() -> Fed | None:
-        size = next(plan, None)
-        batch = None if size is None else pipeline.take(size)
-        if batch is None:
-            return None
-        data = runtime.loop.put(mode, batch.features, batch.labels)
-        return Fed(batch, data)
-
-    return Infeed(produce)
-
-
-def first_step(batch: Batch) -> tuple[Any, Any]:
-    """The features and labels of the first of some stacked steps."""
-    return jax.tree.map(lambda a: a[0], (batch.features, batch.labels))
 
 
 class TrainingLoop:
@@ -112,7 +48,7 @@ class TrainingLoop:
         self,
         step: Step,
         first: Fed,
-        progress: TrainingProgress,
+        progress: Progress,
         hooks: Iterable[SessionRunHook],
     ) -> None:
         """Trains until the input, the plan or a hook ends it.
@@ -141,7 +77,7 @@ class TrainingLoop:
                 fed = next(self._infeed, None)
         hook_list.end()
 
-    def _run_once(self, fed: Fed, progress: TrainingProgress) -> Any:
+    def _run_once(self, fed: Fed, progress: Progress) -> Any:
         # The shape of a last, smaller batch is new, and its step with it.
         model = self._runtime.model
         model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))

@@ -13,7 +13,7 @@ from keras_tpu_estimator.model import OUTPUTS
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.model import State
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.steps import batch_size
+from keras_tpu_estimator.program.steps import batch_size
 
 
 class DeviceLoop:

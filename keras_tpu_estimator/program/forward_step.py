@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from keras_tpu_estimator.model_call import IS_PADDING
-from keras_tpu_estimator.model_call import ModelCall
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import GLOBAL_STEP
-from keras_tpu_estimator.store import Values
-from keras_tpu_estimator.store import VariableStore
-from keras_tpu_estimator.store import is_local
-from keras_tpu_estimator.synchronization import fold_seeds
-from keras_tpu_estimator.synchronization import seed_paths
+from keras_tpu_estimator.program.model_call import IS_PADDING
+from keras_tpu_estimator.program.model_call import ModelCall
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.program.store import is_local
+from keras_tpu_estimator.program.synchronization import fold_seeds
+from keras_tpu_estimator.program.synchronization import seed_paths
 from keras_tpu_estimator.variables import Captured
 
 

@@ -9,13 +9,13 @@ import keras
 
 from keras_tpu_estimator import distribution
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import metric_value
-from keras_tpu_estimator.steps import SAME_ON_ALL_CORES
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.steps import StepInput
-from keras_tpu_estimator.store import Values
 
 IS_PADDING = "is_padding"
 CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]

@@ -13,10 +13,10 @@ from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.summary import EventWriter
-from keras_tpu_estimator.training_loop import TrainingProgress
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -35,7 +35,7 @@ class Saver:
         self,
         config: RunConfig,
         runtime: Runtime,
-        progress: TrainingProgress,
+        progress: Progress,
         checkpoint: str | None,
     ):
         self._config = config

@@ -12,15 +12,15 @@ from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops.feeding import Fed
+from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.outfeed import HostMetrics
+from keras_tpu_estimator.loops.outfeed import Outfeed
+from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.outfeed import HostMetrics
-from keras_tpu_estimator.outfeed import Outfeed
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.store import Values
-from keras_tpu_estimator.training_loop import Fed
-from keras_tpu_estimator.training_loop import TrainingProgress
-from keras_tpu_estimator.training_loop import first_step
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -76,7 +76,7 @@ class EvaluationLoop:
         Returns:
             The mean loss over examples and the metrics by name.
         """
-        progress = TrainingProgress(values)
+        progress = Progress(values)
         hook_list = HookList(hooks, Session(progress.fetch))
         hook_list.begin()
         hook_list.after_create_session()
@@ -94,7 +94,7 @@ class EvaluationLoop:
         result = dict(self._result) if metrics is None else metrics.result()
         return result | {"loss": np.float32(progress.loss)}
 
-    def _run_once(self, fed: Fed, progress: TrainingProgress) -> Any:
+    def _run_once(self, fed: Fed, progress: Progress) -> Any:
         model = self._runtime.model
         step = model.prepare(ModeKeys.EVAL, *first_step(fed.batch))
         state = model.state(progress.values, slots=False)

@@ -15,10 +15,10 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.store import Values
-from keras_tpu_estimator.training_loop import TrainingProgress
-from keras_tpu_estimator.training_loop import first_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PredictionLoop:
             values: The variables' values by path.
             hooks: Called around each batch.
         """
-        progress = TrainingProgress(values)
+        progress = Progress(values)
         hook_list = HookList(hooks, Session(progress.fetch))
         hook_list.begin()
         hook_list.after_create_session()

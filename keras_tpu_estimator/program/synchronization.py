@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.distribution import Cores
-from keras_tpu_estimator.store import Values
+from keras_tpu_estimator.program.store import Values
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1

@@ -7,14 +7,14 @@ uses them knows how they were made.
 
 from typing import Any
 
-from keras_tpu_estimator.forward_step import trace_forward_step
-from keras_tpu_estimator.model_call import CallModelFn
-from keras_tpu_estimator.model_call import ModelCall
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.steps import Step
-from keras_tpu_estimator.steps import StepInput
-from keras_tpu_estimator.store import VariableStore
-from keras_tpu_estimator.train_step import trace_train_step
+from keras_tpu_estimator.program.forward_step import trace_forward_step
+from keras_tpu_estimator.program.model_call import CallModelFn
+from keras_tpu_estimator.program.model_call import ModelCall
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.program.train_step import trace_train_step
 
 
 class Program:

@@ -1,0 +1,1 @@
+"""What runs the steps: on the devices, and on the host beside them."""

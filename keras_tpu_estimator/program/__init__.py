@@ -1,0 +1,1 @@
+"""From a user's `model_fn` to named variables and pure step functions."""

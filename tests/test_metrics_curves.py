@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+from metrics_oracle import assert_same
+from metrics_oracle import compiled
+from metrics_oracle import tf_value
+
+from keras_tpu_estimator import metrics
+
+AT_THRESHOLDS = [
+    "true_positives_at_thresholds",
+    "false_negatives_at_thresholds",
+    "true_negatives_at_thresholds",
+    "false_positives_at_thresholds",
+    "precision_at_thresholds",
+    "recall_at_thresholds",
+]
+METHODS = ["trapezoidal", "careful_interpolation", "minoring", "majoring"]
+_rng = np.random.default_rng(3)
+# Some predictions coincide with thresholds, and many with each other.
+_labels = _rng.integers(0, 2, size=(30, 4))
+_predictions = (_rng.integers(0, 41, size=(30, 4)) / 40).astype("float32")
+_weights = _rng.random((30, 4)).astype("float32")
+
+
+@pytest.mark.parametrize("name", AT_THRESHOLDS)
+@pytest.mark.parametrize("weights", [None, 0.3, _weights, _weights[:, :1]])
+@pytest.mark.parametrize(
+    "thresholds", [[0.5], [0.8, 0.0, 0.25, 0.25, 1.0], [0.1, 0.3, 0.33]]
+)
+def test_at_thresholds(name, weights, thresholds):
+    assert_same(name, _labels, _predictions, thresholds, weights)
+
+
+@pytest.mark.parametrize("curve", ["ROC", "PR"])
+@pytest.mark.parametrize("summation_method", METHODS)
+@pytest.mark.parametrize("num_thresholds", [2, 3, 50, 200])
+@pytest.mark.parametrize("weights", [None, _weights])
+def test_auc(curve, summation_method, num_thresholds, weights):
+    assert_same(
+        "auc",
+        _labels,
+        _predictions,
+        weights,
+        num_thresholds,
+        curve=curve,
+        summation_method=summation_method,
+    )
+
+
+@pytest.mark.parametrize("curve", ["ROC", "PR"])
+@pytest.mark.parametrize("summation_method", METHODS)
+@pytest.mark.parametrize(
+    ("labels", "predictions"),
+    [
+        ([0, 0, 0], [0.1, 0.5, 0.7]),
+        ([1, 1, 1], [0.1, 0.5, 0.7]),
+        ([0, 1, 1], [0.2, 0.2, 0.2]),
+        ([0, 0, 1], [0.1, 0.2, 0.9]),
+        ([1, 1, 0], [0.1, 0.2, 0.9]),
+        ([0, 1], [0.0, 1.0]),
+        ([], []),
+    ],
+)
+def test_auc_of_extreme_data(curve, summation_method, labels, predictions):
+    assert_same(
+        "auc",
+        np.array(labels, "int64"),
+        np.array(predictions, "float32"),
+        curve=curve,
+        summation_method=summation_method,
+    )
+
+
+@pytest.mark.parametrize("curve", ["ROC", "PR"])
+def test_auc_at_given_thresholds(curve):
+    assert_same(
+        "auc",
+        _labels,
+        _predictions,
+        curve=curve,
+        summation_method="careful_interpolation",
+        thresholds=[0.7, 0.1, 0.4],
+    )
+
+
+def test_auc_drops_a_last_dimension_of_one():
+    assert_same("auc", _labels[:, 0], _predictions[:, :1], _weights[:, 0])
+
+
+@pytest.mark.parametrize(
+    "name", ["sensitivity_at_specificity", "specificity_at_sensitivity"]
+)
+@pytest.mark.parametrize("target", [0.0, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("weights", [None, _weights])
+@pytest.mark.parametrize("num_thresholds", [5, 200])
+def test_points(name, target, weights, num_thresholds):
+    assert_same(name, _labels, _predictions, target, weights, num_thresholds)
+
+
+@pytest.mark.parametrize(
+    "name", ["sensitivity_at_specificity", "specificity_at_sensitivity"]
+)
+@pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
+def test_points_of_one_class(name, labels):
+    assert_same(name, np.array(labels), np.float32([0.2, 0.5, 0.7]), 0.5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounded_sums_break_no_ties(seed):
+    """Far fewer predictions than thresholds, with weights that round."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, size=12)
+    predictions = rng.random(12).astype("float32")
+    weights = rng.random(12).astype("float32")
+
+    assert_same(
+        "sensitivity_at_specificity", labels, predictions, 0.55, weights
+    )
+    assert_same(
+        "specificity_at_sensitivity", labels, predictions, 0.55, weights
+    )
+
+
+OUTSIDE = [[0.5, 1.5], [-0.5, 0.5], [float("nan"), 0.5]]
+
+
+@pytest.mark.parametrize("predictions", OUTSIDE)
+def test_known_predictions_outside_of_0_and_1_raise(predictions):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\].*sigmoid"):
+        metrics.auc([0, 1], predictions)
+
+
+@pytest.mark.parametrize("predictions", OUTSIDE)
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("auc", ()),
+        ("sensitivity_at_specificity", (0.5,)),
+        ("specificity_at_sensitivity", (0.5,)),
+        *((name, ([0.2, 0.4],)) for name in AT_THRESHOLDS),
+    ],
+)
+def test_compiled_predictions_outside_of_0_and_1_give_nan(
+    name, args, predictions
+):
+    value, _ = compiled(name, np.array([0, 1]), np.float32(predictions), *args)
+
+    assert np.isnan(value).all()
+
+
+def test_pr_auc_careful_interpolation_stays_nan():
+    value, _ = compiled(
+        "auc",
+        np.array([0, 1]),
+        np.float32([2, 3]),
+        curve="PR",
+        summation_method="careful_interpolation",
+    )
+
+    assert np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"curve": "roc"}, r"`curve` must be one of \['ROC', 'PR'\].*'roc'"),
+        ({"summation_method": "simpson"}, "`summation_method`.*'simpson'"),
+        ({"num_thresholds": 1}, "`num_thresholds` must be at least 2.*1"),
+    ],
+)
+def test_bad_options_of_auc(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        metrics.auc([0, 1], [0.0, 1.0], **arguments)
+
+
+def test_targets_outside_of_0_and_1():
+    with pytest.raises(ValueError, match=r"`specificity`.*\[0, 1\].*1.5"):
+        metrics.sensitivity_at_specificity([0, 1], [0.0, 1.0], 1.5)
+    with pytest.raises(ValueError, match=r"`sensitivity`.*\[0, 1\].*-1"):
+        metrics.specificity_at_sensitivity([0, 1], [0.0, 1.0], -1)
+
+
+def test_oracle_refuses_what_we_refuse():
+    import tensorflow as tf
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0, 1\]"):
+        tf_value("auc", np.array([0, 1]), np.float32([0.5, 1.5]))

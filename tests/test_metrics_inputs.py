@@ -1,0 +1,134 @@
+import inspect
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+
+from keras_tpu_estimator import metrics
+
+LABELS = np.array([0, 1, 1, 0, 1])
+PREDICTIONS = np.array([0, 1, 0, 0, 1])
+# Arguments of each function besides labels and predictions.
+ON_LABELS = {
+    "accuracy": {},
+    "auc": {},
+    "false_negatives": {},
+    "false_negatives_at_thresholds": {"thresholds": [0.5]},
+    "false_positives": {},
+    "false_positives_at_thresholds": {"thresholds": [0.5]},
+    "mean_absolute_error": {},
+    "mean_cosine_distance": {"dim": 0},
+    "mean_iou": {"num_classes": 2},
+    "mean_per_class_accuracy": {"num_classes": 2},
+    "mean_relative_error": {"normalizer": [1.0, 2.0, 1.0, 0.0, 1.0]},
+    "mean_squared_error": {},
+    "precision": {},
+    "precision_at_thresholds": {"thresholds": [0.5]},
+    "recall": {},
+    "recall_at_thresholds": {"thresholds": [0.5]},
+    "root_mean_squared_error": {},
+    "sensitivity_at_specificity": {"specificity": 0.5},
+    "specificity_at_sensitivity": {"sensitivity": 0.5},
+    "true_negatives": {},
+    "true_negatives_at_thresholds": {"thresholds": [0.5]},
+    "true_positives": {},
+    "true_positives_at_thresholds": {"thresholds": [0.5]},
+}
+ON_VALUES = {
+    "mean": {},
+    "mean_tensor": {},
+    "percentage_below": {"threshold": 1},
+}
+ON_RANKS = {
+    "average_precision_at_k": {"k": 1},
+    "precision_at_k": {"k": 1},
+    "precision_at_top_k": {},
+    "recall_at_k": {"k": 1},
+    "recall_at_top_k": {},
+}
+
+
+def test_every_function_is_in_a_table():
+    assert sorted(ON_LABELS | ON_VALUES | ON_RANKS) == sorted(metrics.__all__)
+
+
+@pytest.mark.parametrize("name", metrics.__all__)
+def test_arguments_are_those_of_tensorflow(name):
+    import tensorflow as tf
+
+    theirs = inspect.signature(getattr(tf.compat.v1.metrics, name)).parameters
+    ours = inspect.signature(getattr(metrics, name)).parameters
+    collections = ("metrics_collections", "updates_collections")
+
+    assert [(p.name, p.default) for p in ours.values()] == [
+        (p.name, p.default)
+        for p in theirs.values()
+        if p.name not in collections
+    ]
+
+
+@pytest.mark.parametrize("name", ON_LABELS)
+@pytest.mark.parametrize(
+    "convert",
+    [
+        np.ndarray.tolist,
+        jnp.asarray,
+        keras.Variable,
+        *(
+            lambda array, dtype=dtype: array.astype(dtype)
+            for dtype in ("bool", "uint8", "int64", "float32", "float64")
+        ),
+    ],
+    ids=[
+        *("list", "jax", "variable"),
+        *("bool", "uint8", "int64", "float32", "float64"),
+    ],
+)
+def test_kinds_of_inputs(name, convert):
+    function, kwargs = getattr(metrics, name), ON_LABELS[name]
+    expected, _ = function(LABELS, PREDICTIONS, **kwargs)
+    value, _ = function(convert(LABELS), convert(PREDICTIONS), **kwargs)
+
+    assert value.dtype == np.float32
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ON_LABELS)
+def test_shapes_that_do_not_fit(name):
+    logits = np.zeros((5, 2), "float32")
+
+    with pytest.raises(ValueError, match=r"\(5,\).*\(5, 2\).*argmax"):
+        getattr(metrics, name)(LABELS, logits, **ON_LABELS[name])
+
+
+@pytest.mark.parametrize("name", ON_LABELS)
+@pytest.mark.parametrize("shape", [(4,), (5, 2), (1, 5), (1, 1, 5)])
+def test_weights_that_do_not_fit(name, shape):
+    with pytest.raises(ValueError) as error:
+        getattr(metrics, name)(
+            LABELS, PREDICTIONS, weights=np.ones(shape), **ON_LABELS[name]
+        )
+    values = (1,) if name == "mean_cosine_distance" else (5,)
+    assert f"weights of shape {shape} for values of shape {values}" in str(
+        error.value
+    )
+
+
+@pytest.mark.parametrize("name", ON_VALUES)
+def test_weights_that_do_not_fit_values(name):
+    with pytest.raises(ValueError, match=r"shape \(3,\).*shape \(2,\)"):
+        getattr(metrics, name)(
+            values=[1.0, 2.0], weights=[1.0, 1.0, 1.0], **ON_VALUES[name]
+        )
+
+
+def test_a_normalizer_that_does_not_fit():
+    with pytest.raises(ValueError, match=r"normalizer.*\(5,\).*\(3,\)"):
+        metrics.mean_relative_error(LABELS, PREDICTIONS, [1.0, 2.0, 3.0])
+
+
+def test_small_unsigned_integers_do_not_wrap_around():
+    value, _ = metrics.mean_absolute_error(np.uint8([200]), np.uint8([100]))
+
+    assert value == 100
