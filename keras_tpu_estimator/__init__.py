@@ -18,12 +18,12 @@ from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.distribution import cross_replica_mean
 from keras_tpu_estimator.distribution import cross_replica_sum
 from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import CrossShardOptimizer
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import get_global_step
-from keras_tpu_estimator.optimizers import gradients
 from keras_tpu_estimator.optimizers import trainable_variables
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.spec import EstimatorSpec

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tpu_estimator.field_checks import directory_string
+
 # In the order in which processes are numbered.
 _TRAINING = ("chief", "master", "worker")
 _MEMBERS = (*_TRAINING, "ps")
@@ -63,8 +65,9 @@ class Task:
         config = _parsed(os.environ.get("TF_CONFIG"))
         cluster = _mapping(config, "cluster") or {}
         task = _mapping(config, "task") or {}
-        read = _cluster_task if cluster else _local_task
-        task_type, task_id = read(cluster, task)
+        task_type, task_id = (
+            _cluster_task(cluster, task) if cluster else _local_task(task)
+        )
         return cls(
             task_type=task_type,
             task_id=task_id,
@@ -72,7 +75,7 @@ class Task:
             service=_mapping(config, "service"),
             master=config.get("session_master") or "",
             evaluation_master=config.get("eval_session_master") or "",
-            model_dir=config.get("model_dir") or None,
+            model_dir=_model_dir(config),
         )
 
     @property
@@ -139,11 +142,13 @@ def _mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return value
 
 
-def _local_task(
-    cluster: Mapping[str, Any], task: Mapping[str, Any]
-) -> tuple[str, int]:
+def _model_dir(config: Mapping[str, Any]) -> str | None:
+    value = config.get("model_dir") or None
+    return value and directory_string("model_dir` in `TF_CONFIG", value)
+
+
+def _local_task(task: Mapping[str, Any]) -> tuple[str, int]:
     """The type and index of a process alone."""
-    del cluster
     task_type = task.get("type", "worker")
     index = _index(task) if "index" in task else 0
     if task_type != "worker" or index != 0:

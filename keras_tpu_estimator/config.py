@@ -12,14 +12,6 @@ from keras_tpu_estimator.iterations import IterationsPerLoop
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 
-# Fields that nothing reads, with the values that ask for nothing.
-_WITHOUT_EFFECT = {
-    "tpu_job_name": (None,),
-    "initial_infeed_sleep_secs": (None, 0),
-    "experimental_allow_per_host_v2_parallel_get_next": (False,),
-    "experimental_feed_hook": (None,),
-}
-
 
 class InputPipelineConfig(enum.IntEnum):
     """The ways in which `input_fn` is called and its batches are shared.
@@ -131,21 +123,6 @@ class TPUConfig:
         IterationsPerLoop(value=3600, unit='seconds')
         """
         return IterationsPerLoop.parse(self.iterations_per_loop)
-
-    def without_effect(self) -> list[str]:
-        """Names of fields that are set and have no effect.
-
-        Example:
-
-        >>> import keras_tpu_estimator as kte
-        >>> kte.TPUConfig(tpu_job_name="worker").without_effect()
-        ['tpu_job_name']
-        """
-        return [
-            name
-            for name, quiet in _WITHOUT_EFFECT.items()
-            if getattr(self, name) not in quiet
-        ]
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

@@ -2,27 +2,32 @@
 
 import copy
 import dataclasses
-import inspect
 import os
-import warnings
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.cluster import Task
 from keras_tpu_estimator.config import TPUConfig
+from keras_tpu_estimator.field_checks import directory_string
+from keras_tpu_estimator.run_config_checks import check_cluster
+from keras_tpu_estimator.run_config_checks import check_fields
+from keras_tpu_estimator.run_config_checks import check_one_interval
+from keras_tpu_estimator.without_effect import set_without_effect
+from keras_tpu_estimator.without_effect import warn_without_effect
 
 _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
 
 
 class _Unset:
-    """The default of arguments whose absence means something."""
+    """The default of arguments for which `None` means something else."""
 
     def __repr__(self) -> str:
         return "<unset>"
 
 
-_UNSET = _Unset()
+_UNSET: Any = _Unset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,23 +35,24 @@ class RunConfig:
     """Where an estimator's files go, how often, and how it uses the cores.
 
     The counterpart of `tf.compat.v1.estimator.tpu.RunConfig`. Fields that have
-    no meaning on JAX are accepted and named in one warning.
+    no meaning on JAX are accepted, and those that are set are named in one
+    warning. The environment variable TF_CONFIG is read when one is made.
 
     Args:
         tpu_config: A `TPUConfig`. Defaults to `TPUConfig()`.
         evaluation_master: Accepted; has no effect.
         master: Accepted; has no effect.
         cluster: Accepted; has no effect.
-        model_dir: Directory of checkpoints and event files. Defaults to that
-            of TF_CONFIG, or to none.
+        model_dir: Directory of checkpoints and event files, stored as a
+            string. Defaults to that of TF_CONFIG, or to none.
         tf_random_seed: Makes initial values and random layers repeatable.
             Defaults to `None`.
         save_summary_steps: Steps between summaries; 0 or `None` for none.
             Defaults to 100.
         save_checkpoints_steps: Steps between checkpoints; 0 or `None` for
             none. Not together with seconds.
-        save_checkpoints_secs: Seconds between checkpoints. Defaults to 600 if
-            neither is given.
+        save_checkpoints_secs: Seconds between checkpoints; 0 or `None` for
+            none. Defaults to 600 if neither is given.
         session_config: Accepted; has no effect.
         keep_checkpoint_max: How many checkpoints to keep; 0 or `None` for
             all. Defaults to 5.
@@ -65,7 +71,7 @@ class RunConfig:
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
-        TypeError: There is no such argument.
+        TypeError: There is no such argument, or one is of a wrong type.
 
     Example:
 
@@ -80,11 +86,12 @@ class RunConfig:
     evaluation_master: str | None = None
     master: str | None = None
     cluster: Any = None
+    _: dataclasses.KW_ONLY
     model_dir: str | os.PathLike | None = None
     tf_random_seed: int | None = None
     save_summary_steps: int | None = 100
-    save_checkpoints_steps: Any = _UNSET
-    save_checkpoints_secs: Any = _UNSET
+    save_checkpoints_steps: int | None = _UNSET
+    save_checkpoints_secs: float | None = _UNSET
     session_config: Any = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = 10000
@@ -97,18 +104,19 @@ class RunConfig:
     experimental_max_worker_delay_secs: int | None = None
     session_creation_timeout_secs: int = 7200
     checkpoint_save_graph_def: bool = True
-    _task: Task = dataclasses.field(init=False, repr=False, compare=False)
+    _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        task = Task.from_environment()
-        self._set("_task", task)
-        self._set_checkpoint_interval()
-        if self.tpu_config is None:
-            self._set("tpu_config", TPUConfig())
-        self._set("model_dir", _model_dir(self.model_dir, task.model_dir))
-        _check_values(self)
-        self._warn_of_fields_without_effect()
+        check_cluster(self.cluster, self.master, self.session_config)
+        self._set("_task", Task.from_environment())
+        self._set_interval()
+        self._settle()
+        self._set("model_dir", _agreed_dir(self.model_dir, self._task))
+        # Before TF_CONFIG's are set: nobody wrote those into this program.
+        without_effect = set_without_effect(self)
         self._set_masters()
+        # From here, __post_init__ and the generated __init__ to the user.
+        warn_without_effect(without_effect, stacklevel=4)
 
     @property
     def task_type(self) -> str:
@@ -126,9 +134,9 @@ class RunConfig:
         return self._task.is_chief
 
     @property
-    def cluster_spec(self) -> dict[str, list[str]]:
+    def cluster_spec(self) -> dict[str, Any]:
         """Addresses of all processes by type."""
-        return dict(self._task.cluster_spec)
+        return self._task.addresses()
 
     @property
     def num_ps_replicas(self) -> int:
@@ -142,13 +150,13 @@ class RunConfig:
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """Number of this process among all but evaluators."""
+        """Number of this process in the cluster; `None` for an evaluator."""
         return self._task.global_id_in_cluster
 
     @property
-    def service(self) -> Any:
+    def service(self) -> dict[str, Any] | None:
         """The `service` of TF_CONFIG."""
-        return self._task.service
+        return copy.deepcopy(self._task.service)
 
     def replace(self, **kwargs: Any) -> "RunConfig":
         """A copy with other values of some fields.
@@ -163,82 +171,66 @@ class RunConfig:
 
         Raises:
             ValueError: A field may not be replaced, or a value is wrong.
+            TypeError: A value is of a wrong type.
+
+        Example:
+
+        >>> import keras_tpu_estimator as kte
+        >>> kte.RunConfig().replace(save_checkpoints_steps=0)
+        RunConfig(save_checkpoints_steps=0, save_checkpoints_secs=None)
         """
-        names = [f.name for f in dataclasses.fields(self) if f.init]
-        allowed = [name for name in names if name not in _NOT_REPLACEABLE]
-        for name in kwargs:
-            if name not in allowed:
-                raise ValueError(
-                    f"The field {name!r} of RunConfig cannot be replaced. "
-                    f"Expected some of {allowed}."
-                )
-        for given, other in (
-            ("save_checkpoints_steps", "save_checkpoints_secs"),
-            ("save_checkpoints_secs", "save_checkpoints_steps"),
-        ):
-            if kwargs.get(given) is not None:
-                kwargs.setdefault(other, None)
-        values = {name: getattr(self, name) for name in allowed}
-        with warnings.catch_warnings():
-            # The user has been told when this one was made.
-            warnings.simplefilter("ignore", UserWarning)
-            return RunConfig(**copy.deepcopy(values) | kwargs)
+        _check_replaceable(kwargs)
+        values = kwargs | _cleared_interval(kwargs)
+        new = copy.deepcopy(self)
+        for name, value in values.items():
+            new._set(name, value)
+        new._settle()
+        warn_without_effect(set_without_effect(new, kwargs), stacklevel=3)
+        return new
 
     def __repr__(self) -> str:
-        plain = _defaults()
         shown = [
             f"{name}={getattr(self, name)!r}"
-            for name, default in plain.items()
+            for name, default in _settled_defaults().items()
             if getattr(self, name) != default
         ]
-        return f"RunConfig({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _set_checkpoint_interval(self) -> None:
+    def _set_interval(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps is _UNSET and secs is _UNSET:
-            steps, secs = None, _DEFAULT_SAVE_SECS
-        steps = None if steps is _UNSET else steps
-        secs = None if secs is _UNSET else secs
-        if steps is not None and secs is not None:
-            raise ValueError(
-                "Cannot set both `save_checkpoints_steps` and "
-                f"`save_checkpoints_secs`. Received: {steps} and {secs}. Set "
-                "one of them."
-            )
-        self._set("save_checkpoints_steps", steps)
-        self._set("save_checkpoints_secs", secs)
+            secs = _DEFAULT_SAVE_SECS
+        self._set("save_checkpoints_steps", None if steps is _UNSET else steps)
+        self._set("save_checkpoints_secs", None if secs is _UNSET else secs)
 
-    def _warn_of_fields_without_effect(self) -> None:
-        names = [
-            name
-            for name, default in _WITHOUT_EFFECT.items()
-            if getattr(self, name) != default
-        ]
-        if isinstance(self.tpu_config, TPUConfig):
-            names += [
-                f"TPUConfig.{n}" for n in self.tpu_config.without_effect()
-            ]
-        if names:
-            # Out of __post_init__ and the generated __init__.
-            warnings.warn(
-                "These fields of RunConfig are accepted for compatibility and "
-                f"have no effect with JAX: {', '.join(names)}.",
-                UserWarning,
-                stacklevel=4,
+    def _settle(self) -> None:
+        """Gives fields the types that they are read with; checks them."""
+        if self.tpu_config is None:
+            self._set("tpu_config", TPUConfig())
+        if not isinstance(self.tpu_config, TPUConfig):
+            raise TypeError(
+                "`tpu_config`, the first argument of RunConfig, should be a "
+                f"TPUConfig. Received: {self.tpu_config!r} of type "
+                f"{type(self.tpu_config).__name__}. Give other arguments by "
+                "name, such as model_dir=..."
             )
+        if self.model_dir is not None:
+            self._set(
+                "model_dir", directory_string("model_dir", self.model_dir)
+            )
+        check_one_interval(
+            self.save_checkpoints_steps, self.save_checkpoints_secs
+        )
+        check_fields(self)
 
     def _set_masters(self) -> None:
-        if self.master is not None and self.cluster is not None:
-            raise ValueError(
-                "Cannot set both `master` and `cluster`. Received: "
-                f"master={self.master!r}, cluster={self.cluster!r}."
-            )
         master = self.master
-        if master is None and self.cluster is not None:
-            master = self.cluster.master()
+        resolve = getattr(self.cluster, "master", None)
+        if master is None and callable(resolve):
+            master = resolve()
         if master is None:
             master = self._task.master
         evaluation = self.evaluation_master
@@ -250,24 +242,8 @@ class RunConfig:
         self._set("evaluation_master", evaluation)
 
 
-_WITHOUT_EFFECT = {
-    "evaluation_master": None,
-    "master": None,
-    "cluster": None,
-    "session_config": None,
-    "train_distribute": None,
-    "device_fn": None,
-    "protocol": None,
-    "eval_distribute": None,
-    "experimental_distribute": None,
-    "experimental_max_worker_delay_secs": None,
-    "session_creation_timeout_secs": 7200,
-    "checkpoint_save_graph_def": True,
-}
-
-
-def _defaults() -> dict[str, Any]:
-    """What the fields of a `RunConfig()` are."""
+def _settled_defaults() -> dict[str, Any]:
+    """The fields of a `RunConfig()` of a process alone."""
     fields = dataclasses.fields(RunConfig)
     defaults = {field.name: field.default for field in fields if field.init}
     return defaults | {
@@ -279,67 +255,32 @@ def _defaults() -> dict[str, Any]:
     }
 
 
-def _model_dir(given: Any, of_environment: str | None) -> str | None:
-    if given is None:
-        return of_environment
-    directory = os.fspath(given)
-    if not directory:
-        raise ValueError(
-            "`model_dir` should be a path or None. Received an empty string."
-        )
-    if of_environment and directory != of_environment:
+def _agreed_dir(given: str | None, task: Task) -> str | None:
+    """The directory of the constructor or of TF_CONFIG."""
+    if given and task.model_dir and given != task.model_dir:
         raise ValueError(
             "`model_dir` is set in RunConfig and in TF_CONFIG, differently. "
-            f"Received: {directory!r} and {of_environment!r}."
+            f"Received: {given!r} and {task.model_dir!r}. Set one of them."
         )
-    return directory
+    return given or task.model_dir
 
 
-def _check_values(config: RunConfig) -> None:
-    for name, is_valid, expected in _CHECKS:
-        value = getattr(config, name)
-        if value is not None and not is_valid(value):
+def _check_replaceable(names: Iterable[str]) -> None:
+    allowed = [
+        name for name in _settled_defaults() if name not in _NOT_REPLACEABLE
+    ]
+    for name in names:
+        if name not in allowed:
             raise ValueError(
-                f"`{name}` should be {expected}. Received: {value!r}"
+                f"The field {name!r} of RunConfig cannot be replaced. Expected "
+                f"some of {allowed}. Make a new RunConfig."
             )
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _takes_op(function: Any) -> bool:
-    return callable(function) and list(
-        inspect.signature(function).parameters
-    ) == ["op"]
-
-
-_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("tf_random_seed", _is_int, "an int"),
-    ("save_summary_steps", lambda v: _is_number(v) and v >= 0, ">= 0"),
-    ("save_checkpoints_steps", lambda v: _is_number(v) and v >= 0, ">= 0"),
-    ("save_checkpoints_secs", lambda v: _is_number(v) and v >= 0, ">= 0"),
-    ("keep_checkpoint_max", lambda v: _is_number(v) and v >= 0, ">= 0"),
-    (
-        "keep_checkpoint_every_n_hours",
-        lambda v: _is_number(v) and v > 0,
-        "> 0",
-    ),
-    ("log_step_count_steps", lambda v: _is_number(v) and v > 0, "> 0"),
-    ("device_fn", _takes_op, "a function of one argument named 'op'"),
-    (
-        "protocol",
-        lambda v: v in ("grpc", "grpc+verbs"),
-        "None, 'grpc' or 'grpc+verbs'",
-    ),
-    ("experimental_max_worker_delay_secs", _is_int, "an int"),
-    (
-        "session_creation_timeout_secs",
-        lambda v: _is_number(v) and v > 0,
-        "> 0",
-    ),
-)
+def _cleared_interval(kwargs: dict[str, Any]) -> dict[str, None]:
+    """The interval that a new one puts out of force."""
+    by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
+    for given, other in ((by_steps, by_secs), (by_secs, by_steps)):
+        if kwargs.get(given) is not None and kwargs.get(other) is None:
+            return {other: None}
+    return {}

@@ -14,8 +14,8 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.capture import capture
 from keras_tpu_estimator.variables import TwoUnderOnePathError
-from keras_tpu_estimator.variables import capture
 
 X, Y = regression_data()
 

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import keras_internals
+from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.spec import HostFunction
 from keras_tpu_estimator.spec import check_metric_ops
 from keras_tpu_estimator.spec import metric_value
-from keras_tpu_estimator.variables import Captured
 from keras_tpu_estimator.variables import VariableScope
 
 _NEEDS_CONCRETE_VALUES = (

@@ -18,14 +18,14 @@ from keras_tpu_estimator.metrics.ratio import ratio
 class Average:
     """A weighted sum and the sum of its weights, float32 of one shape."""
 
-    total: jax.Array
-    count: jax.Array
+    weighted_sum: jax.Array
+    total_weight: jax.Array
 
     @classmethod
     def of(cls, values: jax.Array, weights: Any) -> "Average":
         """Sums over all elements of a batch."""
         each = cls.of_each(values, weights)
-        return cls(jnp.sum(each.total), jnp.sum(each.count))
+        return cls(jnp.sum(each.weighted_sum), jnp.sum(each.total_weight))
 
     @classmethod
     def of_each(cls, values: jax.Array, weights: Any) -> "Average":
@@ -35,7 +35,7 @@ class Average:
 
     def value(self) -> jax.Array:
         """The mean; 0 if nothing was counted."""
-        return ratio(self.total, self.count)
+        return ratio(self.weighted_sum, self.total_weight)
 
 
 def running_mean(

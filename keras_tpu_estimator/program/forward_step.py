@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_call import IS_PADDING
 from keras_tpu_estimator.program.model_call import ModelCall
@@ -12,7 +13,6 @@ from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.program.store import is_local
 from keras_tpu_estimator.program.synchronization import fold_seeds
 from keras_tpu_estimator.program.synchronization import seed_paths
-from keras_tpu_estimator.variables import Captured
 
 
 def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:

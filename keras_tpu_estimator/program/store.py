@@ -7,8 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.variables import Captured
-from keras_tpu_estimator.variables import capture
+from keras_tpu_estimator.capture import Captured
+from keras_tpu_estimator.capture import capture
 
 GLOBAL_STEP = "global_step"
 Values = dict[str, Any]

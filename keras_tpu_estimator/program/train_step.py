@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator import distribution
-from keras_tpu_estimator.optimizers import GradientAnswers
-from keras_tpu_estimator.optimizers import GradientRequest
+from keras_tpu_estimator.capture import Captured
+from keras_tpu_estimator.gradient_requests import GradientAnswers
+from keras_tpu_estimator.gradient_requests import GradientRequest
+from keras_tpu_estimator.gradient_requests import pull_back
 from keras_tpu_estimator.optimizers import TrainOp
-from keras_tpu_estimator.optimizers import pull_back
 from keras_tpu_estimator.program.model_call import ModelCall
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -20,7 +21,6 @@ from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.program.synchronization import fold_seeds
 from keras_tpu_estimator.program.synchronization import seed_paths
 from keras_tpu_estimator.program.synchronization import synchronize
-from keras_tpu_estimator.variables import Captured
 
 
 def trace_train_step(store: VariableStore, call: ModelCall) -> Step:

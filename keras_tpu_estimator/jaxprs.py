@@ -1,0 +1,102 @@
+"""Rewriting traced functions: marked values as arguments, parts of a whole."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend import core as jex
+
+_MARK = "keras_tpu_estimator.variable:"
+
+
+def mark(value: jax.Array, name: str) -> jax.Array:
+    """The same value, marked as one that may become an argument."""
+    return checkpoint_name(value, _MARK + name)
+
+
+def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, Any]:
+    """The equations on the outermost level that `mark` made, by name."""
+    return {
+        equation.params["name"].removeprefix(_MARK): equation
+        for equation in traced.jaxpr.eqns
+        if str(equation.params.get("name", "")).startswith(_MARK)
+    }
+
+
+def only(
+    traced: jex.ClosedJaxpr, outputs: Iterable[int], with_effects: bool = True
+) -> jex.ClosedJaxpr:
+    """The part of a trace that some of its outputs are computed by.
+
+    Args:
+        traced: The trace.
+        outputs: Numbers of its outputs.
+        with_effects: Whether what has effects is kept, too. Defaults to
+            `True`.
+    """
+    jaxpr = traced.jaxpr
+    outvars = [jaxpr.outvars[index] for index in outputs]
+    needed = {id(v) for v in outvars}
+    equations = []
+    for equation in reversed(jaxpr.eqns):
+        kept = with_effects and equation.effects
+        if kept or any(id(v) in needed for v in equation.outvars):
+            equations.append(equation)
+            needed.update(id(v) for v in equation.invars)
+    return jex.ClosedJaxpr(
+        jaxpr.replace(
+            outvars=outvars,
+            eqns=equations[::-1],
+            effects=set().union(*(e.effects for e in equations)),
+            debug_info=jaxpr.debug_info.with_unknown_names(),
+        ),
+        traced.consts,
+    )
+
+
+def with_arguments(
+    traced: jex.ClosedJaxpr, position: int, equations: list[Any]
+) -> jex.ClosedJaxpr:
+    """Turns the results of some equations into arguments.
+
+    Args:
+        traced: The trace.
+        position: The number that the first of these arguments gets.
+        equations: The equations, which are left out.
+    """
+    jaxpr = traced.jaxpr
+    skipped = {id(equation) for equation in equations}
+    invars = list(jaxpr.invars)
+    invars[position:position] = [e.outvars[0] for e in equations]
+    kept = [e for e in jaxpr.eqns if id(e) not in skipped]
+    return jex.ClosedJaxpr(
+        jaxpr.replace(invars=invars, eqns=kept), traced.consts
+    )
+
+
+def without_unused(
+    names: tuple[str, ...], pure: jex.ClosedJaxpr
+) -> tuple[tuple[str, ...], jex.ClosedJaxpr]:
+    """Drops named arguments that the function does not use.
+
+    Args:
+        names: Names of the first arguments.
+        pure: The function.
+
+    Returns:
+        The names that are left, and the function of these.
+    """
+    jaxpr = pure.jaxpr
+    used = {id(v) for e in jaxpr.eqns for v in e.invars}
+    used.update(id(v) for v in jaxpr.outvars)
+    count = len(names)
+    kept = [
+        (name, var)
+        for name, var in zip(names, jaxpr.invars, strict=False)
+        if id(var) in used
+    ]
+    invars = [*(var for _, var in kept), *jaxpr.invars[count:]]
+    return tuple(name for name, _ in kept), jex.ClosedJaxpr(
+        jaxpr.replace(invars=invars), pure.consts
+    )
