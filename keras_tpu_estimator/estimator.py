@@ -95,8 +95,8 @@ class TPUEstimator:
 
     Example:
 
-    >>> import keras, numpy as np
     >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
     >>> def model_fn(features, labels, mode, params):
     ...     y = keras.layers.Dense(1)(features["x"])
     ...     if mode == kte.ModeKeys.PREDICT:

@@ -78,7 +78,7 @@ def directory_string(name: str, value: Any) -> str:
     """A directory as a string.
 
     Args:
-        name: The field that the value is for.
+        name: What to call the value in messages.
         value: A `str`, `bytes` or path object.
 
     Returns:
@@ -92,18 +92,18 @@ def directory_string(name: str, value: Any) -> str:
 
     >>> import pathlib
     >>> from keras_tpu_estimator.field_checks import directory_string
-    >>> directory_string("model_dir", pathlib.PurePosixPath("/tmp/run"))
-    '/tmp/run'
+    >>> directory_string("`model_dir`", pathlib.PurePosixPath("/run"))
+    '/run'
     """
     if not isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
-            f"`{name}` should be a path. Received: {value!r} of type "
+            f"{name} should be a path. Received: {value!r} of type "
             f"{type(value).__name__}. Pass a string or a pathlib.Path."
         )
     directory = os.fsdecode(value)
     if not directory:
         raise ValueError(
-            f"`{name}` should be a path or None. Received an empty string. "
+            f"{name} should be a path or None. Received an empty string. "
             "Pass a directory, or leave it out."
         )
     return directory

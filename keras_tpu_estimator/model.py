@@ -40,8 +40,8 @@ class EstimatorModel(keras.Model):
 
     Example:
 
-    >>> import keras, numpy as np
     >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
     >>> def model_fn(features, labels, mode, params):
     ...     outputs = keras.layers.Dense(1)(features)
     ...     loss = keras.ops.mean((outputs - labels) ** 2)
@@ -125,14 +125,7 @@ class EstimatorModel(keras.Model):
         """
         step = self._step(mode, features, labels)
         self._prepared.add(mode)
-        store = self.program.store
-        tracked = {v.path for v in self._model_variables}
-        tracked.update(v.path for v in self.optimizer.variables)
-        for path, variable in store.variables.items():
-            if path not in tracked and path in store.slots:
-                self.optimizer.variables.append(variable)
-            elif path not in tracked:
-                self._model_variables.append(variable)
+        self._track_new_variables()
         return step
 
     def feed(self, mode: str) -> Feed:
@@ -280,6 +273,16 @@ class EstimatorModel(keras.Model):
         return self.program.step(
             mode, self.feed(mode).step_input(features, labels)
         )
+
+    def _track_new_variables(self) -> None:
+        store, slots = self.program.store, self.optimizer.variables
+        if len(store.variables) == len(self._model_variables) + len(slots):
+            return
+        tracked = {v.path for v in (*self._model_variables, *slots)}
+        for path, variable in store.variables.items():
+            if path not in tracked:
+                group = slots if path in store.slots else self._model_variables
+                group.append(variable)
 
     def _report(
         self, metrics: list[Any], loss: Any, examples: int = 1

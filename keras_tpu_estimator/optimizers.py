@@ -75,8 +75,8 @@ class CrossShardOptimizer:
 
     Example:
 
-    >>> import keras
     >>> import keras_tpu_estimator as kte
+    >>> import keras
     >>> optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
     >>> optimizer.reduction
     'mean'

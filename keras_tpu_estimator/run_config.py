@@ -219,7 +219,7 @@ class RunConfig:
             )
         if self.model_dir is not None:
             self._set(
-                "model_dir", directory_string("model_dir", self.model_dir)
+                "model_dir", directory_string("`model_dir`", self.model_dir)
             )
         check_one_interval(
             self.save_checkpoints_steps, self.save_checkpoints_secs

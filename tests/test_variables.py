@@ -344,3 +344,60 @@ def test_two_under_one_path_names_the_path():
 
     with pytest.raises(TwoUnderOnePathError, match="'a'"):
         capture(function, {})
+
+
+def test_losses_of_layers_count_what_this_call_added(tmp_path):
+    def model_fn(features, labels, mode, params):
+        layer = keras.layers.Dense(
+            1,
+            kernel_initializer="ones",
+            kernel_regularizer=keras.regularizers.L2(0.5),
+            activity_regularizer=keras.regularizers.L1(1.0),
+        )
+        outputs = layer(features)
+        return kte.TPUEstimatorSpec(mode, loss=ops.sum(layer.losses))
+
+    estimator = estimator_of(model_fn, tmp_path, batch=64)
+    expected = 0.5 * 3 + np.abs(X.sum(1)).mean()
+    result = estimator.evaluate(batches_of(X, Y))
+    assert result["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_mixed_precision_keeps_float32_variables(tmp_path):
+    def network(x, is_training):
+        policy = keras.DTypePolicy("mixed_bfloat16")
+        x = keras.layers.Dense(4, dtype=policy)(x)
+        assert x.dtype == jnp.bfloat16
+        x = keras.layers.LayerNormalization(dtype=policy)(x)
+        return ops.cast(keras.layers.Dense(1, dtype=policy)(x), "float32")
+
+    estimator = estimator_of(model_fn_of(network), tmp_path)
+    estimator.train(repeated(X, Y), steps=4)
+    values = kte.checkpoints.read(estimator.latest_checkpoint())
+    assert values["dense/kernel"].dtype == np.float32
+
+
+def test_expressions_of_variables_alone_are_not_constants(tmp_path):
+    """What symbolic building gets wrong: huber, jnp, cond, weight decay."""
+
+    def loss_fn(outputs, labels):
+        huber = keras.losses.Huber()(labels, outputs)
+        decay = sum(jnp.sum(v.value**2) for v in kte.trainable_variables())
+        return huber + ops.cond(decay > 0, lambda: decay, lambda: -decay)
+
+    def network(x, is_training):
+        return keras.layers.Dense(1, use_bias=False, name="d")(x)
+
+    def run(steps):
+        model_fn = model_fn_of(network, loss_fn=loss_fn)
+        estimator = estimator_of(model_fn, tmp_path / str(steps), batch=64)
+        estimator.train(repeated(X, Y), steps=steps)
+        return kte.checkpoints.value(estimator.latest_checkpoint(), "d/kernel")
+
+    trained = run(3)
+    w = kte.checkpoints.value(f"{tmp_path}/3/model.ckpt-0", "d/kernel")
+    for _ in range(3):
+        residual = X @ w - Y
+        slope = np.clip(residual, -1, 1)
+        w = w - 0.05 * (X.T @ slope / len(X) + 2 * w)
+    np.testing.assert_allclose(trained, w, rtol=1e-5)

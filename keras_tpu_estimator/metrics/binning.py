@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from keras_tpu_estimator.metrics.confusion import Confusion
 from keras_tpu_estimator.metrics.examples import Examples
@@ -32,11 +33,11 @@ def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
     )
     # Each prediction is compared with a few thresholds only, by bisection; the
     # sums over intervals are then put together for each threshold.
-    thresholds = jnp.asarray(thresholds, jnp.float32)
-    edges = jnp.sort(thresholds)
+    thresholds = np.asarray(thresholds, np.float32)
+    edges = np.sort(thresholds)
     interval = jnp.searchsorted(edges, predictions)
-    intervals = jnp.arange(edges.size + 1)
-    is_above = intervals > jnp.searchsorted(edges, thresholds)[:, None]
+    intervals = np.arange(edges.size + 1)
+    is_above = intervals > np.searchsorted(edges, thresholds)[:, None]
 
     def weight_of(condition: jax.Array) -> tuple[jax.Array, jax.Array]:
         weights = jnp.where(condition, examples.weights, 0)
