@@ -147,12 +147,12 @@ class TPUEstimator:
             )
         check_signature(model_fn, has_params=params is not None)
         validation.check_not_overridden(self, TPUEstimator)
+        directory = validation.resolve_model_dir(model_dir, config)
         validation.check_unavailable(
             warm_start_from=warm_start_from,
             embedding_config_spec=embedding_config_spec,
         )
         validation.check_api_version(export_saved_model_api_version)
-        directory = validation.resolve_model_dir(model_dir, config)
         self._config = config.replace(
             model_dir=directory or _temporary_dir(), log_step_count_steps=None
         )

@@ -56,7 +56,9 @@ class Placement:
         Raises:
             ValueError: They do not fit.
         """
-        validation.check_sliced(mode, self.config.tpu_config, self.use_tpu)
+        validation.check_sliced(
+            mode, self.config.tpu_config, self.is_on_tpu(mode)
+        )
         if self.is_on_tpu(mode):
             validation.check_system(
                 mode,

@@ -15,6 +15,7 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import TrainOp
+from keras_tpu_estimator.variables import current_scope
 
 
 class HostFunction(NamedTuple):
@@ -226,7 +227,19 @@ def check_metric_ops(metric_ops: Any) -> dict[str, Any]:
                 f"(value, update) tuple. Received: {metric!r} of type "
                 f"{type(metric).__name__}"
             )
+        if not is_pair:
+            _check_updated(name, metric)
     return dict(metric_ops)
+
+
+def _check_updated(name: str, metric: keras.metrics.Metric) -> None:
+    scope = current_scope()
+    paths = {variable.path for variable in metric.variables}
+    if scope is not None and paths and not paths & scope.updated:
+        raise ValueError(
+            f"The metric {name!r} was never updated. Expected a call of its "
+            "`update_state` with this batch before it is returned."
+        )
 
 
 def metric_value(metric: Any) -> Any:
@@ -275,7 +288,11 @@ def _check_number_of_arguments(
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    named = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    named = [p.name for p in parameters if p.kind in positional]
     if len(named) != len(tensors):
         raise RuntimeError(
             f"The function of `{name}` takes {len(named)} arguments {named}, "
@@ -295,12 +312,14 @@ def _check_common(spec: Spec) -> None:
 
 
 def _train_ops(mode: str | None, train_op: Any) -> Any:
-    if train_op is None:
+    if train_op is None or (
+        isinstance(train_op, list | tuple) and not train_op
+    ):
         if mode == ModeKeys.TRAIN:
             raise ValueError(
                 "Missing train_op: in mode 'train' a spec should have what "
                 "CrossShardOptimizer(...).minimize(loss) returns. Received: "
-                "train_op=None"
+                f"train_op={train_op!r}"
             )
         return None
     sequence = isinstance(train_op, list | tuple)

@@ -237,17 +237,18 @@ def check_system(
             )
 
 
-def check_sliced(mode: str, tpu_config: TPUConfig, use_tpu: bool) -> None:
+def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:
     """Checks that one batch is to be split over several cores only.
 
     Raises:
         ValueError: It is to be split without any.
     """
     sliced = input_deployment(mode, tpu_config) == InputPipelineConfig.SLICED
-    if sliced and not use_tpu:
+    if sliced and not on_tpu:
         raise ValueError(
             "eval_training_input_configuration=SLICED only works with "
-            "use_tpu=True. Received use_tpu=False: use PER_HOST_V1."
+            f"use_tpu=True. Received mode {mode!r} on one core: use "
+            "PER_HOST_V1."
         )
 
 

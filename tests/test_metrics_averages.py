@@ -2,6 +2,12 @@ import numpy as np
 import pytest
 from metrics_oracle import assert_same
 
+DISTANCES = [
+    "mean_absolute_error",
+    "mean_squared_error",
+    "root_mean_squared_error",
+]
+MEANS = ["mean", "mean_tensor"]
 _rng = np.random.default_rng(1)
 
 
@@ -53,13 +59,13 @@ def test_accuracy(labels, predictions, weights):
 
 
 @pytest.mark.parametrize(("labels", "predictions", "weights"), SHAPES)
-@pytest.mark.parametrize(
-    "name",
-    ["mean_absolute_error", "mean_squared_error", "root_mean_squared_error"],
-)
-def test_distances(name, labels, predictions, weights):
+def test_distances(labels, predictions, weights):
     assert_same(
-        name,
+        [
+            "mean_absolute_error",
+            "mean_squared_error",
+            "root_mean_squared_error",
+        ],
         np.array(_floats(*labels)),
         np.array(_floats(*predictions)),
         **_optional_weights(weights),
@@ -70,24 +76,21 @@ def test_distances(name, labels, predictions, weights):
     ("values", "weights"),
     sorted({(values, weights) for _, values, weights in SHAPES}, key=str),
 )
-@pytest.mark.parametrize("name", ["mean", "mean_tensor"])
-def test_means(name, values, weights):
-    assert_same(name, np.array(_floats(*values)), **_optional_weights(weights))
+def test_means(values, weights):
+    assert_same(MEANS, np.array(_floats(*values)), **_optional_weights(weights))
 
 
-@pytest.mark.parametrize("name", ["mean", "mean_tensor"])
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool, np.float16])
-def test_means_of_other_dtypes(name, dtype):
+def test_means_of_other_dtypes(dtype):
     values = np.array([0, 1, 1, 0, 3], dtype)
     weights = np.array([0, 2, 1, 1, 0], dtype)
 
-    assert_same(name, values, weights)
+    assert_same(MEANS, values, weights)
 
 
-@pytest.mark.parametrize("name", ["mean", "mean_tensor"])
 @pytest.mark.parametrize("weights", [[0.0, 0.0], [1.0, -1.0], [-2.0, 1.0]])
-def test_means_without_positive_weight(name, weights):
-    assert_same(name, np.float32([3, 5]), np.float32(weights))
+def test_means_without_positive_weight(weights):
+    assert_same(MEANS, np.float32([3, 5]), np.float32(weights))
 
 
 def test_accuracy_casts_predictions_to_the_dtype_of_labels():

@@ -9,19 +9,17 @@ NAMES = ["mean_iou", "mean_per_class_accuracy"]
 _rng = np.random.default_rng(4)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("num_classes", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(30,), (5, 6), (2, 3, 5, 1)])
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_classes(name, num_classes, shape, is_weighted):
+def test_classes(num_classes, shape, is_weighted):
     labels, predictions = _rng.integers(0, num_classes, size=(2, *shape))
     weights = _rng.random(shape).astype("float32")
     kwargs = {"weights": weights} if is_weighted else {}
 
-    assert_same(name, labels, predictions, num_classes, **kwargs)
+    assert_same(NAMES, labels, predictions, num_classes, **kwargs)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("labels", "predictions"),
     [
@@ -31,22 +29,25 @@ def test_classes(name, num_classes, shape, is_weighted):
         ([], []),
     ],
 )
-def test_classes_that_do_not_occur(name, labels, predictions):
+def test_classes_that_do_not_occur(labels, predictions):
     labels = np.array(labels, "int32")
     predictions = np.array(predictions, "int32")
 
-    assert_same(name, labels, predictions, 4)
+    assert_same(NAMES, labels, predictions, 4)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_examples_without_weight(name):
+def test_examples_without_weight():
     weights = np.float32([1, 0, 0, 1])
 
     assert_same(
-        name, np.array([0, 1, 1, 2]), np.array([0, 0, 1, 1]), 4, weights=weights
+        NAMES,
+        np.array([0, 1, 1, 2]),
+        np.array([0, 0, 1, 1]),
+        4,
+        weights=weights,
     )
     assert_same(
-        name, np.array([0, 1]), np.array([0, 0]), 2, weights=np.zeros(2, "f4")
+        NAMES, np.array([0, 1]), np.array([0, 0]), 2, weights=np.zeros(2, "f4")
     )
 
 
@@ -69,14 +70,16 @@ def test_weights_broadcast(name):
 def test_unknown_labels(name, labels):
     with pytest.raises(ValueError, match=r"labels must be.*\[0, 2\).*weight 0"):
         getattr(metrics, name)(labels, [0, 0], 2)
-    value, _ = compiled(name, np.array(labels), np.array([0, 0]), 2)
+    ((value, _),) = compiled([name], np.array(labels), np.array([0, 0]), 2)
     assert np.isnan(value)
 
 
 def test_unknown_predictions():
     with pytest.raises(ValueError, match=r"predictions must be.*\[0, 2\)"):
         metrics.mean_iou([0, 0], [0, 2], 2)
-    value, _ = compiled("mean_iou", np.array([0, 0]), np.array([0, 2]), 2)
+    ((value, _),) = compiled(
+        ["mean_iou"], np.array([0, 0]), np.array([0, 2]), 2
+    )
     assert np.isnan(value)
     assert_same(
         "mean_per_class_accuracy", np.array([0, 1]), np.array([0, 9]), 2

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from metrics_oracle import assert_same
-from metrics_oracle import tf_value
+from metrics_oracle import tf_values
 
 from keras_tpu_estimator import metrics
 
@@ -20,16 +20,14 @@ def _bits(*shape):
     return _rng.integers(0, 2, size=shape)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(20,), (20, 1), (4, 5), (2, 2, 5)])
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_counts(name, shape, is_weighted):
+def test_counts(shape, is_weighted):
     weights = _rng.random(shape).astype("float32") if is_weighted else None
 
-    assert_same(name, _bits(*shape), _bits(*shape), weights)
+    assert_same(NAMES, _bits(*shape), _bits(*shape), weights)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("labels", "predictions", "weights"),
     [
@@ -40,18 +38,16 @@ def test_counts(name, shape, is_weighted):
         ((4, 5), (4, 5), (4,)),
     ],
 )
-def test_counts_of_other_ranks(name, labels, predictions, weights):
+def test_counts_of_other_ranks(labels, predictions, weights):
     weights = _rng.random(weights).astype("float32")
 
-    assert_same(name, _bits(*labels), _bits(*predictions), weights)
+    assert_same(NAMES, _bits(*labels), _bits(*predictions), weights)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_scalar_weight(name):
-    assert_same(name, _bits(9), _bits(9), 0.25)
+def test_scalar_weight():
+    assert_same(NAMES, _bits(9), _bits(9), 0.25)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("labels", "predictions"),
     [
@@ -61,24 +57,24 @@ def test_scalar_weight(name):
         ([1, 1, 1], [1, 1, 1]),
     ],
 )
-def test_divisions_by_zero(name, labels, predictions):
-    assert_same(name, np.array(labels), np.array(predictions))
+def test_divisions_by_zero(labels, predictions):
+    assert_same(NAMES, np.array(labels), np.array(predictions))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_everything_but_zero_is_positive(name):
+def test_everything_but_zero_is_positive():
     labels = np.array([0, 1, -2, 3, 0, 0])
     predictions = np.float32([0.1, 0.0, -0.5, 0.3, 0.0, 0.4])
 
-    assert_same(name, labels, predictions)
+    assert_same(NAMES, labels, predictions)
 
 
 def test_f1_from_two_values():
     labels, predictions = _bits(2, 50)
     precision, _ = metrics.precision(labels, predictions)
     recall, _ = metrics.recall(labels, predictions)
-    theirs_p = tf_value("precision", labels, predictions)[0]
-    theirs_r = tf_value("recall", labels, predictions)[0]
+    (theirs_p, _), (theirs_r, _) = tf_values(
+        ["precision", "recall"], labels, predictions
+    )
 
     np.testing.assert_allclose(
         2 * precision * recall / (precision + recall),

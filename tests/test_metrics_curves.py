@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from metrics_oracle import assert_same
 from metrics_oracle import compiled
-from metrics_oracle import tf_value
+from metrics_oracle import eager
+from metrics_oracle import tf_values
 
 from keras_tpu_estimator import metrics
 
@@ -14,6 +15,7 @@ AT_THRESHOLDS = [
     "precision_at_thresholds",
     "recall_at_thresholds",
 ]
+POINTS = ["sensitivity_at_specificity", "specificity_at_sensitivity"]
 METHODS = ["trapezoidal", "careful_interpolation", "minoring", "majoring"]
 _rng = np.random.default_rng(3)
 # Some predictions coincide with thresholds, and many with each other.
@@ -22,19 +24,22 @@ _predictions = (_rng.integers(0, 41, size=(30, 4)) / 40).astype("float32")
 _weights = _rng.random((30, 4)).astype("float32")
 
 
-@pytest.mark.parametrize("name", AT_THRESHOLDS)
 @pytest.mark.parametrize("weights", [None, 0.3, _weights, _weights[:, :1]])
 @pytest.mark.parametrize(
     "thresholds", [[0.5], [0.8, 0.0, 0.25, 0.25, 1.0], [0.1, 0.3, 0.33]]
 )
-def test_at_thresholds(name, weights, thresholds):
-    assert_same(name, _labels, _predictions, thresholds, weights)
+def test_at_thresholds(weights, thresholds):
+    assert_same(
+        AT_THRESHOLDS, _labels, _predictions, thresholds, weights, run=eager
+    )
 
 
 @pytest.mark.parametrize("curve", ["ROC", "PR"])
 @pytest.mark.parametrize("summation_method", METHODS)
-@pytest.mark.parametrize("num_thresholds", [2, 3, 50, 200])
-@pytest.mark.parametrize("weights", [None, _weights])
+@pytest.mark.parametrize(
+    ("num_thresholds", "weights"),
+    [(2, None), (3, _weights), (200, None), (200, _weights)],
+)
 def test_auc(curve, summation_method, num_thresholds, weights):
     assert_same(
         "auc",
@@ -44,6 +49,7 @@ def test_auc(curve, summation_method, num_thresholds, weights):
         num_thresholds,
         curve=curve,
         summation_method=summation_method,
+        run=eager,
     )
 
 
@@ -68,6 +74,7 @@ def test_auc_of_extreme_data(curve, summation_method, labels, predictions):
         np.array(predictions, "float32"),
         curve=curve,
         summation_method=summation_method,
+        run=eager,
     )
 
 
@@ -87,22 +94,26 @@ def test_auc_drops_a_last_dimension_of_one():
     assert_same("auc", _labels[:, 0], _predictions[:, :1], _weights[:, 0])
 
 
-@pytest.mark.parametrize(
-    "name", ["sensitivity_at_specificity", "specificity_at_sensitivity"]
-)
 @pytest.mark.parametrize("target", [0.0, 0.3, 0.5, 0.8, 1.0])
 @pytest.mark.parametrize("weights", [None, _weights])
 @pytest.mark.parametrize("num_thresholds", [5, 200])
-def test_points(name, target, weights, num_thresholds):
-    assert_same(name, _labels, _predictions, target, weights, num_thresholds)
+def test_points(target, weights, num_thresholds):
+    assert_same(
+        POINTS,
+        _labels,
+        _predictions,
+        target,
+        weights,
+        num_thresholds,
+        run=eager,
+    )
 
 
-@pytest.mark.parametrize(
-    "name", ["sensitivity_at_specificity", "specificity_at_sensitivity"]
-)
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
-def test_points_of_one_class(name, labels):
-    assert_same(name, np.array(labels), np.float32([0.2, 0.5, 0.7]), 0.5)
+def test_points_of_one_class(labels):
+    assert_same(
+        POINTS, np.array(labels), np.float32([0.2, 0.5, 0.7]), 0.5, run=eager
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,12 +124,7 @@ def test_rounded_sums_break_no_ties(seed):
     predictions = rng.random(12).astype("float32")
     weights = rng.random(12).astype("float32")
 
-    assert_same(
-        "sensitivity_at_specificity", labels, predictions, 0.55, weights
-    )
-    assert_same(
-        "specificity_at_sensitivity", labels, predictions, 0.55, weights
-    )
+    assert_same(POINTS, labels, predictions, 0.55, weights, run=eager)
 
 
 OUTSIDE = [[0.5, 1.5], [-0.5, 0.5], [float("nan"), 0.5]]
@@ -131,33 +137,27 @@ def test_known_predictions_outside_of_0_and_1_raise(predictions):
 
 
 @pytest.mark.parametrize("predictions", OUTSIDE)
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("auc", ()),
-        ("sensitivity_at_specificity", (0.5,)),
-        ("specificity_at_sensitivity", (0.5,)),
-        *((name, ([0.2, 0.4],)) for name in AT_THRESHOLDS),
-    ],
-)
-def test_compiled_predictions_outside_of_0_and_1_give_nan(
-    name, args, predictions
-):
-    value, _ = compiled(name, np.array([0, 1]), np.float32(predictions), *args)
-
-    assert np.isnan(value).all()
-
-
-def test_pr_auc_careful_interpolation_stays_nan():
-    value, _ = compiled(
-        "auc",
+@pytest.mark.parametrize("method", ["trapezoidal", "careful_interpolation"])
+def test_compiled_predictions_outside_of_0_and_1_give_nan(method, predictions):
+    ((value, _),) = compiled(
+        ["auc"],
         np.array([0, 1]),
-        np.float32([2, 3]),
+        np.float32(predictions),
         curve="PR",
-        summation_method="careful_interpolation",
+        summation_method=method,
     )
 
     assert np.isnan(value)
+
+
+@pytest.mark.parametrize(
+    ("names", "argument"), [(POINTS, 0.5), (AT_THRESHOLDS, [0.2, 0.4])]
+)
+def test_all_compiled_functions_of_probabilities_give_nan(names, argument):
+    batch = np.array([0, 1]), np.float32([2, 0.5])
+
+    for value, _ in compiled(names, *batch, argument):
+        assert np.isnan(value).all()
 
 
 @pytest.mark.parametrize(
@@ -184,4 +184,4 @@ def test_oracle_refuses_what_we_refuse():
     import tensorflow as tf
 
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0, 1\]"):
-        tf_value("auc", np.array([0, 1]), np.float32([0.5, 1.5]))
+        tf_values(["auc"], np.array([0, 1]), np.float32([0.5, 1.5]))

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from metrics_oracle import compiled
+from metrics_oracle import eager
 
 from keras_tpu_estimator import metrics
 
@@ -47,6 +49,15 @@ ON_RANKS = {
     "recall_at_k": {"k": 1},
     "recall_at_top_k": {},
 }
+
+
+@pytest.mark.parametrize("name", ON_LABELS)
+def test_eager_equals_compiled(name):
+    kwargs = {**ON_LABELS[name], "weights": np.float32(0.5)}
+    ((ours, _),) = eager([name], LABELS, PREDICTIONS, **kwargs)
+    ((expected, _),) = compiled([name], LABELS, PREDICTIONS, **kwargs)
+
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
 
 def test_every_function_is_in_a_table():

@@ -354,7 +354,7 @@ def test_losses_of_layers_count_what_this_call_added(tmp_path):
             kernel_regularizer=keras.regularizers.L2(0.5),
             activity_regularizer=keras.regularizers.L1(1.0),
         )
-        outputs = layer(features)
+        layer(features)
         return kte.TPUEstimatorSpec(mode, loss=ops.sum(layer.losses))
 
     estimator = estimator_of(model_fn, tmp_path, batch=64)

@@ -35,7 +35,10 @@ class Session:
         if isinstance(fetches, Mapping):
             return {key: self.run(name) for key, name in fetches.items()}
         if isinstance(fetches, list | tuple):
-            return type(fetches)(self.run(name) for name in fetches)
+            values = [self.run(name) for name in fetches]
+            # A named tuple takes its fields one by one.
+            make = getattr(fetches, "_make", type(fetches))
+            return make(values)
         return np.asarray(self._fetch(fetches))
 
 
@@ -203,8 +206,13 @@ class HookedRun:
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; whether one asked to stop."""
-        session = self._list.session
-        for hook, request in zip(self._list.hooks, self._requests, strict=True):
-            results = session.run(request.fetches) if request else None
-            hook.after_run(self.context, SessionRunValues(results))
+        # All of them first: a hook may assign what a later one asked for.
+        values = [self._values(request) for request in self._requests]
+        for hook, its_values in zip(self._list.hooks, values, strict=True):
+            hook.after_run(self.context, its_values)
         return self.context.stop_requested
+
+    def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
+        if request is None or request.fetches is None:
+            return SessionRunValues(None)
+        return SessionRunValues(self._list.session.run(request.fetches))

@@ -27,10 +27,13 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
             f"{function!r} of type {type(function).__name__}"
         )
     parameters = inspect.signature(function).parameters.values()
+    # A partial's signature still has what is bound by name.
+    bound = getattr(function, "keywords", {})
     return tuple(
         p.name
         for p in parameters
         if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and p.name not in bound
     )
 
 
@@ -126,7 +129,7 @@ class ModelFn:
             kwargs["mode"] = mode
         if "config" in names:
             kwargs["config"] = copy.deepcopy(self.config)
-        spec = self.function(features, **kwargs)
+        spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
     def _checked(self, spec: Any, mode: str, use_tpu: bool) -> Spec:

@@ -1,0 +1,216 @@
+"""Imports point downward only, and heavy or private modules stay in place.
+
+Whoever adds a module gives it a floor here and a line in the table of
+`docs/contributing.md`.
+"""
+
+import ast
+import dataclasses
+import functools
+import graphlib
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "keras_tpu_estimator"
+CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
+
+# From the ground up. A sub-package's name stands for its modules, except for
+# those that have a place of their own.
+FLOORS = (
+    (
+        "_backend",
+        "checkpoints",
+        "event_file",
+        "field_checks",
+        "jaxprs",
+        "keras_internals",
+        "metrics",
+        "modes",
+        "topology",
+        "without_effect",
+    ),
+    (
+        "cluster",
+        "distribution",
+        "iterations",
+        "run_config_checks",
+        "summary",
+        "variables",
+    ),
+    ("capture", "config", "gradient_requests", "hooks"),
+    ("inputs", "optimizers", "run_config"),
+    ("spec", "validation"),
+    ("program",),
+    ("model", "placement"),
+    ("loops.device",),
+    ("runtime",),
+    ("loops",),
+    ("estimator",),
+    ("__init__",),
+)
+FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One imported module, and whether importing its importer imports it."""
+
+    module: str
+    line: int
+    at_module_level: bool
+
+
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """The parsed modules of the package by name, such as `loops.device`."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(
+            path.read_text()
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def imports(tree: ast.AST, at_module_level: bool = True) -> Iterator[Import]:
+    """All imports below a node of the syntax tree."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, at_module_level)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield Import(name, node.lineno, at_module_level)
+        else:
+            is_lazy = isinstance(
+                node, ast.FunctionDef | ast.AsyncFunctionDef
+            ) or _is_for_types_only(node)
+            yield from imports(node, at_module_level and not is_lazy)
+
+
+def _is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def imported_here(name: str) -> set[str]:
+    """The modules of this package that one of its modules imports."""
+    found = (_own_module(each.module) for each in imports(sources()[name]))
+    return {module for module in found if module is not None}
+
+
+def _own_module(imported: str) -> str | None:
+    """The module of an imported name, if it is one of this package."""
+    top, *parts = imported.split(".")
+    if top != PACKAGE.name:
+        return None
+    # The name of a module, of a sub-package, or of something in either.
+    for candidate in (parts, [*parts, "__init__"], parts[:-1]):
+        if ".".join(candidate) in sources():
+            return ".".join(candidate)
+    return ".".join([*parts[:-1], "__init__"])
+
+
+def floor(module: str) -> int:
+    """The floor of a module, or else that of its sub-package."""
+    return FLOOR_OF[module if module in FLOOR_OF else room(module)]
+
+
+def room(module: str) -> str:
+    """The sub-package of a module, or the module itself."""
+    return module.split(".")[0]
+
+
+def test_the_table_has_every_module_once() -> None:
+    names = [name for names in FLOORS for name in names]
+    assert len(names) == len(FLOOR_OF)
+    assert {room(name) for name in names} == {room(m) for m in sources()}
+    own = {name for name in names if "." in name}
+    assert own <= set(sources())
+
+
+@pytest.mark.parametrize("module", sorted(sources()))
+def test_imports_point_downward(module: str) -> None:
+    wrong = {
+        other: floor(other)
+        for other in imported_here(module)
+        if floor(other) > floor(module)
+        or (floor(other) == floor(module) and room(other) != room(module))
+    }
+    assert not wrong, (
+        f"{module} on floor {floor(module)} imports {wrong}. Move what it "
+        "needs down, or pass it in from above."
+    )
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {module: imported_here(module) for module in sources()}
+    order = tuple(graphlib.TopologicalSorter(graph).static_order())
+    assert order[-1] == "__init__"
+
+
+def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
+    heavy = [
+        f"{module}:{each.line}"
+        for module, tree in sources().items()
+        for each in imports(tree)
+        if each.at_module_level
+        and each.module.split(".")[0] in ("tensorflow", "tensorboard")
+    ]
+    assert not heavy
+
+
+def test_private_modules_are_imported_in_one_file() -> None:
+    private = {
+        module
+        for module, tree in sources().items()
+        for each in imports(tree)
+        if each.module.startswith(("keras.src", "jax._src"))
+    }
+    assert private == {"keras_internals"}
+
+
+def test_the_contributing_page_lists_every_room() -> None:
+    rows = [
+        line.split("`")[1].removesuffix(".py").removesuffix("/")
+        for line in CONTRIBUTING.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert sorted(rows) == sorted({room(module) for module in sources()})
+
+
+# What the checks above rest on.
+
+
+def test_a_lazy_import_is_not_at_module_level() -> None:
+    tree = ast.parse(
+        "import a\n"
+        "if TYPE_CHECKING:\n"
+        "    import b\n"
+        "def function():\n"
+        "    from c import d\n"
+        "class Class:\n"
+        "    import e\n"
+    )
+    found = {each.module: each.at_module_level for each in imports(tree)}
+    assert found == {"a": True, "b": False, "c.d": False, "e": True}
+
+
+@pytest.mark.parametrize(
+    ("imported", "module"),
+    [
+        ("numpy.float32", None),
+        ("keras_tpu_estimator.modes", "modes"),
+        ("keras_tpu_estimator.modes.ModeKeys", "modes"),
+        ("keras_tpu_estimator.hooks", "hooks.__init__"),
+        ("keras_tpu_estimator.hooks.SessionRunHook", "hooks.__init__"),
+        ("keras_tpu_estimator.hooks.timer", "hooks.timer"),
+        ("keras_tpu_estimator.hooks.timer.SecondOrStepTimer", "hooks.timer"),
+        ("keras_tpu_estimator.TPUEstimator", "__init__"),
+    ],
+)
+def test_imported_names_are_traced_to_modules(
+    imported: str, module: str | None
+) -> None:
+    assert _own_module(imported) == module

@@ -1,0 +1,359 @@
+"""What `TPUEstimator(...)` refuses, in which order, and what it leaves."""
+
+import functools
+import itertools
+import json
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+import pytest
+from helpers import linear
+from helpers import model_fn_of
+
+import keras_tpu_estimator as kte
+
+PER_CORE_INPUT_OF_SPLIT_MODEL = kte.TPUConfig(
+    per_host_input_for_training=False, num_cores_per_replica=2
+)
+
+
+def model_fn(features, labels, mode, params):
+    return model_fn_of(linear)(features, labels, mode, params)
+
+
+def without_features(labels, mode, params):
+    del labels, mode, params
+
+
+def without_params(features, labels, mode):
+    del features, labels, mode
+
+
+def with_more(features, labels, mode, params, depth, width=3):
+    del features, labels, mode, params, depth, width
+
+
+class Overriding(kte.TPUEstimator):
+    def train(self, *args, **kwargs):
+        return self
+
+
+def construct(estimator_class=kte.TPUEstimator, tpu_config=None, **changes):
+    """An estimator that is right but for the changes."""
+    config = kte.RunConfig(
+        tpu_config=tpu_config, model_dir=changes.pop("config_dir", None)
+    )
+    arguments = {
+        "model_fn": model_fn,
+        "config": config,
+        "train_batch_size": 16,
+        "eval_batch_size": 16,
+        "predict_batch_size": 16,
+    }
+    return estimator_class(**arguments | changes)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Has temporary directories made where the test can see them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+# Name: what is wrong, the exception, and what its message says. In the order
+# of the checks; those of one number look at the same thing.
+REFUSED = {
+    "1 no config": (
+        {"config": None},
+        ValueError,
+        r"must be a keras_tpu_estimator\.RunConfig\. Received: None.*"
+        r"config=RunConfig\(model_dir=",
+    ),
+    "1 config of another type": (
+        {"config": {"model_dir": "x"}},
+        ValueError,
+        r"must be a keras_tpu_estimator\.RunConfig\. Received: .* of type dict",
+    ),
+    "2 batch_size in params": (
+        {"params": {"rate": 0.1, "batch_size": 8}},
+        ValueError,
+        r"may not have the key 'batch_size'.*\['batch_size', 'context'\]\. "
+        "Rename yours",
+    ),
+    "2 context in params": (
+        {"params": {"context": None}},
+        ValueError,
+        "may not have the key 'context'.*Rename yours",
+    ),
+    "3 no train_batch_size": (
+        {"train_batch_size": None},
+        ValueError,
+        "`train_batch_size` cannot be None with use_tpu=True. Received: None. "
+        "Pass the number of examples in a step over all cores",
+    ),
+    "5 train_batch_size of zero": (
+        {"train_batch_size": 0},
+        ValueError,
+        "`train_batch_size` must be positive. Received: 0. Pass the number",
+    ),
+    "6 input per core of a split model": (
+        {"tpu_config": PER_CORE_INPUT_OF_SPLIT_MODEL},
+        ValueError,
+        "Model parallelism needs input per host. Received: .*PER_SHARD_V1 "
+        "with num_cores_per_replica=2. Use PER_HOST_V1 or PER_HOST_V2",
+    ),
+    "7 negative eval_batch_size": (
+        {"eval_batch_size": -8},
+        ValueError,
+        "`eval_batch_size` must be positive. Received: -8. Pass the number",
+    ),
+    "8 negative predict_batch_size": (
+        {"predict_batch_size": -1},
+        ValueError,
+        "`predict_batch_size` must be positive. Received: -1. Pass the number",
+    ),
+    "11 no model_fn": (
+        {"model_fn": None},
+        TypeError,
+        "Expected a callable as `model_fn`. Received: None of type NoneType",
+    ),
+    "11 model_fn without features": (
+        {"model_fn": without_features},
+        ValueError,
+        "should take an argument `features`. Received a function of "
+        r"\['labels', 'mode', 'params'\]",
+    ),
+    "12 model_fn without params": (
+        {"model_fn": without_params, "params": {}},
+        ValueError,
+        r"`params` were given, but .* a function of \['features', 'labels', "
+        r"'mode'\]. Add an argument `params`",
+    ),
+    "14 model_fn with more arguments": (
+        {"model_fn": with_more},
+        ValueError,
+        r"nothing gives it: \['depth', 'width'\]. Expected some of features, "
+        "labels, mode, params and config. Pass other values in `params`",
+    ),
+    "15 a method is overridden": (
+        {"estimator_class": Overriding},
+        ValueError,
+        "cannot override 'train'. Received: Overriding. Give the method "
+        "another name",
+    ),
+}
+# These come last, in no order that matters.
+ALSO_REFUSED = {
+    "two directories": (
+        {"model_dir": "here", "config_dir": "there"},
+        ValueError,
+        "in the constructor and in RunConfig, differently. Received: 'here' "
+        "and 'there'. Set one of them",
+    ),
+    "warm start": (
+        {"warm_start_from": "/some/checkpoint"},
+        ValueError,
+        "`warm_start_from` must be None in this version .* Received: "
+        "'/some/checkpoint'. Leave it out",
+    ),
+    "embeddings": (
+        {"embedding_config_spec": object()},
+        ValueError,
+        "`embedding_config_spec` must be None in this version .* Received: "
+        "<object.*Leave it out",
+    ),
+    "version 3 of exports": (
+        {"export_saved_model_api_version": 3},
+        ValueError,
+        "`export_saved_model_api_version` should be 1 or 2. Received: 3",
+    ),
+    "no version of exports": (
+        {"export_saved_model_api_version": None},
+        ValueError,
+        "should be 1 or 2. Received: None",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *ALSO_REFUSED])
+def test_refused(name, temporary):
+    changes, exception, message = (REFUSED | ALSO_REFUSED)[name]
+    with pytest.raises(exception, match=message):
+        construct(**changes)
+    assert not os.listdir(temporary)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_first_mistake_is_reported(name):
+    changes, exception, message = REFUSED[name]
+    later = itertools.dropwhile(
+        lambda other: other != name, [*REFUSED, *ALSO_REFUSED]
+    )
+    for other in later:
+        more_changes = (REFUSED | ALSO_REFUSED)[other][0]
+        if not changes.keys() & more_changes.keys():
+            with pytest.raises(exception, match=message):
+                construct(**changes, **more_changes)
+
+
+@pytest.mark.parametrize(
+    "argument", ["train_batch_size", "eval_batch_size", "predict_batch_size"]
+)
+@pytest.mark.parametrize(
+    "size", [16.0, "16", True, np.float32(16), [16]], ids=repr
+)
+def test_batch_size_of_wrong_type(argument, size, temporary):
+    message = (
+        f"`{argument}` must be an int. Received: .* of type "
+        f"{type(size).__name__}. Pass the number of examples over all cores"
+    )
+    with pytest.raises(TypeError, match=message):
+        construct(**{argument: size})
+    assert not os.listdir(temporary)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "train",
+        "evaluate",
+        "predict",
+        "eval_dir",
+        "get_variable_names",
+        "get_variable_value",
+        "model_dir",
+        "config",
+        "params",
+    ],
+)
+def test_no_member_may_be_overridden(member):
+    class_of_user = type("Mine", (kte.TPUEstimator,), {member: lambda s: None})
+    with pytest.raises(ValueError, match=f"cannot override '{member}'.*Mine"):
+        construct(class_of_user)
+
+
+def test_members_may_be_added():
+    class Mine(kte.TPUEstimator):
+        def latest_checkpoint(self):
+            return "mine"
+
+        def train_twice(self):
+            return 2
+
+        @property
+        def model_fn(self):
+            return "mine too"
+
+    estimator = construct(Mine, model_dir="anywhere")
+    assert estimator.latest_checkpoint() == "mine"
+    assert (estimator.train_twice(), estimator.model_fn) == (2, "mine too")
+
+
+class Callable:
+    def __call__(self, features, labels, mode, params, config):
+        del features, labels, mode, params, config
+
+    def model_fn(self, features, labels, mode, params):
+        del self, features, labels, mode, params
+
+
+def of_depth(depth, features, labels, mode, params):
+    del depth, features, labels, mode, params
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train_batch_size": np.int64(16), "eval_batch_size": np.int32(8)},
+        {"eval_batch_size": None, "predict_batch_size": None},
+        {"train_batch_size": 3},
+        {"use_tpu": False, "train_batch_size": None, "eval_batch_size": 1.5},
+        {"tpu_config": PER_CORE_INPUT_OF_SPLIT_MODEL, "use_tpu": False},
+        {"model_fn": lambda features: features},
+        {"model_fn": lambda features, **others: features},
+        {"model_fn": Callable()},
+        {"model_fn": Callable().model_fn},
+        {"model_fn": functools.partial(of_depth, 3)},
+        {"params": {"use_tpu": "not reserved"}},
+        {"export_saved_model_api_version": 2},
+    ],
+)
+def test_accepted(changes):
+    construct(model_dir="never made", **changes)
+    assert not os.path.exists("never made")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model_dir": "here"}, "here"),
+        ({"model_dir": pathlib.Path("here")}, "here"),
+        ({"config_dir": "there"}, "there"),
+        ({"config_dir": "there", "model_dir": "there"}, "there"),
+        ({"config_dir": "there", "model_dir": pathlib.Path("there")}, "there"),
+        ({"config_dir": "there", "model_dir": ""}, "there"),
+    ],
+)
+def test_model_dir(changes, expected, temporary):
+    estimator = construct(**changes)
+    assert estimator.model_dir == estimator.config.model_dir == expected
+    assert not os.listdir(temporary)
+
+
+@pytest.mark.parametrize("changes", [{}, {"model_dir": ""}])
+def test_temporary_model_dir(changes, temporary, caplog):
+    estimator = construct(**changes)
+    assert os.listdir(temporary) == [os.path.basename(estimator.model_dir)]
+    assert f"as model_dir: {estimator.model_dir}" in caplog.text
+
+
+def test_directory_of_tf_config_counts_as_that_of_the_config(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"model_dir": "there"}))
+    with pytest.raises(ValueError, match="'here' and 'there'. Set one"):
+        construct(model_dir="here")
+
+
+def test_properties_are_copies():
+    given = {"rates": [0.1, 0.2]}
+    estimator = construct(model_dir="here", params=given)
+    given["rates"].append(0.3)
+    estimator.params["rates"].append(0.4)
+    assert estimator.params == {"rates": [0.1, 0.2]}
+    assert estimator.config is not estimator.config
+    assert estimator.config == estimator.config
+    assert isinstance(estimator.config, kte.RunConfig)
+    assert estimator.config.log_step_count_steps is None
+
+
+def test_params_are_empty_by_default():
+    assert construct(model_dir="here").params == {}
+
+
+def test_model_fn_property_has_params_bound():
+    def model_fn(features, labels, mode, params, config):
+        seen.append((labels, mode, params, config))
+        params["rate"] = 0.0
+        return kte.EstimatorSpec(mode, predictions={"y": features})
+
+    seen = []
+    estimator = construct(
+        model_dir="here", model_fn=model_fn, params={"rate": 0.1}
+    )
+    features = np.ones(3)
+    spec = estimator.model_fn(features, None, "infer", estimator.config)
+    assert spec.predictions["y"] is features
+    labels, mode, params, config = seen[0]
+    assert (labels, mode, config) == (None, "infer", estimator.config)
+    assert params.keys() == {"rate", "use_tpu"} and not params["use_tpu"]
+    assert estimator.params == {"rate": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(None, "eval"), ("", "eval"), ("dev", "eval_dev")],
+)
+def test_eval_dir(name, expected):
+    estimator = construct(model_dir="here")
+    assert estimator.eval_dir(name) == os.path.join("here", expected)

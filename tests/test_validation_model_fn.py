@@ -1,0 +1,328 @@
+"""What is refused in a `model_fn` when it is called, and what comes through."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=16)
+TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+
+
+def run(estimator, mode, labels=Y):
+    """Makes one step in a mode."""
+    input_fn = batches_of(X, labels)
+    if mode == TRAIN:
+        return estimator.train(input_fn, steps=1)
+    if mode == EVAL:
+        return estimator.evaluate(input_fn)
+    return list(estimator.predict(input_fn))
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    """A directory that nothing may have been written to in the end."""
+    path = tmp_path / "model"
+    yield path
+    assert not path.exists()
+
+
+def make(model_fn, model_dir, use_tpu=False, **settings):
+    return kte.TPUEstimator(
+        model_fn,
+        config=kte.RunConfig(model_dir=str(model_dir)),
+        use_tpu=use_tpu,
+        train_batch_size=16,
+        eval_batch_size=16,
+        predict_batch_size=16,
+        **settings,
+    )
+
+
+def mean_square(features):
+    """A loss without variables."""
+    return ops.mean(features**2)
+
+
+class Hook(kte.hooks.SessionRunHook):
+    pass
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("mode", [TRAIN, EVAL])
+def test_labels_not_taken(mode, use_tpu, model_dir):
+    def model_fn(features, mode):
+        raise AssertionError("it should not be called")
+
+    # Nor does it take `params`: labels are looked at first.
+    with pytest.raises(
+        ValueError,
+        match="does not take labels, but the input has labels. Add an "
+        "argument `labels`, or return features alone from `input_fn`",
+    ):
+        run(make(model_fn, model_dir, use_tpu), mode)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+def test_params_not_taken(mode, use_tpu, model_dir):
+    def model_fn(features, labels, mode):
+        raise AssertionError("it should not be called")
+
+    with pytest.raises(
+        ValueError,
+        match="should take an argument `params`: .*the batch size of one core "
+        r"in params\['batch_size'\]. Received a function of \['features', "
+        r"'labels', 'mode'\]",
+    ):
+        run(make(model_fn, model_dir, use_tpu), mode)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_labels_are_not_needed_in_predict(use_tpu, model_dir):
+    def model_fn(features, mode, params):
+        return kte.TPUEstimatorSpec(mode, predictions={"y": features})
+
+    assert len(run(make(model_fn, model_dir, use_tpu), PREDICT)) == 16
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+@pytest.mark.parametrize(
+    ("returned", "type_name"),
+    [(None, "NoneType"), ({"loss": 1}, "dict"), ((1, 2), "tuple")],
+)
+def test_returns_no_spec(returned, type_name, mode, use_tpu, model_dir):
+    with pytest.raises(
+        ValueError,
+        match="should return a TPUEstimatorSpec or an EstimatorSpec. Received: "
+        f".* of type {type_name}",
+    ):
+        run(
+            make(lambda features, labels, params: returned, model_dir, use_tpu),
+            mode,
+        )
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_spec_of_one_core_on_several(mode, model_dir):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(
+            mode, predictions={"y": features}, loss=mean_square(features)
+        )
+
+    with pytest.raises(
+        RuntimeError,
+        match=f"In mode '{mode}' with use_tpu=True .* a TPUEstimatorSpec. "
+        r"Received an EstimatorSpec: return TPUEstimatorSpec\(",
+    ):
+        run(make(model_fn, model_dir, use_tpu=True), mode)
+
+
+def test_chief_hooks_on_several_cores(model_dir):
+    def model_fn(features, labels, mode, params):
+        loss = mean_square(features)
+        return kte.EstimatorSpec(
+            mode, loss=loss, train_op=loss, training_chief_hooks=[Hook()]
+        )
+
+    with pytest.raises(
+        ValueError,
+        match="`training_chief_hooks` are not supported with use_tpu=True. "
+        r"Received: \(.*Hook.* Use `training_hooks`",
+    ):
+        run(make(model_fn, model_dir, use_tpu=True), TRAIN)
+
+
+def test_predictions_without_names_on_several_cores(model_dir):
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(mode, predictions=features)
+
+    with pytest.raises(
+        TypeError,
+        match="predictions should be a dict of tensors. Received: .* Give the "
+        r"tensor a name: predictions=\{'output': tensor\}",
+    ):
+        run(make(model_fn, model_dir, use_tpu=True), PREDICT)
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_specs_of_one_core_are_enough_on_one(mode, tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(
+            mode, predictions=features, loss=mean_square(features)
+        )
+
+    result = run(make(model_fn, tmp_path), mode)
+    expected = np.mean(X**2) if mode == EVAL else X
+    actual = result["loss"] if mode == EVAL else result
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("field", "mode"),
+    [
+        ("predictions", PREDICT),
+        ("eval_metrics", EVAL),
+        ("host_call", EVAL),
+        ("host_call", TRAIN),
+    ],
+)
+def test_scalars_cannot_be_concatenated_over_cores(field, mode, model_dir):
+    def model_fn(features, labels, mode, params):
+        scalar = mean_square(linear(features, False))
+        tensors = {"row": features, "scalar": scalar}
+        fields = {"loss": scalar, "predictions": {"y": features}}
+        if field == "predictions":
+            fields[field] = tensors
+        else:
+            fields[field] = (lambda row, scalar: {}, tensors)
+        if mode == TRAIN:
+            optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD())
+            fields["train_op"] = optimizer.minimize(scalar)
+        return kte.TPUEstimatorSpec(mode, **fields)
+
+    with pytest.raises(
+        RuntimeError,
+        match=f"The tensors of `{field}` are concatenated over cores .* "
+        r"Received a scalar at \['scalar'\]: reshape it to \[1\]",
+    ):
+        run(make(model_fn, model_dir, use_tpu=True), mode)
+
+
+def train_op_of_tensor(loss):
+    return loss
+
+
+def train_op_of_own_gradients(loss):
+    variables = kte.trainable_variables()
+    optimizer = keras.optimizers.SGD()
+    optimizer.apply(kte.gradients(loss, variables), variables)
+    return optimizer.iterations
+
+
+@pytest.mark.parametrize(
+    "train_op", [train_op_of_tensor, train_op_of_own_gradients]
+)
+def test_missing_cross_shard_optimizer(train_op, model_dir):
+    def model_fn(features, labels, mode, params):
+        loss = mean_square(linear(features, True) - labels)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op(loss))
+
+    with pytest.raises(
+        ValueError,
+        match="On several cores gradients should be combined over them. "
+        "Received a train op without CrossShardOptimizer: wrap the optimizer, "
+        r"CrossShardOptimizer\(optimizer\)\.minimize\(loss\), or set "
+        "use_tpu=False",
+    ):
+        run(make(model_fn, model_dir, use_tpu=True), TRAIN)
+
+
+def test_own_gradients_on_one_core(tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = mean_square(linear(features, True) - labels)
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=train_op_of_own_gradients(loss)
+        )
+
+    estimator = run(make(model_fn, tmp_path), TRAIN)
+    assert np.all(estimator.get_variable_value("dense/kernel"))
+
+
+def test_specs_are_checked_in_model_fn(model_dir):
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(mode, loss=0.5)
+
+    with pytest.raises(ValueError, match="Missing train_op: in mode 'train'"):
+        run(make(model_fn, model_dir), TRAIN)
+
+
+class UserError(Exception):
+    """An exception that no library knows."""
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("value"),
+        RuntimeError("runtime"),
+        TypeError("type"),
+        KeyError("key"),
+        UserError("mine"),
+    ],
+    ids=repr,
+)
+def test_errors_come_through(error, mode, use_tpu, model_dir):
+    def model_fn(features, labels, mode, params):
+        linear(features, False)
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run(make(model_fn, model_dir, use_tpu), mode)
+    assert raised.value is error
+
+
+def test_error_at_a_second_shape_comes_through(tmp_path):
+    def model_fn(features, labels, mode, params):
+        if len(features) != 16:
+            raise UserError(f"{len(features)} examples")
+        return model_fn_of(linear)(features, labels, mode, params)
+
+    estimator = make(model_fn, tmp_path)
+    with pytest.raises(UserError, match="4 examples"):
+        estimator.train(batches_of(np.tile(X, (2, 1))[:20], Y[:1].repeat(20)))
+    assert estimator.get_variable_value("global_step") == 0
+    assert_whole(tmp_path)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_estimator_survives_an_error(use_tpu, tmp_path):
+    fails = [True]
+
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        if fails.pop():
+            raise UserError
+        return spec
+
+    estimator = make(model_fn, tmp_path / "model", use_tpu)
+    with pytest.raises(UserError):
+        run(estimator, TRAIN)
+    fails.append(False)
+    run(estimator, TRAIN)
+    assert estimator.get_variable_value("global_step") == 1
+
+
+def assert_whole(model_dir):
+    """Checks that a directory holds finished files only."""
+    names = {path.name for path in model_dir.iterdir()}
+    expected = {"checkpoint", "model.ckpt-0.h5"}
+    rest = {n for n in names if not n.startswith("events.out.tfevents")}
+    assert rest == expected
+    assert kte.checkpoints.names(model_dir)
+
+
+def test_arguments_bound_by_a_partial(tmp_path):
+    def with_depth(features, labels, mode, params, depth):
+        return kte.TPUEstimatorSpec(mode, predictions={"y": depth * features})
+
+    model_fn = functools.partial(with_depth, depth=2)
+    assert len(run(make(model_fn, tmp_path, True), PREDICT)) == 16
+
+
+def test_arguments_in_any_order(tmp_path):
+    def model_fn(mode, params, labels, features):
+        return kte.TPUEstimatorSpec(mode, predictions={"y": features})
+
+    assert len(run(make(model_fn, tmp_path), PREDICT)) == 16

@@ -1,0 +1,437 @@
+"""What the two specs refuse, in which order, and what they normalise."""
+
+import dataclasses
+import functools
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+LOSS = np.float32(0.5)
+TRAIN_OP = kte.TrainOp(keras.optimizers.SGD(), variables=(), loss=LOSS)
+TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
+# What is enough in each mode.
+ENOUGH = {
+    TRAIN: {"loss": LOSS, "train_op": TRAIN_OP},
+    EVAL: {"loss": LOSS},
+    PREDICT: {"predictions": {"y": np.ones(2)}},
+}
+
+
+def of_two(labels, outputs):
+    del labels, outputs
+    return {}
+
+
+def of_two_or_three(labels, outputs, weights=None):
+    del labels, outputs, weights
+    return {}
+
+
+def of_any(*tensors):
+    del tensors
+    return {}
+
+
+class Hook(kte.hooks.SessionRunHook):
+    pass
+
+
+# Name: what is wrong, the exception, and what its message says about the field
+# NAME. In the order of the checks, as they are in TRAIN.
+HOST_FUNCTIONS = {
+    "neither tuple nor list": (
+        of_two,
+        ValueError,
+        "`NAME` should be a tuple or list of a function and its tensors. "
+        "Received: <function of_two.* of type function",
+    ),
+    "a dict": (
+        {"function": of_two},
+        ValueError,
+        "`NAME` should be a tuple or list .* of type dict",
+    ),
+    "one element": (
+        (of_two,),
+        ValueError,
+        "`NAME` should have two elements, a function and its tensors. "
+        "Received 1:",
+    ),
+    "three elements": (
+        [of_two, [], []],
+        ValueError,
+        "`NAME` should have two elements, .* Received 3: .* Put all tensors "
+        "into one list",
+    ),
+    "not callable": (
+        ([LOSS], of_two),
+        TypeError,
+        "The first element of `NAME` should be callable. Received: .* of type "
+        "list",
+    ),
+    "a bare tensor": (
+        (of_two, np.ones(2)),
+        ValueError,
+        "The tensors of `NAME` should be a tuple, list or dict. Received: "
+        "ndarray. Put a single tensor into a list",
+    ),
+    "a tensor too few": (
+        (of_two, [LOSS]),
+        RuntimeError,
+        r"`NAME` takes 2 arguments \['labels', 'outputs'\], but there are 1 "
+        "tensors. Give it one tensor for each argument",
+    ),
+    "a tensor too many": (
+        (of_two, (LOSS, LOSS, LOSS)),
+        RuntimeError,
+        "`NAME` takes 2 arguments .*, but there are 3 tensors",
+    ),
+    "none for an argument with a default": (
+        (of_two_or_three, [LOSS, LOSS]),
+        RuntimeError,
+        "`NAME` takes 3 arguments .* arguments with defaults included",
+    ),
+}
+COMMON = {
+    **{
+        f"{name} of wrong type": (
+            {name: [Hook(), "hook"]},
+            TypeError,
+            "must be SessionRunHook instances. Received: 'hook' of type str. "
+            r"Derive it from keras_tpu_estimator\.hooks\.SessionRunHook",
+        )
+        for name in HOOKS
+    },
+    "no train_op": (
+        {"train_op": None},
+        ValueError,
+        r"Missing train_op: in mode 'train' .* what CrossShardOptimizer\("
+        r"\.\.\.\)\.minimize\(loss\) returns. Received: train_op=None",
+    ),
+    "train_op is a function": (
+        {"train_op": of_two},
+        TypeError,
+        r"`train_op` should be what CrossShardOptimizer\(\.\.\.\)\.minimize.* "
+        "Received: <function of_two.* of type function",
+    ),
+    "train_op holds a string": (
+        {"train_op": [TRAIN_OP, "minimize"]},
+        TypeError,
+        "or a sequence of these. Received: 'minimize' of type str",
+    ),
+    "no loss": (
+        {"loss": None},
+        ValueError,
+        "Missing loss: in mode 'train' .* a scalar tensor as its loss. "
+        "Received: loss=None",
+    ),
+    "loss is a number": (
+        {"loss": 0.5},
+        TypeError,
+        "`loss` should be a tensor. Received: 0.5 of type float. Compute it "
+        "with keras.ops",
+    ),
+    "loss is not a scalar": (
+        {"loss": np.ones((4, 1))},
+        ValueError,
+        r"`loss` should be a scalar. Received a tensor of shape \(4, 1\). "
+        "Take its mean or its sum",
+    ),
+    "predictions are a list": (
+        {"predictions": [np.ones(2)]},
+        TypeError,
+        "`predictions` should be a tensor or a dict of tensors. Received for "
+        r"'predictions': \[.* of type list",
+    ),
+    "a prediction is a number": (
+        {"predictions": {"y": np.ones(2), "z": 3}},
+        TypeError,
+        "a tensor or a dict of tensors. Received for 'z': 3 of type int. "
+        "Convert it with keras.ops.convert_to_tensor",
+    ),
+    "export_outputs are a list": (
+        {"export_outputs": []},
+        TypeError,
+        r"should be a dict from signature names to export outputs. Received: "
+        r"\[\] of type list",
+    ),
+}
+OF_TPU = {
+    f"{field} {name}": (
+        {field: pair},
+        exception,
+        message.replace("NAME", field),
+    )
+    for field in ("eval_metrics", "host_call")
+    for name, (pair, exception, message) in HOST_FUNCTIONS.items()
+}
+OF_ONE_CORE = {
+    "training_chief_hooks of wrong type": (
+        {"training_chief_hooks": [print]},
+        TypeError,
+        "must be SessionRunHook instances. Received: .*print",
+    ),
+    **COMMON,
+    "eval_metric_ops are a list": (
+        {"eval_metric_ops": [keras.metrics.Mean()]},
+        TypeError,
+        "should be a dict from names to Keras metrics or .* Received: .* of "
+        "type list",
+    ),
+    "a metric is a list": (
+        {"eval_metric_ops": {"m": [LOSS, LOSS]}},
+        TypeError,
+        r"'m' should be a keras.metrics.Metric or a \(value, update\) tuple. "
+        "Received: .* of type list",
+    ),
+    "a metric is a tuple of three": (
+        {"eval_metric_ops": {"m": (LOSS, LOSS, LOSS)}},
+        TypeError,
+        "'m' should be .* of type tuple",
+    ),
+    "a metric is a number": (
+        {"eval_metric_ops": {"m": 0.5}},
+        TypeError,
+        "'m' should be .* Received: 0.5 of type float",
+    ),
+    "a metric is called loss": (
+        {"eval_metric_ops": {"loss": (LOSS, LOSS)}},
+        ValueError,
+        "may not be called 'loss': .* Give the metric another name",
+    ),
+    "a metric is called global_step": (
+        {"eval_metric_ops": {"global_step": (LOSS, LOSS)}},
+        ValueError,
+        "may not be called 'global_step': .* Give the metric another name",
+    ),
+}
+SPECS = {
+    kte.TPUEstimatorSpec: {**OF_TPU, **COMMON},
+    kte.EstimatorSpec: OF_ONE_CORE,
+}
+
+
+def refused(spec_class, name, mode=TRAIN, **more):
+    changes, exception, message = SPECS[spec_class][name]
+    with pytest.raises(exception, match=message):
+        spec_class(mode, **ENOUGH[mode] | more | changes)
+
+
+@pytest.mark.parametrize(
+    ("spec_class", "name"),
+    [(each, name) for each, cases in SPECS.items() for name in cases],
+)
+def test_refused(spec_class, name):
+    refused(spec_class, name)
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+def test_first_mistake_is_reported(spec_class):
+    cases = SPECS[spec_class]
+    names = list(cases)
+    for index, name in enumerate(names):
+        for other in names[index + 1 :]:
+            refused(spec_class, name, **cases[other][0])
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+@pytest.mark.parametrize(
+    ("mode", "missing", "message"),
+    [
+        (EVAL, "loss", "Missing loss: in mode 'eval'"),
+        (
+            PREDICT,
+            "predictions",
+            "Missing predictions: in mode 'infer' a spec should have a dict of "
+            "tensors. Received: predictions=None",
+        ),
+    ],
+)
+def test_missing_in_other_modes(mode, missing, message, spec_class):
+    with pytest.raises(ValueError, match=message):
+        spec_class(mode, **ENOUGH[mode] | {missing: None})
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        (EVAL, "train_op is a function"),
+        (PREDICT, "loss is a number"),
+        (EVAL, "a prediction is a number"),
+        (PREDICT, "evaluation_hooks of wrong type"),
+    ],
+)
+def test_what_a_mode_does_not_need_is_checked_too(mode, name, spec_class):
+    refused(spec_class, name, mode)
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+@pytest.mark.parametrize("mode", ENOUGH)
+def test_enough(mode, spec_class):
+    spec = spec_class(mode, **ENOUGH[mode])
+    assert spec.mode == mode
+    assert (spec.predictions == {}) == (mode != PREDICT)
+    assert spec.hooks == spec.training_hooks == ()
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+@pytest.mark.parametrize("mode", [None, "whatever"])
+def test_mode_is_not_checked(mode, spec_class):
+    assert spec_class(mode).mode == mode
+    assert spec_class(mode, **ENOUGH[TRAIN]).train_op == (TRAIN_OP,)
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+@pytest.mark.parametrize(
+    "loss", [np.full((1,), 0.5), jnp.full((1, 1), 0.5), jnp.float32(0.5), LOSS]
+)
+def test_loss_becomes_a_scalar(loss, spec_class):
+    spec = spec_class(EVAL, loss=loss)
+    assert (spec.loss.shape, float(spec.loss)) == ((), 0.5)
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+def test_variables_are_tensors(spec_class):
+    variable = keras.Variable(0.5)
+    spec = spec_class(TRAIN, {"y": variable}, variable, variable)
+    assert float(spec.loss) == 0.5 and spec.train_op == (variable,)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        (TRAIN, "training_hooks"),
+        (EVAL, "evaluation_hooks"),
+        (PREDICT, "prediction_hooks"),
+    ],
+)
+@pytest.mark.parametrize("spec_class", SPECS)
+def test_hooks_of_the_mode(mode, name, spec_class):
+    hooks = {each: [Hook()] for each in HOOKS}
+    spec = spec_class(mode, **ENOUGH[mode], **hooks)
+    assert spec.hooks == getattr(spec, name) == tuple(hooks[name])
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (of_two, [LOSS, LOSS]),
+        [of_two, (LOSS, LOSS)],
+        (of_two, {"labels": LOSS, "outputs": LOSS}),
+        (of_two, {"wrong": LOSS}),
+        (of_two_or_three, [LOSS, LOSS, LOSS]),
+        (of_any, [LOSS] * 5),
+        (lambda: {}, []),
+    ],
+)
+def test_host_functions(pair):
+    spec = kte.TPUEstimatorSpec(
+        EVAL, loss=LOSS, eval_metrics=pair, host_call=pair
+    )
+    assert spec.eval_metrics == spec.host_call == tuple(pair)
+
+
+def test_dict_with_wrong_keys_is_refused_when_called():
+    spec = kte.TPUEstimatorSpec(
+        EVAL, loss=LOSS, eval_metrics=(of_two, {"wrong": LOSS})
+    )
+    with pytest.raises(TypeError, match="unexpected keyword argument 'wrong'"):
+        spec.as_estimator_spec()
+
+
+@pytest.mark.parametrize("spec_class", SPECS)
+def test_specs_are_frozen(spec_class):
+    spec = spec_class(EVAL, loss=LOSS)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.loss = None
+
+
+@pytest.mark.parametrize("mode", ENOUGH)
+def test_as_estimator_spec(mode):
+    def metric_fn(labels, outputs):
+        return {"sum": (labels + outputs, None)}
+
+    hook = Hook()
+    spec = kte.TPUEstimatorSpec(
+        mode,
+        **ENOUGH[mode],
+        eval_metrics=(metric_fn, [1, 2]),
+        evaluation_hooks=[hook],
+    ).as_estimator_spec()
+    assert isinstance(spec, kte.EstimatorSpec)
+    assert spec.mode == mode and spec.evaluation_hooks == (hook,)
+    for name, value in ENOUGH[mode].items():
+        expected = (value,) if name == "train_op" else value
+        assert getattr(spec, name) == expected
+    metrics = {"sum": (3, None)} if mode == EVAL else {}
+    assert spec.eval_metric_ops == metrics
+
+
+def test_as_estimator_spec_checks_the_metrics():
+    spec = kte.TPUEstimatorSpec(
+        EVAL, loss=LOSS, eval_metrics=(lambda: {"m": [1, 2]}, [])
+    )
+    with pytest.raises(TypeError, match="The metric 'm' should be .* list"):
+        spec.as_estimator_spec()
+
+
+def test_replace():
+    spec = kte.EstimatorSpec(EVAL, loss=LOSS)
+    replaced = spec._replace(mode=EVAL, loss=ops.ones((1,)))
+    assert float(replaced.loss) == 1 and float(spec.loss) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "message"),
+    [
+        (
+            {"mode": TRAIN},
+            ValueError,
+            "cannot be replaced. Expected mode='eval'. Received: 'train'. Make "
+            "a new EstimatorSpec",
+        ),
+        ({"loss": None}, ValueError, "Missing loss: in mode 'eval'"),
+        ({"loss": 3}, TypeError, "`loss` should be a tensor. Received: 3"),
+        ({"eval_metric_ops": 3}, TypeError, "should be a dict .* type int"),
+    ],
+)
+def test_replace_checks_again(changes, exception, message):
+    spec = kte.EstimatorSpec(EVAL, loss=LOSS)
+    with pytest.raises(exception, match=message):
+        spec._replace(**changes)
+
+
+def test_metric_fn_with_an_argument_bound_by_a_partial():
+    def metric_fn(a, b, k):
+        return {}
+
+    bound = functools.partial(metric_fn, k=3)
+    spec = kte.TPUEstimatorSpec(
+        "eval", loss=np.float32(1), eval_metrics=(bound, [1, 2])
+    )
+    assert spec.eval_metrics.function is bound
+
+
+def test_no_train_ops_at_all():
+    with pytest.raises(ValueError, match="Missing train_op"):
+        kte.TPUEstimatorSpec("train", loss=np.float32(1), train_op=[])
+
+
+def test_metric_that_was_never_updated(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(
+            mode,
+            loss=keras.ops.mean(features),
+            eval_metric_ops={"mean": keras.metrics.Mean()},
+        )
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(ValueError, match="never updated"):
+        estimator.evaluate(lambda params: np.ones((4, 1), "float32"))
