@@ -29,8 +29,8 @@ from keras_tpu_estimator.loops.feeding import feed_ahead
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.prediction import PredictionLoop
-from keras_tpu_estimator.loops.prediction import padded_ahead
 from keras_tpu_estimator.loops.prediction import rows
 from keras_tpu_estimator.loops.prediction import select
 from keras_tpu_estimator.loops.progress import Progress
@@ -394,23 +394,19 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.PREDICT)
         checkpoint = self._checkpoint(checkpoint_path)
-        size = self._batch_sizes[ModeKeys.PREDICT]
-        with (
-            self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline,
-            padded_ahead(self._runtime, pipeline, size) as infeed,
-        ):
-            first = next(infeed, None)
+        with self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline:
+            steps = PaddedSteps(pipeline, self._batch_sizes[ModeKeys.PREDICT])
+            first = steps.next()
             if first is None:
                 return
             step = self._runtime.model.prepare(
                 ModeKeys.PREDICT, first.features, first.is_padding
             )
             values = self._runtime.load(step, checkpoint)
-            loop = PredictionLoop(self._runtime, infeed)
             with self._runtime.reading(values) as values:
-                batches = loop.run(first, values, (*user_hooks, *step.hooks))
-                for predictions in batches:
-                    chosen = select(predictions, predict_keys)
+                loop = PredictionLoop(self._runtime, values, steps)
+                for batch in loop.run(first, (*user_hooks, *step.hooks)):
+                    chosen = select(batch, predict_keys)
                     if yield_single_examples:
                         yield from rows(chosen)
                     else:

@@ -17,10 +17,19 @@ def _scores(*shape):
     return scores.astype("float32")
 
 
-@pytest.mark.parametrize("k", [1, 3, NUM_CLASSES])
-@pytest.mark.parametrize("class_id", [None, 2])
-@pytest.mark.parametrize("labels", [(7,), (7, 1), (7, 3)])
-@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize(
+    ("k", "class_id", "labels", "is_weighted"),
+    [
+        (1, None, (7,), False),
+        (1, 2, (7,), True),
+        (3, None, (7,), True),
+        (3, 2, (7, 3), False),
+        (3, None, (7, 3), True),
+        (3, 2, (7, 1), True),
+        (NUM_CLASSES, None, (7, 3), False),
+        (NUM_CLASSES, 2, (7, 3), True),
+    ],
+)
 def test_at_k(k, class_id, labels, is_weighted):
     weights = _rng.random(7).astype("float32")
     kwargs = {"weights": weights} if is_weighted else {}
@@ -66,9 +75,15 @@ def test_a_class_that_never_occurs_gives_nan():
     assert np.isnan(metrics.recall_at_k(labels, scores, 1, class_id=2)[0])
 
 
-@pytest.mark.parametrize("k", [1, 2, 4])
-@pytest.mark.parametrize("labels", [(7,), (7, 1), (7, 3)])
-@pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.parametrize(
+    ("k", "labels", "is_weighted"),
+    [
+        (1, (7,), False),
+        (2, (7, 1), True),
+        (2, (7, 3), False),
+        (4, (7, 3), True),
+    ],
+)
 def test_average_precision(k, labels, is_weighted):
     weights = _rng.random(7).astype("float32")
     kwargs = {"weights": weights} if is_weighted else {}

@@ -34,7 +34,7 @@ def batches_of(value: Any, repeat: bool) -> Iterator[Any]:
     if is_dataset(value):
         check_dense(value.element_spec)
         hide_gpus()
-        yield from value.as_numpy_iterator()
+        yield from value.prefetch(2).as_numpy_iterator()
     elif is_stream(value):
         yield from value
     else:

@@ -51,8 +51,7 @@ class StepSource:
         if not taken:
             return None
         features, labels = jax.tree.map(
-            lambda *leaves: np.stack(leaves),
-            *[(example.features, example.labels) for example in taken],
+            _stack, *[(example.features, example.labels) for example in taken]
         )
         return Batch(features, labels)
 
@@ -134,6 +133,11 @@ def has_fixed_shapes(dataset: Any, size: int | None) -> bool:
         and spec.shape[0] == (size or spec.shape[0])
         for spec in specs
     )
+
+
+def _stack(*leaves: np.ndarray) -> np.ndarray:
+    # One alone need not be copied.
+    return np.stack(leaves) if len(leaves) > 1 else leaves[0][np.newaxis]
 
 
 def _slice(batch: Batch, steps: slice) -> Batch:

@@ -57,6 +57,9 @@ class DeviceLoop:
             What `predict` takes.
         """
         feed = self._model.feed(ModeKeys.PREDICT)
+        if feed.cores.mesh is None:
+            # A compiled function copies to one device by itself, and faster.
+            return features, is_padding
         sharding = feed.sharding(batch_size(features))
         return jax.device_put((features, is_padding), sharding)
 

@@ -23,92 +23,116 @@ from keras_tpu_estimator.runtime import Runtime
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """One step to predict for, on the host and on the devices.
+    """One step to predict for.
 
     Attributes:
         features: Nest of NumPy arrays, padded to the batch size.
         is_padding: Booleans of shape `[batch]`.
         examples: How many rows are no padding.
-        data: Features and `is_padding` on the devices.
     """
 
     features: Any
     is_padding: np.ndarray
     examples: int
-    data: Any
 
 
-def padded_ahead(
-    runtime: Runtime, pipeline: Pipeline, size: int | None
-) -> Infeed[Padded]:
-    """Pads single steps and copies them to the devices, ahead of time.
+class PaddedSteps:
+    """The single steps of an input, padded to one size.
 
     Args:
-        runtime: The model.
         pipeline: The input.
         size: The batch size to pad to; by default that of the first batch.
     """
-    sizes = [size] if size else []
 
-    def produce() -> Padded | None:
-        batch = pipeline.take(1)
+    def __init__(self, pipeline: Pipeline, size: int | None):
+        self._pipeline = pipeline
+        self._size = size
+
+    def next(self) -> Padded | None:
+        """The next step; `None` at the end."""
+        batch = self._pipeline.take(1)
         if batch is None:
             return None
         features, _ = first_step(batch)
-        if not sizes:
-            sizes.append(batch.examples)
-        padded = pad(features, max(sizes[0], batch.examples))
-        return Padded(*padded, batch.examples, runtime.loop.put_one(*padded))
-
-    return Infeed(produce)
+        self._size = max(self._size or 0, batch.examples)
+        return Padded(*pad(features, self._size), batch.examples)
 
 
 class PredictionLoop:
     """Feeds, runs and accompanies the devices in one `predict`.
 
     Args:
-        runtime: The model and its values.
-        infeed: The steps, on the devices.
+        runtime: The model.
+        values: The variables' values by path.
+        steps: The input.
     """
 
-    def __init__(self, runtime: Runtime, infeed: Infeed[Padded]):
-        self._runtime = runtime
-        self._infeed = infeed
+    def __init__(self, runtime: Runtime, values: Values, steps: PaddedSteps):
+        self._loop = runtime.loop
+        self._state = runtime.model.state(values, slots=False)
+        self._steps = steps
+        self._progress = Progress(values)
 
     def run(
-        self, first: Padded, values: Values, hooks: Iterable[SessionRunHook]
+        self, first: Padded, hooks: Iterable[SessionRunHook]
     ) -> Iterator[Any]:
         """Yields the predictions of each batch, padding cut off.
 
         Args:
             first: The first step.
-            values: The variables' values by path.
             hooks: Called around each batch.
         """
-        progress = Progress(values)
-        hook_list = HookList(hooks, Session(progress.fetch))
+        hook_list = HookList(hooks, Session(self._progress.fetch))
         hook_list.begin()
         hook_list.after_create_session()
-        state = self._runtime.model.state(values, slots=False)
-        fed: Padded | None = first
-        while True:
-            hooked = hook_list.before_run()
-            if fed is None:
-                break
-            predictions = self._predict(state, fed)
-            stops = hooked.after_run()
-            yield predictions
-            if stops:
-                break
-            fed = next(self._infeed, None)
+        running: Running | None = self._start(first)
+        with Infeed(self._start_next) as infeed:
+            while True:
+                hooked = hook_list.before_run()
+                if running is None:
+                    break
+                predictions = running.finish()
+                stops = hooked.after_run()
+                yield predictions
+                if stops:
+                    break
+                running = next(infeed, None)
         hook_list.end()
 
-    def _predict(self, state: Any, fed: Padded) -> Any:
-        predictions = self._runtime.loop.predict(state, fed.data)
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: _cut(path, leaf, fed),
-            jax.device_get(predictions),
-        )
+    def _start_next(self) -> "Running | None":
+        step = self._steps.next()
+        return None if step is None else self._start(step)
+
+    def _start(self, step: Padded) -> "Running":
+        data = self._loop.put_one(step.features, step.is_padding)
+        return Running(step, self._loop.predict(self._state, data))
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """A step that the devices are at work on.
+
+    Attributes:
+        step: What it is about.
+        predictions: Nest of arrays that will be there.
+    """
+
+    step: Padded
+    predictions: Any
+
+    def finish(self) -> Any:
+        """Waits for the predictions; returns them without padding."""
+        return jax.tree_util.tree_map_with_path(self._cut, self.predictions)
+
+    def _cut(self, path: Any, leaf: jax.Array) -> np.ndarray:
+        size = len(self.step.is_padding)
+        if leaf.ndim == 0 or leaf.shape[0] != size:
+            raise ValueError(
+                f"The prediction {jax.tree_util.keystr(path)} should have one "
+                f"row for each of {size} examples. Received shape "
+                f"{leaf.shape}. Keep the batch as its first axis."
+            )
+        return np.asarray(leaf)[: self.step.examples]
 
 
 def select(predictions: Any, keys: Any) -> Any:
@@ -139,16 +163,10 @@ def rows(predictions: Any) -> Iterator[Any]:
     if not isinstance(predictions, Mapping):
         yield from predictions
         return
-    names = tuple(predictions)
+    if len(predictions) == 1:
+        ((name, values),) = predictions.items()
+        for value in values:
+            yield {name: value}
+        return
     for values in zip(*predictions.values(), strict=True):
-        yield dict(zip(names, values, strict=True))
-
-
-def _cut(path: Any, leaf: np.ndarray, fed: Padded) -> np.ndarray:
-    if leaf.ndim == 0 or leaf.shape[0] != len(fed.is_padding):
-        raise ValueError(
-            f"The prediction {jax.tree_util.keystr(path)} should have one row "
-            f"for each of {len(fed.is_padding)} examples. Received shape "
-            f"{leaf.shape}. Keep the batch as its first axis."
-        )
-    return leaf[: fed.examples]
+        yield dict(zip(predictions, values, strict=True))
