@@ -45,6 +45,11 @@ def stored_dtype(variable: keras.Variable) -> str:
     return variable._dtype
 
 
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Gives a variable another path than Keras did."""
+    variable._path = path
+
+
 def around_creation(
     wrap: Callable[[Callable[..., None], keras.Variable, Any, dict], None],
 ) -> None:

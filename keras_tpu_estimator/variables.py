@@ -6,6 +6,7 @@ makes it, every later one is given the value under the same path.
 """
 
 import contextvars
+import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -89,6 +90,8 @@ class VariableScope(keras.StatelessScope):
         self, variable: keras.Variable, initializer: Callable[..., Any]
     ) -> None:
         """Enters a variable that the traced function has just made."""
+        if is_accumulator(variable):
+            keras_internals.set_path(variable, self._free_path(variable.path))
         path = variable.path
         if path in self.objects:
             raise TwoUnderOnePathError(path)
@@ -131,6 +134,14 @@ class VariableScope(keras.StatelessScope):
         """The trainable variables seen so far, in the order of creation."""
         return [v for v in self.objects.values() if v.trainable]
 
+    def _free_path(self, path: str) -> str:
+        """The path with a count, if need be: Keras names all `Mean`s alike."""
+        name, _, rest = path.partition("/")
+        counted = (f"{name}_{count}/{rest}" for count in itertools.count(1))
+        while path in self.objects:
+            path = next(counted)
+        return path
+
     def _enter(self, path: str, variable: keras.Variable) -> None:
         self.objects[path] = variable
         if path not in self.known:
@@ -155,6 +166,11 @@ class VariableScope(keras.StatelessScope):
             return jnp.zeros(variable.shape, dtype)
         initial = self.initializers[path](variable.shape, dtype=dtype)
         return jnp.asarray(initial, dtype)
+
+
+def is_accumulator(variable: keras.Variable) -> bool:
+    """Whether a variable accumulates a metric, for one evaluation only."""
+    return variable.synchronization == "on_read"
 
 
 def current_scope() -> VariableScope | None:

@@ -119,6 +119,25 @@ def test_metric_with_more_than_one_value(tmp_path):
     assert result["f1"].shape == (3,)
 
 
+def test_metrics_of_one_name_are_told_apart(tmp_path):
+    def metric_fn(labels, logits):
+        means = {}
+        for number in range(3):
+            mean = keras.metrics.Mean()
+            mean.update_state(ops.cast(labels == number, "float32"))
+            means[f"share_{number}"] = mean
+            named = kte.metrics.mean(labels == number, name="same")
+            means[f"named_{number}"] = named
+        return means
+
+    estimator = estimator_of(classifier(metric_fn), tmp_path)
+    result = estimator.evaluate(batches_of(X, CLASSES))
+    for number in range(3):
+        share = np.mean(CLASSES == number)
+        assert result[f"share_{number}"] == pytest.approx(share)
+        assert result[f"named_{number}"] == pytest.approx(share)
+
+
 def test_steps_limit_what_is_evaluated(tmp_path):
     estimator = estimator_of(classifier(function_metric_fn), tmp_path, batch=8)
     result = estimator.evaluate(batches_of(X, CLASSES), steps=3)

@@ -218,3 +218,10 @@ def test_what_is_around_creation_is_installed_once():
     assert keras.Variable.__init__ is installed
     keras.Variable(1.0)
     assert (len(first), len(second)) == (1, 0)
+
+
+def test_a_path_that_was_set_is_the_variables_path():
+    variable = keras.Variable(1.0, name="before")
+    keras_internals.set_path(variable, "after/it")
+    assert variable.path == "after/it"
+    assert variable.name == "before"

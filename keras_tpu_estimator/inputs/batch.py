@@ -32,7 +32,13 @@ class Example:
     @property
     def size(self) -> int:
         """Length of the batch."""
-        return self.leaves[0][1].shape[0]
+        return jax.tree.leaves(self.features)[0].shape[0]
+
+    @property
+    def signature(self) -> Any:
+        """Equal for examples of one structure, with equal shapes and dtypes."""
+        leaves, structure = jax.tree.flatten((self.features, self.labels))
+        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,42 @@ from keras_tpu_estimator.inputs.batch import Example
 _NUMBERS = "biufcV"
 
 
+class BatchCheck:
+    """Checks each batch of a call against the first.
+
+    Args:
+        size: The batch size asked for, or `None` for any.
+
+    Raises:
+        ValueError: From a call, if a batch is not as it should be.
+    """
+
+    def __init__(self, size: int | None):
+        self._size = size
+        self._expected: Expected | None = None
+        self._passed: set[Any] = set()
+        self._smaller: int | None = None
+
+    def __call__(self, example: Example, step: int) -> None:
+        """Checks the batch of a step; one like an earlier one is all right."""
+        signature = example.signature
+        if signature not in self._passed:
+            check_tensors(example)
+            if self._expected is None:
+                self._expected = Expected.of(example, self._size)
+            self._expected.check(example, step)
+            self._passed.add(signature)
+        if self._smaller is not None:
+            raise ValueError(
+                "Only the last batch may be smaller than params['batch_size']."
+                f" Expected {self._size} examples. Received a batch of "
+                f"{self._smaller}, and another one after it: use "
+                "params['batch_size'] where input_fn makes batches."
+            )
+        if self._size is not None and example.size < self._size:
+            self._smaller = example.size
+
+
 @dataclasses.dataclass(frozen=True)
 class Expected:
     """What every batch of a call has to be like.

@@ -13,9 +13,7 @@ from keras_tpu_estimator.inputs.axes import BatchAxes
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.call import call_input_fn
-from keras_tpu_estimator.inputs.checks import Expected
-from keras_tpu_estimator.inputs.checks import check_size
-from keras_tpu_estimator.inputs.checks import check_tensors
+from keras_tpu_estimator.inputs.checks import BatchCheck
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.forms import batches_of
 from keras_tpu_estimator.inputs.forms import example_of
@@ -135,24 +133,10 @@ def _checked(
     value: Any, request: InputRequest, size: int | None
 ) -> Iterator[Example]:
     """The batches of one call, each checked against the first."""
-    expected: Expected | None = None
-    smaller: int | None = None
+    check = BatchCheck(size)
     for step, batch in enumerate(batches_of(value, request.repeat)):
         example = request.axes.to_front(example_of(batch))
-        check_tensors(example)
-        if expected is None:
-            expected = Expected.of(example, size)
-            check_size(example, size)
-        expected.check(example, step)
-        if smaller is not None:
-            raise ValueError(
-                "Only the last batch may be smaller than params['batch_size']."
-                f" Expected {size} examples. Received a batch of {smaller}, "
-                "and another one after it: use params['batch_size'] where "
-                "input_fn makes batches."
-            )
-        if size is not None and example.size < size:
-            smaller = example.size
+        check(example, step)
         yield example
 
 

@@ -10,9 +10,9 @@ from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
-from keras_tpu_estimator.program.store import is_local
 from keras_tpu_estimator.program.synchronization import fold_seeds
 from keras_tpu_estimator.program.synchronization import seed_paths
+from keras_tpu_estimator.variables import is_accumulator
 
 
 def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
@@ -30,7 +30,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
     seeds = seed_paths(forward.objects)
-    local = tuple(p for p, v in forward.objects.items() if is_local(v))
+    local = tuple(p for p, v in forward.objects.items() if is_accumulator(v))
 
     def per_core(values: Values, features: Any, labels: Any) -> Any:
         own = fold_seeds(values, seeds, cores, 1)

@@ -9,6 +9,7 @@ import keras
 
 from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.capture import capture
+from keras_tpu_estimator.variables import is_accumulator
 
 GLOBAL_STEP = "global_step"
 Values = dict[str, Any]
@@ -94,10 +95,5 @@ class VariableStore:
         return [
             path
             for path, variable in self.variables.items()
-            if path not in self.constants and not is_local(variable)
+            if path not in self.constants and not is_accumulator(variable)
         ]
-
-
-def is_local(variable: keras.Variable) -> bool:
-    """Whether a variable accumulates a metric, for one evaluation only."""
-    return variable.synchronization == "on_read"
