@@ -24,7 +24,6 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.loops.evaluation import EvaluationLoop
-from keras_tpu_estimator.loops.evaluation import sizes
 from keras_tpu_estimator.loops.feeding import feed_ahead
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.outfeed import HostMetrics
@@ -332,14 +331,13 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.EVAL)
         checkpoint = self._checkpoint(checkpoint_path)
+        plan = LoopPlan(STEPS_PER_RUN, steps)
         _logger.info("Starting evaluation.")
         with (
             self._pipeline(
-                ModeKeys.EVAL, input_fn, steps, STEPS_PER_RUN
+                ModeKeys.EVAL, input_fn, steps, plan.chunk
             ) as pipeline,
-            feed_ahead(
-                self._runtime, ModeKeys.EVAL, pipeline, sizes(steps)
-            ) as infeed,
+            feed_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
         ):
             first = next(infeed, None)
             if first is None:

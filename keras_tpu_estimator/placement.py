@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import with_additional
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
+
+_MAX_BYTES = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +104,9 @@ class Placement:
             repeat=repeat,
             chunk=chunk,
             checks_size=self.is_on_tpu(mode),
+            # What training stacks is set by the user; elsewhere more than fits
+            # a cache is only slower.
+            max_bytes=math.inf if mode == ModeKeys.TRAIN else _MAX_BYTES,
         )
 
     def _plan(self, mode: str) -> InputPlan:

@@ -144,6 +144,19 @@ def test_last_partial_batch_is_trained_on(tmp_path):
     )
 
 
+def test_steps_are_exact_over_batches_of_two_sizes(tmp_path):
+    def input_fn(params):
+        while True:
+            yield X[:48], Y[:48]
+            yield X[:48], Y[:48]
+            yield X[48:], Y[48:]
+
+    recorder = Recorder()
+    estimator = linear_estimator(tmp_path, batch=48, iterations=4)
+    estimator.train(input_fn, hooks=[recorder], steps=10)
+    assert recorder.steps() == [2, 3, 5, 6, 8, 9, 10]
+
+
 def test_empty_input_is_a_warning(tmp_path, caplog):
     estimator = linear_estimator(tmp_path)
     estimator.train(lambda params: iter(()))

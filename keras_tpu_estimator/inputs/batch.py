@@ -35,6 +35,12 @@ class Example:
         return jax.tree.leaves(self.features)[0].shape[0]
 
     @property
+    def bytes(self) -> int:
+        """Bytes in all arrays."""
+        leaves = jax.tree.leaves((self.features, self.labels))
+        return sum(leaf.nbytes for leaf in leaves)
+
+    @property
     def signature(self) -> Any:
         """Equal for examples of one structure, with equal shapes and dtypes."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))

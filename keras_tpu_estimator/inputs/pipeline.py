@@ -1,6 +1,7 @@
 """From a user's `input_fn` to stacked steps on the host."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,7 @@ class InputRequest:
         repeat: Whether arrays, in place of a stream, are fed for ever.
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
+        max_bytes: No more steps are stacked, from so many bytes on.
     """
 
     mode: str
@@ -49,6 +51,7 @@ class InputRequest:
     repeat: bool = True
     chunk: int = 1
     checks_size: bool = True
+    max_bytes: float = math.inf
 
 
 class Pipeline:
@@ -126,7 +129,8 @@ class Pipeline:
         ):
             return ChunkSource(returned[0], request.chunk)
         parts = [_checked(value, request, size) for value in returned]
-        return StepSource(_combined(parts, request.plan.batches_per_call))
+        steps = _combined(parts, request.plan.batches_per_call)
+        return StepSource(steps, request.max_bytes)
 
 
 def _checked(

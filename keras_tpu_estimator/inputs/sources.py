@@ -1,6 +1,7 @@
 """Sources of stacked steps: of single batches, or of whole chunks at once."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -31,10 +32,15 @@ class StepSource:
 
     Args:
         examples: Yields the batches.
+        max_bytes: No more is stacked once a stack has so many bytes. Defaults
+            to no limit.
     """
 
-    def __init__(self, examples: Iterator[Example]):
+    def __init__(
+        self, examples: Iterator[Example], max_bytes: float = math.inf
+    ):
         self._examples = examples
+        self._max_bytes = max_bytes
         self._ahead: Example | None = None
 
     def take(self, steps: int) -> Batch | None:
@@ -48,6 +54,8 @@ class StepSource:
                 self._ahead = example
                 break
             taken.append(example)
+            if len(taken) * example.bytes >= self._max_bytes:
+                break
         if not taken:
             return None
         features, labels = jax.tree.map(

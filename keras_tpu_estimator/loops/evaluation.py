@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.iterations import IterationsPerLoop
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.outfeed import HostMetrics
@@ -25,16 +25,7 @@ from keras_tpu_estimator.runtime import Runtime
 _logger = logging.getLogger("keras_tpu_estimator")
 
 # Steps of one run: enough to keep the devices busy, few enough to fit there.
-STEPS_PER_RUN = 32
-
-
-def sizes(steps: int | None) -> Iterator[int]:
-    """The number of steps in each run of an evaluation."""
-    done = 0
-    while steps is None or done < steps:
-        left = STEPS_PER_RUN if steps is None else steps - done
-        yield min(STEPS_PER_RUN, left)
-        done += STEPS_PER_RUN
+STEPS_PER_RUN = IterationsPerLoop(32, "count")
 
 
 class EvaluationLoop:

@@ -1,7 +1,6 @@
 """Copying stacked steps to the devices before they are wanted."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ import jax
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.runtime import Runtime
 
 
@@ -21,16 +21,17 @@ class Fed:
 
 
 def feed_ahead(
-    runtime: Runtime, mode: str, pipeline: Pipeline, sizes: Iterable[int]
+    runtime: Runtime, mode: str, pipeline: Pipeline, plan: LoopPlan
 ) -> Infeed[Fed]:
     """Copies the steps of coming loops to the devices, ahead of time."""
-    plan = iter(sizes)
+    sizes = iter(plan)
 
     def produce() -> Fed | None:
-        size = next(plan, None)
+        size = next(sizes, None)
         batch = None if size is None else pipeline.take(size)
         if batch is None:
             return None
+        plan.put_back(size - batch.steps)
         data = runtime.loop.put(mode, batch.features, batch.labels)
         return Fed(batch, data)
 

@@ -8,7 +8,7 @@ from keras_tpu_estimator.iterations import IterationsPerLoop
 
 
 class LoopPlan:
-    """The sizes of the training loops to come.
+    """The sizes of the loops to come.
 
     With a count, every loop has that many steps and the last one the rest.
     With a duration, the first loop has one step and the others as many as
@@ -53,6 +53,14 @@ class LoopPlan:
                 size = min(size, self._remaining)
                 self._remaining -= size
             yield size
+
+    def put_back(self, steps: int) -> None:
+        """Tells that a loop came out so many steps shorter than planned.
+
+        Batches of two sizes cannot be in one loop.
+        """
+        if self._remaining is not None:
+            self._remaining += steps
 
     def ran(self, steps: int) -> None:
         """Tells that a loop of so many steps has ended just now."""

@@ -1,0 +1,96 @@
+"""The public names, and what importing them does to a process."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import keras_tpu_estimator as kte
+
+ROOT = pathlib.Path(__file__).parents[1]
+MODULES = {"checkpoints", "hooks", "metrics", "summary"}
+
+
+def test_names_are_sorted_and_exist_once() -> None:
+    assert kte.__all__ == sorted(set(kte.__all__))
+    assert all(hasattr(kte, name) for name in kte.__all__)
+
+
+def test_names_are_exactly_what_is_exposed() -> None:
+    # Importing a module makes it an attribute of its package, public or not.
+    exposed = {
+        name
+        for name, value in vars(kte).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+    assert exposed - {"select_jax"} | MODULES == set(kte.__all__)
+
+
+@pytest.mark.parametrize("name", kte.__all__)
+def test_every_name_has_a_docstring(name: str) -> None:
+    first, *_ = (getattr(kte, name).__doc__ or "").splitlines() or [""]
+    assert re.fullmatch(r"[A-Z`].*[.]", first)
+
+
+def test_every_name_is_in_the_reference() -> None:
+    pages = "\n".join(
+        page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")
+    )
+    shown = re.findall(r"^::: keras_tpu_estimator\.(\w+)$", pages, re.MULTILINE)
+    assert sorted(shown) == kte.__all__
+
+
+def run_python(
+    code: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Runs code in a process that has chosen nothing yet."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("KERAS_BACKEND", "XLA_FLAGS")
+    }
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_importing_selects_jax_and_no_tensorflow() -> None:
+    done = run_python(
+        "import sys, keras_tpu_estimator, keras\n"
+        "print(keras.config.backend(), keras_tpu_estimator.__version__)\n"
+        "print({'tensorflow', 'tensorboard'} & set(sys.modules))\n"
+    )
+    assert done.stdout == f"jax {kte.__version__}\nset()\n", done.stderr
+
+
+def test_another_backend_in_the_environment_is_an_error() -> None:
+    done = run_python("import keras_tpu_estimator", KERAS_BACKEND="tensorflow")
+    assert done.returncode == 1
+    *_, message = done.stderr.splitlines()
+    assert message == (
+        "RuntimeError: keras_tpu_estimator needs Keras on the JAX backend. "
+        "Received: 'tensorflow'. Set the environment variable "
+        "KERAS_BACKEND=jax, or unset KERAS_BACKEND."
+    )
+
+
+def test_keras_on_another_backend_is_an_error() -> None:
+    done = run_python(
+        "import keras\nimport keras_tpu_estimator", KERAS_BACKEND="numpy"
+    )
+    assert done.returncode == 1
+    *_, message = done.stderr.splitlines()
+    assert message == (
+        "RuntimeError: keras_tpu_estimator needs Keras on the JAX backend. "
+        "Received: 'numpy'. Set the environment variable KERAS_BACKEND=jax, or "
+        "import keras_tpu_estimator before keras."
+    )
