@@ -22,7 +22,7 @@ from keras_tpu_estimator.program.model_fn import with_additional
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
 
-_MAX_BYTES = 2**20
+_MAX_BYTES = 2**18
 
 
 @dataclasses.dataclass(frozen=True)

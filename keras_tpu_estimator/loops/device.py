@@ -42,9 +42,12 @@ class DeviceLoop:
         Returns:
             What `train` and `evaluate` take.
         """
+        feed = self._model.feed(mode)
+        if mode != ModeKeys.TRAIN and feed.cores.mesh is None:
+            # Few steps: a compiled function copies them by itself, and faster.
+            return features, labels
         size = jax.tree.leaves(features)[0].shape[1]
-        sharding = self._model.feed(mode).sharding(size, axis=1)
-        return jax.device_put((features, labels), sharding)
+        return jax.device_put((features, labels), feed.sharding(size, axis=1))
 
     def put_one(self, features: Any, is_padding: Any) -> Any:
         """Copies one step of prediction to the devices.
@@ -58,7 +61,6 @@ class DeviceLoop:
         """
         feed = self._model.feed(ModeKeys.PREDICT)
         if feed.cores.mesh is None:
-            # A compiled function copies to one device by itself, and faster.
             return features, is_padding
         sharding = feed.sharding(batch_size(features))
         return jax.device_put((features, is_padding), sharding)
