@@ -3,6 +3,7 @@
 Run it with `python examples/digits.py`. It takes less than a minute.
 """
 
+import logging
 import tempfile
 import time
 
@@ -119,4 +120,6 @@ def main(steps=800, model_dir=None):
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("keras_tpu_estimator").setLevel(logging.INFO)
     main()

@@ -5,9 +5,9 @@
 'train'
 """
 
-from keras_tpu_estimator._backend import select_jax
+from keras_tpu_estimator import _backend
 
-select_jax()
+_backend.select_jax()
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import hooks

@@ -120,5 +120,6 @@ class Placement:
 
     def _axes(self, mode: str) -> BatchAxes:
         per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
-        used = self.is_on_tpu(mode) and per_host
-        return BatchAxes(self.batch_axis if used else None)
+        if self.batch_axis is None or not self.is_on_tpu(mode) or not per_host:
+            return BatchAxes()
+        return BatchAxes(self.batch_axis, self.cores.topology.replicas_per_host)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.loops.device import DeviceLoop
+from keras_tpu_estimator.device_loop import DeviceLoop
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP

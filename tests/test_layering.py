@@ -16,8 +16,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parents[1] / "keras_tpu_estimator"
 CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
-# From the ground up. A sub-package's name stands for its modules, except for
-# those that have a place of their own.
+# From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
     (
         "_backend",
@@ -44,7 +43,7 @@ FLOORS = (
     ("spec", "validation"),
     ("program",),
     ("model", "placement"),
-    ("loops.device",),
+    ("device_loop",),
     ("runtime",),
     ("loops",),
     ("estimator",),
@@ -64,7 +63,7 @@ class Import:
 
 @functools.cache
 def sources() -> dict[str, ast.Module]:
-    """The parsed modules of the package by name, such as `loops.device`."""
+    """The parsed modules of the package by name, such as `loops.plan`."""
     return {
         ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(
             path.read_text()

@@ -17,15 +17,19 @@ class BatchAxes:
 
     Attributes:
         axes: One for each tensor, or `None` for the first axis of all.
+        shares: The cores that must be able to share each batch evenly.
+            Defaults to 1.
     """
 
     axes: Sequence[int] | None = None
+    shares: int = 1
 
     def to_front(self, example: Example) -> Example:
         """Moves the batch axes of an example to the front.
 
         Raises:
-            ValueError: There are more or fewer tensors than axes.
+            ValueError: There are more or fewer tensors than axes, or a tensor
+                cannot be split along its axis.
         """
         if self.axes is None:
             return example
@@ -36,6 +40,8 @@ class BatchAxes:
                 f" and labels. Expected {len(leaves)}. Received "
                 f"{len(self.axes)}: {list(self.axes)}"
             )
+        for (name, leaf), axis in zip(example.leaves, self.axes, strict=True):
+            self._check_split(name, leaf, axis)
         moved = [
             np.moveaxis(leaf, axis, 0)
             for leaf, axis in zip(leaves, self.axes, strict=True)
@@ -52,3 +58,16 @@ class BatchAxes:
             for leaf, axis in zip(leaves, self.axes, strict=True)
         ]
         return jax.tree.unflatten(structure, moved)
+
+    def _check_split(self, name: str, leaf: np.ndarray, axis: int) -> None:
+        if not -leaf.ndim <= axis < leaf.ndim:
+            raise ValueError(
+                f"{name} should have the axis that `batch_axis` gives it. "
+                f"Expected axis {axis}. Received shape {leaf.shape}."
+            )
+        if leaf.shape[axis] % self.shares:
+            raise ValueError(
+                f"{name} should be divisible by the number of cores, "
+                f"{self.shares}, along axis {axis} of `batch_axis`. Received "
+                f"shape {leaf.shape}. Drop what is left over in input_fn."
+            )

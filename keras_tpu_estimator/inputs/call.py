@@ -32,7 +32,9 @@ def call_input_fn(
             "function itself, without calling it."
         )
     parameters = inspect.signature(input_fn).parameters.values()
-    names = {p.name for p in parameters}
+    # A partial's signature still has what is bound by name.
+    bound = getattr(input_fn, "keywords", {})
+    names = {p.name for p in parameters if p.name not in bound}
     if "params" not in names:
         raise ValueError(
             "`input_fn` should take an argument `params`: TPUEstimator passes "

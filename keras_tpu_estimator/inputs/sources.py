@@ -138,7 +138,7 @@ def has_fixed_shapes(dataset: Any, size: int | None) -> bool:
         spec.shape.is_fully_defined()
         and spec.shape.rank > 0
         and spec.dtype != tensorflow.string
-        and spec.shape[0] == (size or spec.shape[0])
+        and spec.shape[0] == (size or specs[0].shape[0])
         for spec in specs
     )
 

@@ -1,1 +1,1 @@
-"""What runs the steps: on the devices, and on the host beside them."""
+"""One call of `train`, `evaluate` or `predict`: the host beside the devices."""

@@ -1,0 +1,181 @@
+"""Items made ahead on a thread: in order, with errors, without leaks."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from keras_tpu_estimator.inputs import infeed as infeed_module
+from keras_tpu_estimator.inputs.infeed import Infeed
+
+PATIENCE_SECS = 10
+
+
+def producer(items):
+    """A function that returns items, then None."""
+    iterator = iter(items)
+    return lambda: next(iterator, None)
+
+
+def infeed_threads():
+    return [t for t in threading.enumerate() if t.name == "infeed"]
+
+
+def wait_until(condition):
+    """Waits for another thread, with an end."""
+    end = time.monotonic() + PATIENCE_SECS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    wait_until(lambda: not infeed_threads())
+
+
+@pytest.mark.parametrize("depth", [1, 2, 50])
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_items_come_in_order_and_end(depth, count):
+    with Infeed(producer(range(count)), depth) as infeed:
+        assert list(infeed) == list(range(count))
+        # An end stays one.
+        assert list(infeed) == []
+        assert next(infeed, "over") == "over"
+
+
+def test_items_that_are_false_are_no_end():
+    items = [0, False, "", (), 1]
+    with Infeed(producer(items)) as infeed:
+        assert list(infeed) == items
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_only_so_many_items_are_made_ahead(depth):
+    made = []
+
+    def produce():
+        made.append(len(made))
+        return made[-1]
+
+    with Infeed(produce, depth) as infeed:
+        # One more is in the producer's hand.
+        wait_until(lambda: len(made) == depth + 1)
+        time.sleep(0.02)
+        assert len(made) == depth + 1
+        assert next(infeed) == 0
+        wait_until(lambda: len(made) == depth + 2)
+
+
+def test_items_are_made_on_another_thread():
+    with Infeed(threading.current_thread) as infeed:
+        assert next(infeed) is not threading.current_thread()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("wrong"), KeyboardInterrupt(), SystemExit(1)]
+)
+def test_an_error_comes_as_itself_after_the_items_before_it(error):
+    def produce():
+        count = next(counts)
+        if count == 2:
+            raise error
+        return count
+
+    counts = itertools.count()
+    with Infeed(produce, depth=5) as infeed:
+        wait_until(lambda: not infeed_threads())
+        assert [next(infeed), next(infeed)] == [0, 1]
+        with pytest.raises(type(error)) as info:
+            next(infeed)
+        assert info.value is error
+        # It is raised once.
+        assert next(infeed, "over") == "over"
+    assert next(counts) == 3
+
+
+def test_an_error_at_once():
+    def produce():
+        raise OSError("no such file")
+
+    with Infeed(produce) as infeed:
+        with pytest.raises(OSError, match="no such file"):
+            next(infeed)
+
+
+def test_a_consumer_waits_for_an_item():
+    release = threading.Event()
+
+    def produce():
+        release.wait(PATIENCE_SECS)
+        return "late"
+
+    with Infeed(produce) as infeed:
+        threading.Timer(0.02, release.set).start()
+        assert next(infeed) == "late"
+
+
+def test_closing_while_the_queue_is_full_drops_what_waits():
+    made = []
+
+    def produce():
+        made.append(None)
+        return len(made)
+
+    infeed = Infeed(produce, depth=2)
+    wait_until(lambda: len(made) == 3)
+    infeed.close()
+    assert not infeed_threads()
+    assert len(made) == 3
+    assert next(infeed, "over") == "over"
+
+
+def test_closing_does_not_wait_for_ever_for_a_producer(monkeypatch):
+    monkeypatch.setattr(infeed_module, "_PATIENCE_SECS", 0.02)
+    inside, release = threading.Event(), threading.Event()
+
+    def produce():
+        inside.set()
+        release.wait(PATIENCE_SECS)
+        return "too late"
+
+    infeed = Infeed(produce)
+    assert inside.wait(PATIENCE_SECS)
+    infeed.close()
+    assert infeed_threads()
+    assert next(infeed, "over") == "over"
+    release.set()
+    wait_until(lambda: not infeed_threads())
+    # What was made after closing is dropped.
+    assert next(infeed, "over") == "over"
+
+
+def test_closing_waits_for_a_producer_that_is_nearly_done():
+    inside = threading.Event()
+
+    def produce():
+        inside.set()
+        time.sleep(0.05)
+        return 1
+
+    infeed = Infeed(produce)
+    assert inside.wait(PATIENCE_SECS)
+    infeed.close()
+    assert not infeed_threads()
+
+
+def test_closing_twice_and_after_the_end():
+    infeed = Infeed(producer([1]))
+    assert list(infeed) == [1]
+    infeed.close()
+    infeed.close()
+    assert list(infeed) == []
+
+
+def test_leaving_the_block_by_an_error_closes():
+    with pytest.raises(RuntimeError, match="elsewhere"):
+        with Infeed(lambda: 1):
+            raise RuntimeError("elsewhere")
+    assert not infeed_threads()
