@@ -1,0 +1,47 @@
+"""Prints one table: `python -m benchmarks [group ...]`."""
+
+import argparse
+import sys
+
+from benchmarks import calls
+from benchmarks import cores
+from benchmarks import imports
+from benchmarks import inference
+from benchmarks import memory
+from benchmarks import train
+from benchmarks.table import render
+
+_GROUPS = {
+    "train": train.rows,
+    "inference": inference.rows,
+    "calls": calls.rows,
+    "cores": cores.rows,
+    "memory": memory.rows,
+    "imports": imports.rows,
+}
+
+
+def main() -> int:
+    """Runs the groups named on the command line, or all of them.
+
+    Returns:
+        0 if every goal was reached, or else 1.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument(
+        "groups", nargs="*", help=f"of {', '.join(_GROUPS)}; default: all"
+    )
+    chosen = parser.parse_args().groups or list(_GROUPS)
+    unknown = set(chosen) - _GROUPS.keys()
+    if unknown:
+        parser.error(f"expected groups of {[*_GROUPS]}, not {[*unknown]}")
+    rows = []
+    for group in chosen:
+        print(f"Measuring: {group}", file=sys.stderr)
+        rows += _GROUPS[group]()
+    print(render(rows))
+    return 0 if all(row.is_ok for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

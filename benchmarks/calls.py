@@ -1,0 +1,59 @@
+"""What a call costs beyond its work, once everything is compiled."""
+
+import tempfile
+from collections.abc import Iterator
+
+from benchmarks.datasets import endless
+from benchmarks.estimators import estimator
+from benchmarks.models import Mlp
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.timing import median_seconds
+
+_MORE_LOOPS = 10
+
+
+def rows() -> Iterator[Row]:
+    """Repeated calls on one batch, and a short training on its own."""
+    mlp = Mlp((784, 128, 10), batch=128)
+    peer = mlp.keras_model(metrics=["accuracy"])
+    x, y = mlp.data(mlp.batch)
+    dataset = endless(mlp, examples=12_800)
+    with tempfile.TemporaryDirectory() as directory:
+        ours = estimator(mlp, directory)
+        # As everywhere, a first round is not counted.
+        train = median_seconds(
+            {
+                "short": lambda: ours.train(lambda params: dataset, steps=100),
+                "long": lambda: ours.train(
+                    lambda params: dataset, steps=100 + 100 * _MORE_LOOPS
+                ),
+            },
+            repetitions=7,
+        )
+        call = median_seconds(
+            {
+                "predict": lambda: list(ours.predict(lambda params: x)),
+                "Keras predict": lambda: peer.predict(x, mlp.batch, verbose=0),
+                "evaluate": lambda: ours.evaluate(lambda params: (x, y)),
+                "Keras evaluate": lambda: peer.evaluate(
+                    x, y, mlp.batch, verbose=0
+                ),
+            },
+            repetitions=30,
+        )
+    for what in ("predict", "evaluate"):
+        yield Row(
+            f"a second {what} of one batch, against Keras {what}",
+            1e3 * call[what],
+            1e3 * call[f"Keras {what}"],
+            "ms",
+            Goal("ours", most=20),
+        )
+    yield Row(
+        "a second train of 100 steps, against 100 steps of a long run",
+        1e3 * train["short"],
+        1e3 * (train["long"] - train["short"]) / _MORE_LOOPS,
+        "ms",
+        Goal("excess", most=150),
+    )

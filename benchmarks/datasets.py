@@ -1,0 +1,31 @@
+"""The input that all contestants read: `tf.data`, from memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.models import Mlp
+
+
+def batches(mlp: Mlp, examples: int) -> Any:
+    """A `tf.data.Dataset` of batches, over so many examples once."""
+    import tensorflow as tf
+
+    slices = tf.data.Dataset.from_tensor_slices(mlp.data(examples))
+    return slices.batch(mlp.batch).cache()
+
+
+def endless(mlp: Mlp, examples: int) -> Any:
+    """A `tf.data.Dataset` of whole batches, over the examples for ever."""
+    import tensorflow as tf
+
+    slices = tf.data.Dataset.from_tensor_slices(mlp.data(examples))
+    # Whole batches are kept in memory: slicing single examples out of it would
+    # be all that is measured, whoever reads them.
+    whole = slices.batch(mlp.batch, drop_remainder=True).cache()
+    return whole.repeat().prefetch(2)
+
+
+def stacked(dataset: Any, steps: int, iterations: int) -> Iterator[Any]:
+    """NumPy arrays of several batches each, over so many steps."""
+    loops = dataset.take(steps).batch(iterations).prefetch(2)
+    return loops.as_numpy_iterator()

@@ -1,0 +1,28 @@
+"""Our contestant, with the settings that users have by default."""
+
+import keras_tpu_estimator as kte
+from benchmarks.models import Mlp
+
+
+def estimator(
+    mlp: Mlp, model_dir: str, iterations: int = 100, use_tpu: bool = True
+) -> kte.TPUEstimator:
+    """An estimator of a network, summaries and checkpoints included.
+
+    Args:
+        mlp: The network.
+        model_dir: An empty directory.
+        iterations: Steps of one loop. Defaults to 100.
+        use_tpu: Whether to use all devices. Defaults to `True`.
+    """
+    return kte.TPUEstimator(
+        mlp.model_fn(),
+        model_dir=model_dir,
+        config=kte.RunConfig(
+            tpu_config=kte.TPUConfig(iterations_per_loop=iterations)
+        ),
+        use_tpu=use_tpu,
+        train_batch_size=mlp.batch,
+        eval_batch_size=mlp.batch,
+        predict_batch_size=mlp.batch,
+    )

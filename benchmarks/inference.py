@@ -1,0 +1,75 @@
+"""The speed of evaluation and prediction, against Keras."""
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_tpu_estimator as kte
+from benchmarks.agreement import check_equal
+from benchmarks.datasets import batches
+from benchmarks.estimators import estimator
+from benchmarks.models import Mlp
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.timing import median_seconds
+
+_EXAMPLES = 25_600
+_REPETITIONS = 7
+
+
+def rows() -> Iterator[Row]:
+    """Examples per second: loss and accuracy, and single predictions."""
+    mlp = Mlp((784, 128, 10), batch=128)
+    dataset = batches(mlp, _EXAMPLES)
+    peer = mlp.keras_model(metrics=["accuracy"])
+    peer.fit(dataset.take(100), shuffle=False, verbose=0)
+    with tempfile.TemporaryDirectory() as directory:
+        ours = estimator(mlp, directory)
+        ours.train(lambda params: dataset, steps=100)
+        yield _evaluate(mlp, dataset, ours, peer)
+        yield _predict(mlp, dataset, ours, peer)
+
+
+def _evaluate(
+    mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
+) -> Row:
+    def our_evaluation() -> list[float]:
+        result = ours.evaluate(lambda params: dataset)
+        return [result["loss"], result["accuracy"]]
+
+    def keras_evaluation() -> list[float]:
+        return peer.evaluate(dataset, verbose=0)
+
+    return _row("evaluate", mlp, our_evaluation, keras_evaluation)
+
+
+def _predict(
+    mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
+) -> Row:
+    features = dataset.map(lambda x, y: x)
+
+    def our_predictions() -> list[np.ndarray]:
+        rows = list(ours.predict(lambda params: features))
+        return [row["logits"] for row in rows]
+
+    def keras_predictions() -> np.ndarray:
+        return peer.predict(features, verbose=0)
+
+    return _row("predict", mlp, our_predictions, keras_predictions)
+
+
+def _row(what: str, mlp: Mlp, ours: Any, peer: Any) -> Row:
+    """A row of two functions that should return the same."""
+    contestants = {"ours": ours, "Keras": peer}
+    seconds = median_seconds(contestants, _REPETITIONS)
+    check_equal(what, {name: f() for name, f in contestants.items()}, 0.01)
+    return Row(
+        f"{what}, {mlp}, against Keras {what}",
+        _EXAMPLES / seconds["ours"],
+        _EXAMPLES / seconds["Keras"],
+        "examples/s",
+        Goal("ratio", least=1.0),
+    )

@@ -1,0 +1,31 @@
+"""Measuring in a process of its own, which prints its figures as JSON."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+
+def run_module(
+    name: str, environment: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Runs `python -m name` and returns the figures it prints at its end.
+
+    Args:
+        name: The module.
+        environment: Variables to set besides the current ones. Defaults to
+            none.
+
+    Raises:
+        RuntimeError: It failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", name],
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"`python -m {name}` failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])

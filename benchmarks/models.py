@@ -1,0 +1,109 @@
+"""The task that all contestants work on: a multilayer perceptron and data."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+LEARNING_RATE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlp:
+    """A multilayer perceptron that classifies.
+
+    Attributes:
+        sizes: Features, hidden units of each layer, classes.
+        batch: Examples in a step.
+    """
+
+    sizes: tuple[int, ...]
+    batch: int
+
+    def __str__(self) -> str:
+        sizes = "-".join(map(str, self.sizes))
+        return f"MLP {sizes}, batch {self.batch}"
+
+    def logits(self, x: Any) -> Any:
+        """The network, the same from the first weights on for everybody."""
+        *hidden, classes = self.sizes[1:]
+        for index, units in enumerate([*hidden, classes]):
+            x = keras.layers.Dense(
+                units,
+                activation="relu" if index < len(hidden) else None,
+                kernel_initializer=keras.initializers.GlorotUniform(seed=index),
+            )(x)
+        return x
+
+    def data(self, examples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels that can be learned, but not perfectly."""
+        rng = np.random.default_rng(0)
+        features, classes = self.sizes[0], self.sizes[-1]
+        x = rng.normal(size=(examples, features)).astype("float32")
+        scores = x @ rng.normal(size=(features, classes))
+        noise = rng.gumbel(size=scores.shape) * np.sqrt(features) / 2
+        return x, np.argmax(scores + noise, axis=1).astype("int32")
+
+    def model_fn(self) -> Callable[..., kte.TPUEstimatorSpec]:
+        """The network for an estimator."""
+
+        def model_fn(
+            features: Any, labels: Any, mode: str, params: Any
+        ) -> kte.TPUEstimatorSpec:
+            del params
+            logits = self.logits(features)
+            if mode == kte.ModeKeys.PREDICT:
+                return kte.TPUEstimatorSpec(
+                    mode, predictions={"logits": logits}
+                )
+            loss = mean_loss(labels, logits)
+            if mode == kte.ModeKeys.EVAL:
+                return kte.TPUEstimatorSpec(
+                    mode, loss=loss, eval_metrics=(_metric_fn, [labels, logits])
+                )
+            optimizer = kte.CrossShardOptimizer(adam())
+            return kte.TPUEstimatorSpec(
+                mode, loss=loss, train_op=optimizer.minimize(loss)
+            )
+
+        return model_fn
+
+    def keras_model(
+        self, steps_per_execution: int = 1, metrics: Sequence[str] = ()
+    ) -> keras.Model:
+        """The network for Keras's `fit`, `evaluate` and `predict`."""
+        inputs = keras.Input((self.sizes[0],))
+        model = keras.Model(inputs, self.logits(inputs))
+        model.compile(
+            optimizer=adam(),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            steps_per_execution=steps_per_execution,
+            metrics=list(metrics),
+        )
+        return model
+
+
+def adam() -> keras.optimizers.Optimizer:
+    """The optimizer that everybody uses."""
+    return keras.optimizers.Adam(LEARNING_RATE)
+
+
+def mean_loss(labels: Any, logits: Any) -> Any:
+    """The loss that everybody minimises."""
+    return ops.mean(
+        keras.losses.sparse_categorical_crossentropy(
+            labels, logits, from_logits=True
+        )
+    )
+
+
+def _metric_fn(labels: Any, logits: Any) -> dict[str, Any]:
+    accuracy = keras.metrics.SparseCategoricalAccuracy()
+    accuracy.update_state(labels, logits)
+    return {"accuracy": accuracy}

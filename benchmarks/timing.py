@@ -1,0 +1,32 @@
+"""Timing several contestants side by side."""
+
+import statistics
+import time
+from collections.abc import Callable
+from collections.abc import Mapping
+
+
+def median_seconds(
+    contestants: Mapping[str, Callable[[], object]], repetitions: int
+) -> dict[str, float]:
+    """The median time of each contestant, in seconds.
+
+    They take turns, and the order changes from one round to the next, so that
+    whatever else the machine does falls on all of them. A first round, in
+    which programs are compiled, is not counted.
+
+    Args:
+        contestants: What to time, by name.
+        repetitions: Rounds to count.
+    """
+    for run in contestants.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    order = list(contestants)
+    for _ in range(repetitions):
+        for name in order:
+            start = time.perf_counter()
+            contestants[name]()
+            seconds[name].append(time.perf_counter() - start)
+        order = order[1:] + order[:1]
+    return {name: statistics.median(each) for name, each in seconds.items()}
