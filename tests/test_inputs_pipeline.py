@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253
+import tensorflow as tf  # noqa: TID253 - most tests use tf.data
 from helpers import batches_of
 from helpers import estimator_of
 from helpers import linear
