@@ -400,6 +400,8 @@ class TPUEstimator:
             step = self._runtime.model.prepare(
                 ModeKeys.PREDICT, first.features, first.is_padding
             )
+            if step.host_call is not None:
+                _logger.warning("`host_call` has no effect in `predict`.")
             values = self._runtime.load(step, checkpoint)
             with self._runtime.reading(values) as values:
                 loop = PredictionLoop(self._runtime, values, steps)

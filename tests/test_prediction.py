@@ -236,6 +236,18 @@ def test_a_prediction_without_rows_is_an_error(tmp_path):
         next(estimator.predict(batches_of(X)))
 
 
+def test_host_call_without_effect_is_a_warning(tmp_path, caplog):
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(
+            mode,
+            predictions={"x": features},
+            host_call=(lambda x: x, [features]),
+        )
+
+    next(estimator_of(model_fn, tmp_path).predict(batches_of(X)))
+    assert "`host_call` has no effect" in caplog.text
+
+
 def test_empty_input_yields_nothing(tmp_path):
     estimator = estimator_of(doubling, tmp_path)
     assert list(estimator.predict(lambda params: iter(()))) == []
