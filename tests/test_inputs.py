@@ -1,6 +1,8 @@
 """The ways of calling `input_fn`, end to end."""
 
+import numpy as np
 import pytest
+from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
@@ -41,3 +43,59 @@ def test_a_limit_of_bytes_ends_a_stack():
     source = StepSource((Example(x, None) for _ in range(5)), 2 * x.nbytes)
     assert [source.take(9).steps for _ in range(3)] == [2, 2, 1]
     assert source.take(9) is None
+
+
+def training_steps(input_fn, model_dir, **settings):
+    """What model_fn is given, as a host_call sees it, for two steps."""
+
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            host_call=(lambda x, y: seen.append((x, y)), [features, labels]),
+        )
+
+    seen = []
+    estimator = estimator_of(model_fn, model_dir, iterations=2, **settings)
+    estimator.train(input_fn, steps=2)
+    return seen
+
+
+def test_a_stream_may_fill_the_same_arrays_again(tmp_path):
+    def input_fn(params):
+        x, y = np.zeros((4, 3), "float32"), np.zeros((4, 1), "float32")
+        for number in range(2):
+            x[:] = number
+            yield x, y
+
+    seen = training_steps(input_fn, tmp_path)
+    assert [x.max() for x, _ in seen] == [0, 1]
+
+
+def test_a_loader_may_make_lists_of_its_pairs(tmp_path):
+    x, y = regression_data(examples=4)
+    seen = training_steps(lambda params: iter([[x, y], [x, y]]), tmp_path)
+    np.testing.assert_array_equal(seen[1][1], y)
+
+
+def test_predict_fills_up_every_smaller_batch(tmp_path):
+    x, _ = regression_data(examples=20)
+
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(mode, predictions={"x": features})
+
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True, batch=8)
+    stream = [x[:3], x[3:11], x[11:12], x[12:]]
+    rows = list(estimator.predict(lambda params: iter(stream)))
+    np.testing.assert_array_equal(np.stack([row["x"] for row in rows]), x)
+
+
+def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
+    x, y = regression_data(examples=12)
+    estimator = estimator_of(
+        model_fn_of(linear), tmp_path, True, batch_axis=[1, 0]
+    )
+    with pytest.raises(ValueError, match="along axis 1 of `batch_axis`"):
+        estimator.train(lambda params: (x.T, y), steps=1)

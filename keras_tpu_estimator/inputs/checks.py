@@ -16,13 +16,15 @@ class BatchCheck:
 
     Args:
         size: The batch size asked for, or `None` for any.
+        is_padded: Whether smaller batches are filled up, so that any may be.
 
     Raises:
         ValueError: From a call, if a batch is not as it should be.
     """
 
-    def __init__(self, size: int | None):
+    def __init__(self, size: int | None, is_padded: bool = False):
         self._size = size
+        self._is_padded = is_padded
         self._expected: Expected | None = None
         self._passed: set[Any] = set()
         self._smaller: int | None = None
@@ -43,7 +45,9 @@ class BatchCheck:
                 f"{self._smaller}, and another one after it: use "
                 "params['batch_size'] where input_fn makes batches."
             )
-        if self._size is not None and example.size < self._size:
+        if self._is_padded or self._size is None:
+            return
+        if example.size < self._size:
             self._smaller = example.size
 
 

@@ -36,7 +36,11 @@ def batches_of(value: Any, repeat: bool) -> Iterator[Any]:
         hide_gpus()
         yield from value.prefetch(2).as_numpy_iterator()
     elif is_stream(value):
-        yield from value
+        for batch in value:
+            # Copied, for a stream may fill the same arrays again; and a
+            # PyTorch loader makes lists of its pairs.
+            pair = isinstance(batch, list) and len(batch) == 2
+            yield jax.tree.map(np.array, tuple(batch) if pair else batch)
     else:
         yield value
         while repeat:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from keras_tpu_estimator.inputs.checks import BatchCheck
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.forms import batches_of
 from keras_tpu_estimator.inputs.forms import example_of
+from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.inputs.forms import is_dataset
 from keras_tpu_estimator.inputs.forms import is_stream
 from keras_tpu_estimator.inputs.sources import ChunkSource
@@ -69,6 +71,8 @@ class Pipeline:
     def __init__(self, input_fn: Callable[..., Any], request: InputRequest):
         self._request = request
         self._step = 0
+        if "tensorflow" in sys.modules:
+            hide_gpus()  # Before input_fn makes a tensor.
         returned = [self._call(input_fn, call) for call in request.plan.calls]
         for value in returned:
             _check_form(request, value)
@@ -137,7 +141,7 @@ def _checked(
     value: Any, request: InputRequest, size: int | None
 ) -> Iterator[Example]:
     """The batches of one call, each checked against the first."""
-    check = BatchCheck(size)
+    check = BatchCheck(size, is_padded=request.mode == ModeKeys.PREDICT)
     for step, batch in enumerate(batches_of(value, request.repeat)):
         example = request.axes.to_front(example_of(batch))
         check(example, step)
