@@ -20,7 +20,7 @@ from benchmarks.table import Row
 from benchmarks.timing import median_seconds
 
 _MLP = Mlp((784, 512, 10), batch=2048)
-_STEPS = 40
+_STEPS = 120
 _EIGHT_CORES = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",

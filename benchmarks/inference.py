@@ -17,7 +17,7 @@ from benchmarks.table import Row
 from benchmarks.timing import median_seconds
 
 _EXAMPLES = 25_600
-_REPETITIONS = 7
+_REPETITIONS = 15
 
 
 def rows() -> Iterator[Row]:

@@ -70,19 +70,20 @@ class DeviceLoop:
         cores = self._model.feed(ModeKeys.TRAIN).cores
         return jax.device_put(values, cores.replicated)
 
-    def train(self, state: State, batches: Any) -> tuple[State, Any, Any]:
+    def train(self, state: State, metrics: list[Any], batches: Any) -> Any:
         """Trains one step for each of the stacked batches.
 
         Args:
             state: Values as `EstimatorModel.state` lists them; they may not be
                 used again.
+            metrics: The metrics' values so far.
             batches: What `put` returned.
 
         Returns:
-            The new state, the mean loss, and each step's other outputs,
-            stacked.
+            The new state; the metrics' values; the mean loss so far; and each
+            step's other outputs, stacked.
         """
-        return self._train(state, batches)
+        return self._train(state, metrics, batches)
 
     def evaluate(self, state: State, metrics: list[Any], batches: Any) -> Any:
         """Evaluates the stacked batches.
@@ -111,14 +112,15 @@ class DeviceLoop:
         """
         return self._predict(state, data)
 
-    def _train_steps(self, state: State, batches: Any) -> Any:
+    def _train_steps(
+        self, state: State, metrics: list[Any], batches: Any
+    ) -> Any:
         def step(state: State, batch: Any) -> tuple[State, Any]:
             logs, state = self._model.train_step(state, batch)
             return state, logs
 
-        whole = (*state, self._model.metrics_state())
-        (*new, _), logs = jax.lax.scan(step, whole, batches)
-        return tuple(new), logs["loss"][-1], logs[OUTPUTS]
+        (*new, metrics), logs = jax.lax.scan(step, (*state, metrics), batches)
+        return tuple(new), metrics, logs["loss"][-1], logs[OUTPUTS]
 
     def _evaluate_steps(
         self, state: State, metrics: list[Any], batches: Any

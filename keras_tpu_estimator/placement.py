@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +21,8 @@ from keras_tpu_estimator.program.model_fn import with_additional
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
 
-_MAX_BYTES = 2**18
+# More than fits a cache, or glibc's heap, is only slower.
+_MAX_BYTES = 2**24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,9 +104,7 @@ class Placement:
             repeat=repeat,
             chunk=chunk,
             checks_size=self.is_on_tpu(mode),
-            # What training stacks is set by the user; elsewhere more than fits
-            # a cache is only slower.
-            max_bytes=math.inf if mode == ModeKeys.TRAIN else _MAX_BYTES,
+            max_bytes=_MAX_BYTES,
         )
 
     def _plan(self, mode: str) -> InputPlan:

@@ -2,14 +2,16 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf  # noqa: TID253 - one test uses tf.data
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import placement
 from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.sources import StepSource
+from keras_tpu_estimator.inputs.sources import Source
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])
@@ -38,11 +40,48 @@ def test_every_way_trains_on_eight_cores(way, tmp_path):
     assert shapes == [(16, 16) if way == 4 else (2, 2)]
 
 
-def test_a_limit_of_bytes_ends_a_stack():
-    x, _ = regression_data(examples=4)
-    source = StepSource((Example(x, None) for _ in range(5)), 2 * x.nbytes)
-    assert [source.take(9).steps for _ in range(3)] == [2, 2, 1]
+def source_of(steps, max_bytes):
+    """A source of so many steps of 12 bytes."""
+    example = Example(np.ones((1, 3), "float32"), None)
+    return Source((example.repeated(1) for _ in range(steps)), max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "max_bytes", "expected"),
+    [
+        (9, 24, [2, 2, 1]),
+        (9, 11, [1] * 5),
+        (4, 36, [2, 2, 1]),  # Four in equal parts, each less than three.
+        (9, 1e9, [5]),
+    ],
+)
+def test_large_stacks_come_in_equal_parts(wanted, max_bytes, expected):
+    source = source_of(5, max_bytes)
+    taken = list(iter(lambda: source.take(wanted), None))
+    assert [batch.steps for batch in taken] == expected
     assert source.take(9) is None
+
+
+def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
+    x, y = regression_data(examples=64)
+    losses = []
+
+    class Losses(kte.hooks.SessionRunHook):
+        def before_run(self, context):
+            return kte.hooks.SessionRunArgs(["loss", "global_step"])
+
+        def after_run(self, context, values):
+            losses.append([float(value) for value in values.results])
+
+    for limit in (2**23, 3 * 16 * 4 * 4):  # Three steps of x and y.
+        monkeypatch.setattr(placement, "_MAX_BYTES", limit)
+        estimator = estimator_of(
+            model_fn_of(linear), tmp_path / str(limit), iterations=5, batch=16
+        )
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
+        estimator.train(lambda params, d=data: d, steps=9, hooks=[Losses()])
+    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
+    assert [step for _, step in losses] == [5, 9, 5, 9]
 
 
 def training_steps(input_fn, model_dir, **settings):

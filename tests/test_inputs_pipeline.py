@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs import chunks
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import InputRequest
 from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.sources import ChunkSource
-from keras_tpu_estimator.inputs.sources import StepSource
 from keras_tpu_estimator.program.model_fn import with_additional
 
 TRAIN, EVAL, PREDICT = (
@@ -124,21 +124,68 @@ def test_streams_keep_their_order_and_lose_nothing(make, chunk):
     assert labels.dtype == np.int32
 
 
+@pytest.fixture(autouse=True)
+def stack_short_datasets(monkeypatch):
+    """Lets short datasets be read as long ones are."""
+    monkeypatch.setattr(chunks, "_WORTH_STACKING", 0)
+
+
 @pytest.mark.parametrize(
-    ("make", "chunk", "source"),
+    ("make", "stackable"),
     [
-        (lambda: dataset(drop=True), 3, ChunkSource),
-        (lambda: dataset(drop=True), 1, StepSource),
-        (dataset, 3, StepSource),
-        (lambda: dataset(size=2, drop=True), 3, StepSource),
-        (generator, 3, StepSource),
-        (lambda: dataset(drop=True, x=Y.astype(str)), 3, StepSource),
-        (lambda: dataset(drop=True).repeat(), 3, ChunkSource),
+        (lambda: dataset(drop=True), True),
+        (dataset, True),
+        (lambda: dataset(drop=True).repeat(), True),
+        (lambda: dataset(drop=True, x=Y.astype(str)), False),
+        (lambda: tf.data.Dataset.from_tensors((X, np.float32(0))), False),
+        (lambda: tf.data.Dataset.from_tensors((X, Y[:3])), False),
+        (lambda: tf.data.Dataset.from_tensors((X, None)), False),
     ],
 )
-def test_whole_chunks_are_read_of_fixed_shapes_only(make, chunk, source):
-    with pipeline(make(), chunk=chunk) as pipe:
-        assert type(pipe._source) is source
+def test_batches_that_differ_in_size_only_are_stacked(make, stackable):
+    assert chunks.can_be_stacked(make()) == stackable
+
+
+def test_a_short_dataset_is_not_worth_stacking(monkeypatch):
+    monkeypatch.setattr(chunks, "_WORTH_STACKING", 4)
+    assert not chunks.can_be_stacked(dataset())
+    assert chunks.can_be_stacked(dataset().repeat(2))
+    assert chunks.can_be_stacked(dataset().repeat())
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 7])
+@pytest.mark.parametrize(
+    "sizes", [[4, 4, 4], [5, 5, 2], [2, 4, 4, 1, 1], [1] * 11]
+)
+def test_batches_of_any_sizes_are_stacked(sizes, chunk):
+    bounds = np.cumsum([0, *sizes])
+    data = tf.data.Dataset.from_generator(
+        lambda: ((X[a:b], Y[a:b]) for a, b in itertools.pairwise(bounds)),
+        output_signature=(
+            tf.TensorSpec((None, 3), tf.float32),
+            tf.TensorSpec((None,), tf.int32),
+        ),
+    )
+    assert chunks.can_be_stacked(data)
+    batches = taken(pipeline(data, None, chunk=chunk, checks_size=False), chunk)
+    examples = [b.examples for b in batches for _ in range(b.steps)]
+    assert examples == sizes
+    np.testing.assert_array_equal(rows(batches), X[: sum(sizes)])
+    labels = rows(batches, lambda batch: batch.labels)
+    np.testing.assert_array_equal(labels, Y[: sum(sizes)])
+
+
+def test_stacked_batches_of_different_lengths_are_named():
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(X[:4], Y[:4]), (X[:4], Y[:3]), (X[:4], Y[:5])]),
+        output_signature=(
+            tf.TensorSpec((None, 3), tf.float32),
+            tf.TensorSpec((None,), tf.int32),
+        ),
+    )
+    with pipeline(data, chunk=3) as pipe:
+        with pytest.raises(ValueError, match="4 for features, but 3 for label"):
+            taken(pipe, 3)
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -162,8 +209,8 @@ def test_a_smaller_last_batch_comes_by_itself(make):
 
 
 def test_no_more_is_stacked_from_so_many_bytes_on():
-    # 4 rows of 3 floats and an integer.
-    limited = pipeline(generator(), chunk=3, max_bytes=4 * 16 + 1)
+    # Two batches of 4 rows of 3 floats and an integer.
+    limited = pipeline(generator(), chunk=3, max_bytes=2 * 4 * 16)
     assert [batch.steps for batch in taken(limited, steps=3)] == [2, 1]
 
 
@@ -217,6 +264,8 @@ FEATURES_ONLY = {
     "generator": (x for x in [X]),
     "dataset": tf.data.Dataset.from_tensors(X),
     "dataset of dicts": tf.data.Dataset.from_tensors({"x": X}),
+    "pair with None": (X, None),
+    "dataset with None": tf.data.Dataset.from_tensors((X, None)),
 }
 
 

@@ -116,13 +116,3 @@ def test_sizes_may_be_asked_for_ahead_of_runs():
     clock.now += 1
     plan.ran(1)
     assert list(plan) == []
-
-
-def test_steps_that_were_put_back_are_planned_again():
-    plan = plan_of(4, 10)
-    sizes = []
-    for size in plan:
-        sizes.append(size)
-        if len(sizes) == 1:
-            plan.put_back(1)
-    assert sizes == [4, 4, 3]

@@ -1,7 +1,9 @@
 """Steps of data on the host."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import jax
 import numpy as np
@@ -35,16 +37,18 @@ class Example:
         return jax.tree.leaves(self.features)[0].shape[0]
 
     @property
-    def bytes(self) -> int:
-        """Bytes in all arrays."""
-        leaves = jax.tree.leaves((self.features, self.labels))
-        return sum(leaf.nbytes for leaf in leaves)
-
-    @property
     def signature(self) -> Any:
         """Equal for examples of one structure, with equal shapes and dtypes."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def repeated(self, steps: int) -> "Batch":
+        """The same step again and again, without a copy."""
+
+        def repeat(leaf: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(leaf, (steps, *leaf.shape))
+
+        return Batch(*jax.tree.map(repeat, (self.features, self.labels)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,14 @@ class Batch:
     features: Any
     labels: Any
 
+    @classmethod
+    def joined(cls, batches: Sequence["Batch"]) -> Self:
+        """The steps of several batches, one after the other."""
+        if len(batches) == 1:
+            return cls(batches[0].features, batches[0].labels)
+        nests = [(batch.features, batch.labels) for batch in batches]
+        return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
+
     @property
     def steps(self) -> int:
         """Number of steps."""
@@ -68,3 +80,22 @@ class Batch:
     def examples(self) -> int:
         """Examples in one step."""
         return jax.tree.leaves(self.features)[0].shape[1]
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of one step."""
+        leaves = jax.tree.leaves((self.features, self.labels))
+        return sum(leaf[0].nbytes for leaf in leaves)
+
+    def step(self, index: int) -> Example:
+        """One of the steps."""
+        part = jax.tree.map(lambda a: a[index], (self.features, self.labels))
+        return Example(*part)
+
+    def split(self, steps: int) -> tuple["Batch", "Batch"]:
+        """The first so many steps, and the others."""
+        nest = (self.features, self.labels)
+        return (
+            Batch(*jax.tree.map(lambda a: a[:steps], nest)),
+            Batch(*jax.tree.map(lambda a: a[steps:], nest)),
+        )

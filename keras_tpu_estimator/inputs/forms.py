@@ -24,17 +24,15 @@ def is_stream(value: Any) -> bool:
     return hasattr(value, "__iter__") and not hasattr(value, "dtype")
 
 
-def batches_of(value: Any, repeat: bool) -> Iterator[Any]:
+def batches_of(value: Any) -> Iterator[Any]:
     """The batches that an `input_fn` returned.
 
     Args:
         value: A dataset, an iterable of batches, or one batch.
-        repeat: Whether one batch is to be given again and again.
     """
     if is_dataset(value):
         check_dense(value.element_spec)
-        hide_gpus()
-        yield from value.prefetch(2).as_numpy_iterator()
+        yield from value
     elif is_stream(value):
         for batch in value:
             # Copied, for a stream may fill the same arrays again; and a
@@ -43,8 +41,6 @@ def batches_of(value: Any, repeat: bool) -> Iterator[Any]:
             yield jax.tree.map(np.array, tuple(batch) if pair else batch)
     else:
         yield value
-        while repeat:
-            yield value
 
 
 def example_of(value: Any) -> Example:
@@ -81,8 +77,9 @@ def check_dense(element_spec: Any) -> None:
         TypeError: It has a sparse or ragged one.
     """
     tensorflow = sys.modules["tensorflow"]
+    allowed = (tensorflow.TensorSpec, tensorflow.NoneTensorSpec)
     for path, spec in jax.tree_util.tree_leaves_with_path(element_spec):
-        if not isinstance(spec, tensorflow.TensorSpec):
+        if not isinstance(spec, allowed):
             raise TypeError(
                 f"The dataset's element{jax.tree_util.keystr(path)} should be "
                 f"a dense tensor. Received: {spec}. Make it dense in the "
@@ -91,8 +88,10 @@ def check_dense(element_spec: Any) -> None:
 
 
 def hide_gpus() -> None:
-    """Keeps TensorFlow from taking the memory that JAX needs."""
-    tensorflow = sys.modules["tensorflow"]
+    """Keeps TensorFlow, if it is there, from the memory that JAX needs."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return
     try:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:

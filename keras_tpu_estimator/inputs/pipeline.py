@@ -1,8 +1,8 @@
 """From a user's `input_fn` to stacked steps on the host."""
 
 import dataclasses
+import itertools
 import math
-import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -16,16 +16,17 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.call import call_input_fn
 from keras_tpu_estimator.inputs.checks import BatchCheck
+from keras_tpu_estimator.inputs.chunks import can_be_stacked
+from keras_tpu_estimator.inputs.chunks import chunks_of
+from keras_tpu_estimator.inputs.chunks import step_bytes
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.forms import batches_of
 from keras_tpu_estimator.inputs.forms import example_of
 from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.inputs.forms import is_dataset
 from keras_tpu_estimator.inputs.forms import is_stream
-from keras_tpu_estimator.inputs.sources import ChunkSource
 from keras_tpu_estimator.inputs.sources import Source
-from keras_tpu_estimator.inputs.sources import StepSource
-from keras_tpu_estimator.inputs.sources import has_fixed_shapes
+from keras_tpu_estimator.inputs.sources import even_share
 from keras_tpu_estimator.modes import ModeKeys
 
 
@@ -42,7 +43,7 @@ class InputRequest:
         repeat: Whether arrays, in place of a stream, are fed for ever.
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
-        max_bytes: No more steps are stacked, from so many bytes on.
+        max_bytes: How much is stacked, unless a single step is larger.
     """
 
     mode: str
@@ -54,6 +55,11 @@ class InputRequest:
     chunk: int = 1
     checks_size: bool = True
     max_bytes: float = math.inf
+
+    def check(self) -> BatchCheck:
+        """A new check of the batches of one call."""
+        size = self.plan.calls[0].batch_size if self.checks_size else None
+        return BatchCheck(size, is_padded=self.mode == ModeKeys.PREDICT)
 
 
 class Pipeline:
@@ -71,12 +77,12 @@ class Pipeline:
     def __init__(self, input_fn: Callable[..., Any], request: InputRequest):
         self._request = request
         self._step = 0
-        if "tensorflow" in sys.modules:
-            hide_gpus()  # Before input_fn makes a tensor.
+        hide_gpus()  # Before input_fn makes a tensor.
         returned = [self._call(input_fn, call) for call in request.plan.calls]
+        hide_gpus()  # It may have been the first to need TensorFlow.
         for value in returned:
             _check_form(request, value)
-        self._source: Source = self._source_of(returned)
+        self._source = Source(_pieces(request, returned), request.max_bytes)
 
     def take(self, steps: int) -> Batch | None:
         """Up to so many steps, stacked; `None` at the end of the input.
@@ -120,32 +126,42 @@ class Pipeline:
             input_fn, self._request.mode, params, self._request.config
         )
 
-    def _source_of(self, returned: list[Any]) -> Source:
-        request = self._request
-        size = request.plan.calls[0].batch_size if request.checks_size else None
-        is_simple = len(returned) == request.plan.batches_per_call == 1
-        if (
-            is_simple
-            and request.chunk > 1
-            and request.axes.axes is None
-            and is_dataset(returned[0])
-            and has_fixed_shapes(returned[0], size)
-        ):
-            return ChunkSource(returned[0], request.chunk)
-        parts = [_checked(value, request, size) for value in returned]
-        steps = _combined(parts, request.plan.batches_per_call)
-        return StepSource(steps, request.max_bytes)
+
+def _pieces(request: InputRequest, returned: list[Any]) -> Iterator[Batch]:
+    """The steps of all calls, stacked by whoever is fastest."""
+    plan = request.plan
+    size = plan.calls[0].batch_size
+    is_whole = len(returned) == plan.batches_per_call == 1
+    if (
+        is_whole
+        and request.chunk > 1
+        and request.axes.axes is None
+        and is_dataset(returned[0])
+        and can_be_stacked(returned[0])
+    ):
+        bytes_ = step_bytes(returned[0], size)
+        steps = even_share(request.chunk, bytes_, request.max_bytes)
+        return chunks_of(returned[0], steps, request.check())
+    parts = [_checked(value, request) for value in returned]
+    examples = _combined(parts, plan.batches_per_call)
+    if request.repeat and not any(map(_has_many, returned)):
+        return _repeated(examples, request.chunk)
+    return (example.repeated(1) for example in examples)
 
 
-def _checked(
-    value: Any, request: InputRequest, size: int | None
-) -> Iterator[Example]:
+def _checked(value: Any, request: InputRequest) -> Iterator[Example]:
     """The batches of one call, each checked against the first."""
-    check = BatchCheck(size, is_padded=request.mode == ModeKeys.PREDICT)
-    for step, batch in enumerate(batches_of(value, request.repeat)):
+    check = request.check()
+    for step, batch in enumerate(batches_of(value)):
         example = request.axes.to_front(example_of(batch))
         check(example, step)
         yield example
+
+
+def _repeated(examples: Iterator[Example], steps: int) -> Iterator[Batch]:
+    """The only batch there is, for ever."""
+    for example in examples:
+        yield from itertools.repeat(example.repeated(steps))
 
 
 def _combined(
@@ -171,6 +187,10 @@ def _combined(
         yield Example(features, labels)
 
 
+def _has_many(value: Any) -> bool:
+    return is_dataset(value) or is_stream(value)
+
+
 def _check_form(request: InputRequest, value: Any) -> None:
     """Checks that the way of calling allows what was returned."""
     plan = request.plan
@@ -181,9 +201,7 @@ def _check_form(request: InputRequest, value: Any) -> None:
             f"{type(value).__name__}. Use PER_HOST_V1 or PER_HOST_V2 in "
             "TPUConfig.per_host_input_for_training."
         )
-    if plan.batches_per_call > 1 and not (
-        is_dataset(value) or is_stream(value)
-    ):
+    if plan.batches_per_call > 1 and not _has_many(value):
         raise TypeError(
             "With PER_HOST_V2 input_fn should return a Dataset or an iterable "
             f"of batches, one for each core. Received: {type(value).__name__}."

@@ -77,7 +77,7 @@ class EvaluationLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
-                outfeed.put(self._run_once(fed, progress))
+                self._run_loop(fed, progress, outfeed)
                 if hooked.after_run():
                     break
                 fed = next(self._infeed, None)
@@ -85,7 +85,20 @@ class EvaluationLoop:
         result = dict(self._result) if metrics is None else metrics.result()
         return result | {"loss": np.float32(progress.loss)}
 
-    def _run_once(self, fed: Fed, progress: Progress) -> Any:
+    def _run_loop(
+        self, fed: Fed | None, progress: Progress, outfeed: Outfeed
+    ) -> None:
+        """Runs the parts of one loop."""
+        while fed is not None:
+            outfeed.put(self._run_part(fed, progress))
+            self._done += fed.batch.steps
+            if fed.ends_loop:
+                break
+            fed = next(self._infeed, None)
+        total = f"/{self._steps}" if self._steps else ""
+        _logger.info("Evaluation [%d%s]", self._done, total)
+
+    def _run_part(self, fed: Fed, progress: Progress) -> Any:
         model = self._runtime.model
         step = model.prepare(ModeKeys.EVAL, *first_step(fed.batch))
         state = model.state(progress.values, slots=False)
@@ -99,9 +112,6 @@ class EvaluationLoop:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
         progress.loss = loss
-        self._done += fed.batch.steps
-        total = f"/{self._steps}" if self._steps else ""
-        _logger.info("Evaluation [%d%s]", self._done, total)
         return outputs
 
 

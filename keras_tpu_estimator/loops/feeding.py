@@ -1,9 +1,8 @@
 """Copying stacked steps to the devices before they are wanted."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
-
-import jax
 
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
@@ -14,30 +13,43 @@ from keras_tpu_estimator.runtime import Runtime
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """Steps on the host, and the same steps on the devices."""
+    """Steps on the host, and the same steps on the devices.
+
+    Attributes:
+        batch: The steps on the host.
+        data: The steps on the devices.
+        ends_loop: Whether the loop that they belong to ends with them.
+    """
 
     batch: Batch
     data: Any
+    ends_loop: bool
 
 
 def feed_ahead(
     runtime: Runtime, mode: str, pipeline: Pipeline, plan: LoopPlan
 ) -> Infeed[Fed]:
-    """Copies the steps of coming loops to the devices, ahead of time."""
-    sizes = iter(plan)
+    """Copies the steps of coming loops to the devices, ahead of time.
 
-    def produce() -> Fed | None:
-        size = next(sizes, None)
-        batch = None if size is None else pipeline.take(size)
-        if batch is None:
-            return None
-        plan.put_back(size - batch.steps)
-        data = runtime.loop.put(mode, batch.features, batch.labels)
-        return Fed(batch, data)
+    A loop is fed in several parts if it is large, or has batches of two sizes.
+    """
 
-    return Infeed(produce)
+    def feed() -> Iterator[Fed]:
+        for steps in plan:
+            left = steps
+            while left:
+                batch = pipeline.take(left)
+                if batch is None:
+                    return
+                left -= batch.steps
+                data = runtime.loop.put(mode, batch.features, batch.labels)
+                yield Fed(batch, data, ends_loop=not left)
+
+    fed = feed()
+    return Infeed(lambda: next(fed, None))
 
 
 def first_step(batch: Batch) -> tuple[Any, Any]:
     """The features and labels of the first of some stacked steps."""
-    return jax.tree.map(lambda a: a[0], (batch.features, batch.labels))
+    first = batch.step(0)
+    return first.features, first.labels

@@ -46,21 +46,13 @@ class LoopPlan:
         return self._size
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the size of each loop; a size may be planned ahead."""
+        """Yields the steps of each loop, which may be planned ahead."""
         while self._remaining is None or self._remaining > 0:
             size = self._size
             if self._remaining is not None:
                 size = min(size, self._remaining)
                 self._remaining -= size
             yield size
-
-    def put_back(self, steps: int) -> None:
-        """Tells that a loop came out so many steps shorter than planned.
-
-        Batches of two sizes cannot be in one loop.
-        """
-        if self._remaining is not None:
-            self._remaining += steps
 
     def ran(self, steps: int) -> None:
         """Tells that a loop of so many steps has ended just now."""

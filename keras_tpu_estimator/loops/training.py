@@ -69,34 +69,55 @@ class TrainingLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
-                outputs = self._run_once(fed, progress)
-                if "host_call" in outputs:
-                    outfeed.put(outputs["host_call"])
+                self._run_loop(fed, progress, outfeed)
                 if hooked.after_run():
                     break
                 fed = next(self._infeed, None)
         hook_list.end()
 
-    def _run_once(self, fed: Fed, progress: Progress) -> Any:
+    def _run_loop(
+        self, fed: Fed | None, progress: Progress, outfeed: Outfeed
+    ) -> None:
+        """Runs the parts of one loop."""
+        steps = 0
+        metrics = self._runtime.model.metrics_state()
+        while fed is not None:
+            outputs, metrics = self._run_part(fed, metrics, progress)
+            if "host_call" in outputs:
+                outfeed.put(outputs["host_call"])
+            steps += fed.batch.steps
+            if fed.ends_loop:
+                break
+            fed = next(self._infeed, None)
+        self._plan.ran(steps)
+
+    def _run_part(
+        self, fed: Fed, metrics: list[Any], progress: Progress
+    ) -> tuple[Any, list[Any]]:
         # The shape of a last, smaller batch is new, and its step with it.
         model = self._runtime.model
         model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
-        state, loss, outputs = self._runtime.loop.train(
-            model.state(progress.values), fed.data
+        state, metrics, loss, outputs = self._runtime.loop.train(
+            model.state(progress.values), metrics, fed.data
         )
         progress.values = progress.values | model.values((*state, []))
         progress.step += fed.batch.steps
         progress.loss = loss
-        self._plan.ran(fed.batch.steps)
-        return outputs
+        return outputs, metrics
 
 
 def _host_caller(
     host_call: HostFunction | None, every: int
 ) -> Callable[[Any], None]:
+    """Makes the host call for every so many steps of those that come."""
+    seen = 0
+
     def consume(steps: Any) -> None:
+        nonlocal seen
         steps = jax.tree.map(np.asarray, steps)
-        for index in range(0, len(jax.tree.leaves(steps)[0]), every):
+        total = len(jax.tree.leaves(steps)[0])
+        for index in range(-seen % every, total, every):
             host_call.call(jax.tree.map(lambda a, i=index: a[i], steps))
+        seen += total
 
     return consume
