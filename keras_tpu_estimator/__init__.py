@@ -26,6 +26,7 @@ from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import get_global_step
 from keras_tpu_estimator.optimizers import trainable_variables
 from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import TPUEstimatorSpec
 
@@ -38,6 +39,7 @@ __all__ = [
     "InputPipelineConfig",
     "ModeKeys",
     "RunConfig",
+    "Scaffold",
     "TPUConfig",
     "TPUEstimator",
     "TPUEstimatorSpec",

@@ -14,6 +14,8 @@ from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.scaffold import InitSession
+from keras_tpu_estimator.scaffold import Scaffold
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _INITIAL = ("initial values",)
@@ -33,6 +35,7 @@ class Runtime:
         self.loop = DeviceLoop(model)
         self._values: Values = {}
         self._source: tuple[Any, ...] | None = None
+        self._initialized: set[int] = set()
         self._readers = 0
 
     def load(self, step: Step, checkpoint: str | None) -> Values:
@@ -53,10 +56,14 @@ class Runtime:
         source = _INITIAL if checkpoint is None else _identity(checkpoint)
         if source != self._source:
             self._values, self._source = {}, source
+            self._initialized.clear()
         wanted = {*step.reads, *self.model.paths()} - self._values.keys()
         if wanted:
             self._read(wanted, step.reads, checkpoint)
-        return self._values
+        if checkpoint is None:
+            self._initialize(step)
+            return self._values
+        return self._values | self._restored(step.scaffold, checkpoint)
 
     def reading(self, values: Values) -> "Reading":
         """Keeps values usable for the time of a `with` block."""
@@ -82,6 +89,32 @@ class Runtime:
         saved = jax.device_get({p: values[p] for p in paths if p in values})
         saved.pop(GLOBAL_STEP)
         return saved
+
+    def _initialize(self, step: Step) -> None:
+        """Has a scaffold set initial values, once for each step."""
+        init_fn = step.scaffold.init_fn
+        if init_fn is None or id(step) in self._initialized:
+            return
+        session = InitSession(self._values)
+        init_fn(step.scaffold, session)
+        self._values = self._values | self.loop.put_values(session.assigned)
+        self._initialized.add(id(step))
+
+    def _restored(self, scaffold: Scaffold, checkpoint: str) -> Values:
+        """Values that a scaffold restores from other names than their own."""
+        sources = scaffold.sources
+        store = self.model.program.store
+        unknown = sources.keys() - store.variables.keys()
+        if unknown:
+            raise ValueError(
+                "`variables_to_restore` should be about variables of the "
+                f"model. Received others: {sorted(unknown)}. The model has "
+                f"{sorted(store.variables)}."
+            )
+        wanted = set(sources.values()) - self._values.keys()
+        read = _read_checked(checkpoint, wanted, store.variables)
+        known = self._values | self.loop.put_values(read)
+        return {path: known[name] for path, name in sources.items()}
 
     def _read(
         self, wanted: set[str], required: Iterable[str], checkpoint: str | None
@@ -126,7 +159,8 @@ def _read_checked(
             f"The checkpoint {checkpoint!r} does not fit the model: {error} "
             "Restore the layer's name, or start in another model_dir."
         ) from error
-    for path, value in values.items():
+    for path in variables.keys() & values.keys():
+        value = values[path]
         if tuple(variables[path].shape) != value.shape:
             raise ValueError(
                 f"The variable {path!r} has shape "

@@ -15,6 +15,8 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import TrainOp
+from keras_tpu_estimator.scaffold import Scaffold
+from keras_tpu_estimator.scaffold import make_scaffold
 from keras_tpu_estimator.variables import current_scope
 
 
@@ -54,7 +56,8 @@ class TPUEstimatorSpec:
             their first axis, and returns a dict from names to Keras metrics or
             to `(value, update)` pairs from `keras_tpu_estimator.metrics`.
         export_outputs: Dict from signature names to export outputs.
-        scaffold_fn: Accepted for compatibility; it has no effect.
+        scaffold_fn: Returns a `Scaffold`; called on the host, once for each
+            program.
         host_call: A pair `(function, tensors)`, run on the host as
             `eval_metrics` is, after every training step.
         training_hooks: `SessionRunHook`s to add in training.
@@ -95,12 +98,26 @@ class TPUEstimatorSpec:
             pair = getattr(self, name)
             if pair is not None:
                 _set(self, name, _host_function(name, pair))
+        if self.scaffold_fn is not None and not callable(self.scaffold_fn):
+            raise TypeError(
+                "`scaffold_fn` should be a function that returns a Scaffold. "
+                f"Received: {self.scaffold_fn!r} of type "
+                f"{type(self.scaffold_fn).__name__}"
+            )
         _check_common(self)
 
     @property
     def hooks(self) -> tuple[SessionRunHook, ...]:
         """The hooks for this spec's mode."""
         return _hooks_of_mode(self)
+
+    def make_scaffold(self) -> Scaffold:
+        """The scaffold that `scaffold_fn` returns, or one without settings.
+
+        Raises:
+            ValueError: It returns none.
+        """
+        return make_scaffold(self.scaffold_fn or Scaffold)
 
     def as_estimator_spec(self) -> "EstimatorSpec":
         """This spec with its host functions called, for one core.
@@ -119,6 +136,7 @@ class TPUEstimatorSpec:
             train_op=self.train_op,
             eval_metric_ops=metric_ops,
             export_outputs=self.export_outputs,
+            scaffold=self.scaffold_fn and self.scaffold_fn(),
             training_hooks=self.training_hooks,
             evaluation_hooks=self.evaluation_hooks,
             prediction_hooks=self.prediction_hooks,
@@ -141,7 +159,7 @@ class EstimatorSpec:
         export_outputs: Dict from signature names to export outputs.
         training_chief_hooks: `SessionRunHook`s to add in training.
         training_hooks: `SessionRunHook`s to add in training.
-        scaffold: Accepted for compatibility; it has no effect.
+        scaffold: A `Scaffold`. Defaults to one without settings.
         evaluation_hooks: `SessionRunHook`s to add in evaluation.
         prediction_hooks: `SessionRunHook`s to add in prediction.
 
@@ -170,11 +188,22 @@ class EstimatorSpec:
         )
         _check_common(self)
         _set(self, "eval_metric_ops", check_metric_ops(self.eval_metric_ops))
+        if self.scaffold is None:
+            _set(self, "scaffold", Scaffold())
+        if not isinstance(self.scaffold, Scaffold):
+            raise TypeError(
+                "`scaffold` should be a Scaffold. Received: "
+                f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
+            )
 
     @property
     def hooks(self) -> tuple[SessionRunHook, ...]:
         """The hooks for this spec's mode."""
         return _hooks_of_mode(self)
+
+    def make_scaffold(self) -> Scaffold:
+        """The scaffold."""
+        return self.scaffold
 
     def _replace(self, **fields: Any) -> "EstimatorSpec":
         """This spec with other values of some fields, as a named tuple has.

@@ -39,7 +39,7 @@ FLOORS = (
         "variables",
     ),
     ("capture", "config", "gradient_requests", "hooks"),
-    ("inputs", "optimizers", "run_config"),
+    ("inputs", "optimizers", "run_config", "scaffold"),
     ("spec", "validation"),
     ("program",),
     ("model", "placement"),

@@ -13,6 +13,7 @@ from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import metric_value
@@ -115,7 +116,19 @@ class ModelCall:
             metric_fn=getattr(self.spec, "eval_metrics", None),
             host_call=getattr(self.spec, "host_call", None),
             hooks=self.spec.hooks,
+            scaffold=self._scaffold(),
         )
+
+    def _scaffold(self) -> Scaffold:
+        scaffold = self.spec.make_scaffold()
+        if self.mode == ModeKeys.TRAIN and scaffold.variables_to_restore:
+            raise ValueError(
+                "`variables_to_restore` is for evaluation and prediction. "
+                "Expected None in mode 'train'. Received: "
+                f"{scaffold.sources}. To start training from other values, "
+                "use init_from_checkpoint."
+            )
+        return scaffold
 
     def _with_padding(self, features: Any, is_padding: Any) -> Any:
         if self.tells_padding and isinstance(features, dict):

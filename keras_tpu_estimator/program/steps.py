@@ -10,6 +10,7 @@ import jax
 from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import Cores
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import HostFunction
 
 # Outputs that are equal on all cores; the others are concatenated.
@@ -126,6 +127,7 @@ class Step:
         metric_fn: What makes metrics of the output `eval_metrics`.
         host_call: What is given the output `host_call`.
         hooks: The hooks of the spec.
+        scaffold: What is done before the first step.
     """
 
     function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
@@ -134,6 +136,7 @@ class Step:
     metric_fn: HostFunction | None
     host_call: HostFunction | None
     hooks: tuple[Any, ...]
+    scaffold: Scaffold
 
 
 def batch_size(nest: Any) -> int:
