@@ -21,6 +21,7 @@ from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.moving_averages import ExponentialMovingAverage
 from keras_tpu_estimator.optimizers import CrossShardOptimizer
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import get_global_step
@@ -36,6 +37,7 @@ __all__ = [
     "CrossShardOptimizer",
     "EstimatorModel",
     "EstimatorSpec",
+    "ExponentialMovingAverage",
     "InputPipelineConfig",
     "ModeKeys",
     "RunConfig",

@@ -22,8 +22,28 @@ GradientAndVariable = tuple[Gradient | None, keras.Variable]
 Reduction = Literal["mean", "sum"]
 
 
+class Update:
+    """Something to do to variables, after `model_fn` has returned.
+
+    Attributes:
+        loss: Scalar tensor to differentiate, or `None`.
+        carried: Tensors of `model_fn` that `apply` is given, without a loss.
+    """
+
+    loss: Any = None
+    carried: tuple[Any, ...] = ()
+
+    def apply(self, tensors: Sequence[Any]) -> None:
+        """Updates the variables.
+
+        Args:
+            tensors: The gradients of the loss, or what is carried.
+        """
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
-class TrainOp:
+class TrainOp(Update):
     """One update of variables by an optimizer, yet to be carried out.
 
     Made by `CrossShardOptimizer.minimize` and `apply_gradients`, and given to
@@ -45,7 +65,12 @@ class TrainOp:
     gradients: tuple[Gradient, ...] | None = None
     reduction: Reduction | None = None
 
-    def apply(self, gradients: Sequence[Gradient]) -> None:
+    @property
+    def carried(self) -> tuple[Gradient, ...]:
+        """The gradients that are given."""
+        return self.gradients or ()
+
+    def apply(self, tensors: Sequence[Gradient]) -> None:
         """Combines gradients over the cores and updates the variables."""
         reduce = {
             "mean": distribution.cross_replica_mean,
@@ -54,7 +79,7 @@ class TrainOp:
         }[self.reduction]
         # It may have been built for an earlier trace's or another loss's.
         self.optimizer.built = False
-        self.optimizer.apply(list(reduce(tuple(gradients))), self.variables)
+        self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
 
 
 class CrossShardOptimizer:

@@ -14,7 +14,7 @@ import numpy as np
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.optimizers import TrainOp
+from keras_tpu_estimator.optimizers import Update
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.scaffold import make_scaffold
 from keras_tpu_estimator.variables import current_scope
@@ -354,7 +354,7 @@ def _train_ops(mode: str | None, train_op: Any) -> Any:
     sequence = isinstance(train_op, list | tuple)
     ops = tuple(train_op) if sequence else (train_op,)
     for op in ops:
-        if not isinstance(op, TrainOp | keras.Variable) and not _is_tensor(op):
+        if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):
             raise TypeError(
                 "`train_op` should be what CrossShardOptimizer(...).minimize("
                 "loss) or .apply_gradients(...) returns, or a sequence of "

@@ -72,6 +72,8 @@ class VariableScope(keras.StatelessScope):
         super().__init__(collect_losses=True, initialize_variables=False)
         self.known = known
         self.values = dict(values)
+        # Values as they were before anything was assigned.
+        self.before = dict(values)
         self.objects = dict(objects)
         self.new: dict[str, keras.Variable] = {}
         self.initials: dict[str, Any] = {}
@@ -157,6 +159,7 @@ class VariableScope(keras.StatelessScope):
     def _introduce(self, path: str) -> None:
         self.initials[path] = self._initial(path)
         self.values[path] = jaxprs.mark(self.initials[path], path)
+        self.before[path] = self.values[path]
 
     def _initial(self, path: str) -> jax.Array:
         variable = self.objects[path]

@@ -40,7 +40,7 @@ FLOORS = (
     ),
     ("capture", "config", "gradient_requests", "hooks"),
     ("inputs", "optimizers", "run_config", "scaffold"),
-    ("spec", "validation"),
+    ("moving_averages", "spec", "validation"),
     ("program",),
     ("model", "placement"),
     ("device_loop",),

@@ -13,6 +13,7 @@ from keras_tpu_estimator.gradient_requests import GradientAnswers
 from keras_tpu_estimator.gradient_requests import GradientRequest
 from keras_tpu_estimator.gradient_requests import pull_back
 from keras_tpu_estimator.optimizers import TrainOp
+from keras_tpu_estimator.optimizers import Update
 from keras_tpu_estimator.program.model_call import ModelCall
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -40,7 +41,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_core()
     forward = _trace_forward(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
-    ops = [op for op in call.spec.train_op if isinstance(op, TrainOp)]
+    ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     _check_reduced(call, ops)
     update = _trace_update(store, call, ops, forward.last)
     seeds = seed_paths(forward.last.objects)
@@ -50,12 +51,12 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         gradients, outputs, updates = forward.differentiate(
             own, (features, labels), ops
         )
-        given = outputs.pop("gradients")
+        carried = outputs.pop("carried")
         outputs["loss"] = cores.mean(outputs["loss"])
         changed = fold_seeds(updates, seeds, cores, -1)
         free = {p: v for p, v in changed.items() if p not in seeds}
         changed |= synchronize(free, own, store.variables, cores)
-        _, updated = update({**values, **changed}, gradients, given)
+        _, updated = update({**values, **changed}, gradients, carried)
         step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
         return {**changed, **updated, **step}, outputs
 
@@ -79,7 +80,7 @@ class _Forward:
     example_answers: Sequence[Values]
 
     def differentiate(
-        self, values: Values, args: tuple[Any, Any], ops: Sequence[TrainOp]
+        self, values: Values, args: tuple[Any, Any], ops: Sequence[Update]
     ) -> tuple[list[Any], dict[str, Any], Values]:
         """One forward and backward pass.
 
@@ -166,33 +167,33 @@ def _trace_forward(
 
 
 def _to_differentiate(train_ops: Sequence[Any]) -> dict[str, Any]:
-    ops = [op for op in train_ops if isinstance(op, TrainOp)]
+    ops = [op for op in train_ops if isinstance(op, Update)]
     return {
         "objectives": [op.loss for op in ops if op.loss is not None],
-        "gradients": [op.gradients for op in ops if op.gradients is not None],
+        "carried": [op.carried for op in ops if op.loss is None],
     }
 
 
 def _trace_update(
     store: VariableStore,
     call: ModelCall,
-    ops: Sequence[TrainOp],
+    ops: Sequence[Update],
     forward: Captured,
 ) -> Captured:
-    """Traces what the optimizers do with the gradients."""
+    """Traces what the ops do with the gradients and what else they need."""
 
-    def update(minimized: list[Any], given: list[Any]) -> None:
-        minimized, given = list(minimized), list(given)
+    def update(minimized: list[Any], carried: list[Any]) -> None:
+        minimized, carried = list(minimized), list(carried)
         with distribution.replica_scope(call.example.cores.context):
             for op in ops:
-                op.apply((given if op.loss is None else minimized).pop(0))
+                op.apply((carried if op.loss is None else minimized).pop(0))
 
-    def like_variables(op: TrainOp) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(v.shape, v.dtype) for v in op.variables)
+    def like(tensors: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
 
     gradients = (
-        [like_variables(op) for op in ops if op.loss is not None],
-        [like_variables(op) for op in ops if op.loss is None],
+        [like(op.variables) for op in ops if op.loss is not None],
+        [like(op.carried) for op in ops if op.loss is None],
     )
     captured = store.capture(
         update,
@@ -201,7 +202,7 @@ def _trace_update(
         axis_sizes=call.example.cores.axis_sizes,
     )
     store.enter(captured, *gradients)
-    for op in ops:
+    for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         rate = f"{op.optimizer.name}/learning_rate"
         if rate in forward.objects:
@@ -209,9 +210,14 @@ def _trace_update(
     return captured
 
 
-def _check_reduced(call: ModelCall, ops: Sequence[TrainOp]) -> None:
+def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
+    return [op for op in ops if isinstance(op, TrainOp)]
+
+
+def _check_reduced(call: ModelCall, ops: Sequence[Update]) -> None:
     """Several cores must combine their gradients, or they drift apart."""
-    if call.example.cores.axes and not ops and not call.context.reduced:
+    reduces = _of_optimizers(ops) or call.context.reduced
+    if call.example.cores.axes and not reduces:
         raise ValueError(
             "On several cores gradients should be combined over them. "
             "Received a train op without CrossShardOptimizer: wrap the "

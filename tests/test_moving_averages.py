@@ -1,0 +1,173 @@
+"""Moving averages, against TensorFlow's."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=64)
+
+
+def squared_error(outputs, labels):
+    """The loss; there are no labels in prediction."""
+    if labels is None:
+        return None
+    return keras.ops.mean((outputs - labels) ** 2)
+
+
+def model_fn(features, labels, mode, params):
+    """A linear model with averages of all its variables."""
+    normed = keras.layers.BatchNormalization(momentum=0.5, name="norm")(
+        features, training=mode == kte.ModeKeys.TRAIN
+    )
+    outputs = keras.layers.Dense(1, name="dense")(normed)
+    loss = squared_error(outputs, labels)
+    step = kte.get_global_step() if params["counts"] else None
+    averages = kte.ExponentialMovingAverage(params["decay"], step)
+    if mode == kte.ModeKeys.TRAIN:
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        train_op = [optimizer.minimize(loss), averages.apply()]
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+    names = averages.variables_to_restore()
+    return kte.TPUEstimatorSpec(
+        mode,
+        loss=loss,
+        predictions={"y": outputs},
+        scaffold_fn=functools.partial(kte.Scaffold, variables_to_restore=names),
+    )
+
+
+def trained(model_dir, steps, use_tpu=False, counts=False):
+    """An estimator, and what its checkpoint of each step holds."""
+    estimator = estimator_of(
+        model_fn,
+        model_dir,
+        use_tpu,
+        iterations=1,
+        config={"save_checkpoints_steps": 1},
+        params={"counts": counts, "decay": 0.8},
+    )
+    estimator.train(lambda params: (X[:16], Y[:16]), steps=steps)
+    return estimator, [
+        kte.checkpoints.read(f"{model_dir}/model.ckpt-{step}")
+        for step in range(steps + 1)
+    ]
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("path", ["dense/kernel", "norm/gamma"])
+def test_averages_are_those_of_tensorflow(tmp_path, path, counts, use_tpu):
+    import tensorflow as tf
+
+    _, steps = trained(tmp_path, 4, use_tpu, counts)
+    name = f"{path}/ExponentialMovingAverage"
+    np.testing.assert_array_equal(steps[0][name], steps[0][path])
+    for number in range(4):
+        theirs = tf.train.ExponentialMovingAverage(
+            0.8, num_updates=number if counts else None
+        )
+        variable = tf.Variable(steps[number][name])
+        theirs.apply([variable])  # Starts at the variable's value.
+        variable.assign(steps[number + 1][path])
+        theirs.apply([variable])
+        np.testing.assert_allclose(
+            steps[number + 1][name],
+            theirs.average(variable),
+            rtol=1e-5,
+            atol=1e-7,
+        )
+
+
+def test_averages_are_evaluated_in_place_of_the_variables(tmp_path):
+    estimator, steps = trained(tmp_path, 3)
+    last = steps[-1]
+    normed = (X - last["norm/moving_mean"]) / np.sqrt(
+        last["norm/moving_variance"] + 1e-3
+    )
+    gamma, beta, kernel, bias = (
+        last[f"{path}/ExponentialMovingAverage"]
+        for path in ("norm/gamma", "norm/beta", "dense/kernel", "dense/bias")
+    )
+    expected = (normed * gamma + beta) @ kernel + bias
+    rows = list(estimator.predict(batches_of(X)))
+    np.testing.assert_allclose([r["y"] for r in rows], expected, rtol=1e-4)
+    loss = estimator.evaluate(batches_of(X, Y))["loss"]
+    np.testing.assert_allclose(loss, np.mean((expected - Y) ** 2), rtol=1e-4)
+
+
+def test_an_average_starts_where_its_variable_does(tmp_path):
+    """Also if the variable is assigned in the first step."""
+
+    def with_statistics(features, labels, mode, params):
+        layer = keras.layers.BatchNormalization(momentum=0.5, name="norm")
+        loss = keras.ops.mean(layer(features, training=True) ** 2)
+        averages = kte.ExponentialMovingAverage(0.5)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=[
+                optimizer.minimize(loss),
+                averages.apply([layer.moving_mean]),
+            ],
+        )
+
+    estimator_of(with_statistics, tmp_path, batch=64).train(
+        batches_of(X, Y), steps=1
+    )
+    first, last = (
+        kte.checkpoints.read(f"{tmp_path}/model.ckpt-{step}") for step in (0, 1)
+    )
+    name = "norm/moving_mean/ExponentialMovingAverage"
+    np.testing.assert_array_equal(first[name], np.zeros(3))
+    np.testing.assert_allclose(
+        last[name], 0.5 * (0.5 * X.mean(axis=0)), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_keras_averages_can_be_evaluated(tmp_path):
+    def with_keras(features, labels, mode, params):
+        outputs = keras.layers.Dense(1, use_bias=False, name="dense")(features)
+        loss = squared_error(outputs, labels)
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5)
+        if mode == kte.ModeKeys.TRAIN:
+            train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
+            return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+        names = {
+            f"{optimizer.name}/{v.path.replace('/', '_')}_average": v
+            for v in kte.trainable_variables()
+        }
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            predictions={"y": outputs},
+            scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names),
+        )
+
+    estimator = estimator_of(with_keras, tmp_path)
+    estimator.train(batches_of(X, Y), steps=3)
+    kernel, average = (
+        estimator.get_variable_value(name)
+        for name in ("dense/kernel", "sgd/dense_kernel_average")
+    )
+    assert not np.allclose(kernel, average)
+    rows = list(estimator.predict(batches_of(X)))
+    np.testing.assert_allclose([r["y"] for r in rows], X @ average, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1.1])
+def test_a_decay_is_a_share(decay):
+    with pytest.raises(ValueError, match="`decay` should be .* between 0 and"):
+        kte.ExponentialMovingAverage(decay)
+
+
+def test_averages_exist_in_a_model_fn_only():
+    with pytest.raises(ValueError, match="outside a model_fn"):
+        kte.ExponentialMovingAverage(0.9).apply()
