@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 import logging
 import os
 import tempfile
@@ -18,6 +19,8 @@ from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.hooks.stall import stalls_shown
+from keras_tpu_estimator.hooks.stall import watched
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
@@ -152,6 +155,9 @@ class TPUEstimator:
             embedding_config_spec=embedding_config_spec,
         )
         validation.check_api_version(export_saved_model_api_version)
+        if config.fast_dev_run:
+            directory = None
+            _logger.info("A trial run: one step or batch of each call.")
         self._config = config.replace(
             model_dir=directory or _temporary_dir(), log_step_count_steps=None
         )
@@ -236,6 +242,8 @@ class TPUEstimator:
         """
         validation.check_role(self._config)
         validation.check_train_steps(steps, max_steps)
+        if self._config.fast_dev_run:
+            steps, max_steps = 1, None
         checkpoint = self.latest_checkpoint()
         start = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
         if max_steps is not None and start >= max_steps:
@@ -254,8 +262,10 @@ class TPUEstimator:
                 ModeKeys.TRAIN, input_fn, remaining, plan.chunk
             ) as pipeline,
             feed_ahead(self._runtime, ModeKeys.TRAIN, pipeline, plan) as infeed,
+            stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
-            self._train(plan, infeed, checkpoint, user_hooks, listeners)
+            hooks = (*watch, *user_hooks)
+            self._train(plan, infeed, checkpoint, hooks, listeners)
         return self
 
     def _train(
@@ -328,6 +338,8 @@ class TPUEstimator:
             TypeError: An argument is of a wrong type.
         """
         validation.check_eval_steps(steps)
+        if self._config.fast_dev_run:
+            steps = 1
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.EVAL)
         checkpoint = self._checkpoint(checkpoint_path)
@@ -338,6 +350,7 @@ class TPUEstimator:
                 ModeKeys.EVAL, input_fn, steps, plan.chunk
             ) as pipeline,
             feed_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
+            stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
             first = next(infeed, None)
             if first is None:
@@ -352,7 +365,7 @@ class TPUEstimator:
                 step,
                 first,
                 values,
-                (*user_hooks, *step.hooks),
+                (*watch, *user_hooks, *step.hooks),
                 self._host_metrics(step),
             )
         result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
@@ -405,7 +418,10 @@ class TPUEstimator:
             values = self._runtime.load(step, checkpoint)
             with self._runtime.reading(values) as values:
                 loop = PredictionLoop(self._runtime, values, steps)
-                for batch in loop.run(first, (*user_hooks, *step.hooks)):
+                batches = loop.run(first, (*user_hooks, *step.hooks))
+                batches = watched(batches, self._config.stall_timeout_secs)
+                last = 1 if self._config.fast_dev_run else None
+                for batch in itertools.islice(batches, last):
                     chosen = select(batch, predict_keys)
                     if yield_single_examples:
                         yield from rows(chosen)

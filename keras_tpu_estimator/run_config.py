@@ -68,6 +68,12 @@ class RunConfig:
         experimental_max_worker_delay_secs: Accepted; has no effect.
         session_creation_timeout_secs: Accepted; has no effect.
         checkpoint_save_graph_def: Accepted; has no effect.
+        fast_dev_run: Whether this is only a trial: one step of `train`, one of
+            `evaluate`, one batch of `predict`, with all files in a temporary
+            directory. Defaults to `False`.
+        stall_timeout_secs: After so many seconds without the end of a loop,
+            the stacks of all threads are printed to standard error, again and
+            again. Defaults to `None`, for never.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -104,6 +110,8 @@ class RunConfig:
     experimental_max_worker_delay_secs: int | None = None
     session_creation_timeout_secs: int = 7200
     checkpoint_save_graph_def: bool = True
+    fast_dev_run: bool = False
+    stall_timeout_secs: float | None = None
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

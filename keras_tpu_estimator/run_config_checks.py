@@ -135,6 +135,10 @@ def _takes_op(function: Any) -> bool:
 
 
 _CHECKS = (
+    _Check("fast_dev_run", lambda v: isinstance(v, bool), "True or False"),
+    _Check(
+        "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
+    ),
     _Check("tf_random_seed", is_int, "an int, or None for no seed"),
     _Check("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
     _Check(

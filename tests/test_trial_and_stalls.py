@@ -1,0 +1,107 @@
+"""What helps before and during a long job: a trial run, signs of a stall."""
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=64)
+
+
+class Runs(kte.hooks.SessionRunHook):
+    """Counts the runs of a loop."""
+
+    count = 0
+
+    def after_run(self, run_context, run_values):
+        self.count += 1
+
+
+def linear_estimator(model_dir, **config):
+    return estimator_of(model_fn_of(linear), model_dir, config=config)
+
+
+@pytest.mark.parametrize("arguments", [{"steps": 50}, {"max_steps": 50}, {}])
+def test_a_trial_run_is_one_step_of_each(tmp_path, arguments):
+    estimator = linear_estimator(tmp_path, fast_dev_run=True)
+    runs = [Runs(), Runs()]
+    estimator.train(batches_of(X, Y), hooks=[runs[0]], **arguments)
+    assert estimator.get_variable_value("global_step") == 1
+    result = estimator.evaluate(batches_of(X, Y), hooks=[runs[1]])
+    weights = estimator.get_variable_value("dense/kernel")
+    expected = np.mean((X[:16] @ weights - Y[:16]) ** 2)
+    np.testing.assert_allclose(result["loss"], expected, rtol=0.1)
+    assert [run.count for run in runs] == [1, 1]
+    assert len(list(estimator.predict(batches_of(X)))) == 16
+
+
+def test_a_trial_run_leaves_the_model_dir_alone(tmp_path):
+    real = linear_estimator(tmp_path)
+    real.train(batches_of(X, Y), steps=2)
+    before = sorted(os.listdir(tmp_path))
+    trial = linear_estimator(tmp_path, fast_dev_run=True)
+    trial.train(batches_of(X, Y), max_steps=2)
+    assert trial.model_dir != str(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert trial.get_variable_value("global_step") == 1
+
+
+def waiting_input(seconds):
+    def input_fn(params):
+        yield from batches_of(X[:16], Y[:16])(params)
+        time.sleep(seconds)
+        yield from batches_of(X[:16], Y[:16])(params)
+
+    return input_fn
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate", "predict"])
+def test_a_stall_shows_all_stacks(mode, tmp_path, capfd):
+    estimator = linear_estimator(tmp_path, stall_timeout_secs=0.2)
+
+    def call(input_fn):
+        results = getattr(estimator, mode)(input_fn)
+        if mode == "predict":
+            assert len(list(results)) >= 16
+
+    # Compiled before, so that only the input can be slow.
+    call(batches_of(X[:16], Y[:16]))
+    capfd.readouterr()
+    call(waiting_input(1.0))
+    _, printed = capfd.readouterr()
+    assert "Timeout (0:00:00.2" in printed
+    assert "in input_fn" in printed  # On the thread that reads ahead.
+    assert printed.count("Thread 0x") >= 2
+
+
+def test_nothing_is_printed_after_a_call(tmp_path, capfd):
+    estimator = linear_estimator(tmp_path, stall_timeout_secs=0.2)
+    predictions = estimator.predict(batches_of(X))
+    next(predictions)
+    capfd.readouterr()
+    threading.Event().wait(0.5)  # The consumer takes its time.
+    _, printed = capfd.readouterr()
+    assert "Timeout" not in printed
+    predictions.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fast_dev_run", 1),
+        ("stall_timeout_secs", 0),
+        ("stall_timeout_secs", "5"),
+    ],
+)
+def test_wrong_settings(field, value):
+    with pytest.raises(ValueError, match=f"`{field}` should be"):
+        kte.RunConfig(**{field: value})
