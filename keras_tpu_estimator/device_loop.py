@@ -5,6 +5,7 @@ Python loop over single steps. What is scanned are the steps of
 `EstimatorModel`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ from keras_tpu_estimator.model import OUTPUTS
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.model import State
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.newest import scan_with_newest
+from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import batch_size
 
 
@@ -81,7 +84,8 @@ class DeviceLoop:
 
         Returns:
             The new state; the metrics' values; the mean loss so far; and each
-            step's other outputs, stacked.
+            step's other outputs, stacked, except that summaries are those of
+            the last step.
         """
         return self._train(state, metrics, batches)
 
@@ -96,7 +100,7 @@ class DeviceLoop:
         Returns:
             The new values of the variables that are not trainable; those of
             the metrics; the mean loss so far; and each step's other outputs,
-            stacked.
+            stacked, except that summaries are those of the last step.
         """
         return self._evaluate(state, metrics, batches)
 
@@ -115,21 +119,31 @@ class DeviceLoop:
     def _train_steps(
         self, state: State, metrics: list[Any], batches: Any
     ) -> Any:
-        def step(state: State, batch: Any) -> tuple[State, Any]:
-            logs, state = self._model.train_step(state, batch)
-            return state, logs
-
-        (*new, metrics), logs = jax.lax.scan(step, (*state, metrics), batches)
-        return tuple(new), metrics, logs["loss"][-1], logs[OUTPUTS]
+        (*new, metrics), logs, newest = scan_with_newest(
+            _with_summaries_apart(self._model.train_step),
+            (*state, metrics),
+            batches,
+        )
+        outputs = logs[OUTPUTS] | {SUMMARIES: newest}
+        return tuple(new), metrics, logs["loss"][-1], outputs
 
     def _evaluate_steps(
         self, state: State, metrics: list[Any], batches: Any
     ) -> Any:
-        def step(state: State, batch: Any) -> tuple[State, Any]:
-            logs, state = self._model.test_step(state, batch)
-            return state, logs
-
-        (_, others, metrics), logs = jax.lax.scan(
-            step, (*state, metrics), batches
+        (_, others, metrics), logs, newest = scan_with_newest(
+            _with_summaries_apart(self._model.test_step),
+            (*state, metrics),
+            batches,
         )
-        return others, metrics, logs["loss"][-1], logs[OUTPUTS]
+        outputs = logs[OUTPUTS] | {SUMMARIES: newest}
+        return others, metrics, logs["loss"][-1], outputs
+
+
+def _with_summaries_apart(
+    model_step: Callable[[State, Any], tuple[Any, State]],
+) -> Callable[[State, Any], tuple[State, Any, Any]]:
+    def step(state: State, batch: Any) -> tuple[State, Any, Any]:
+        logs, state = model_step(state, batch)
+        return state, logs, logs[OUTPUTS].pop(SUMMARIES, [])
+
+    return step

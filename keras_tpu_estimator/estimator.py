@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary import collecting
+from keras_tpu_estimator.summary.collecting import Collected
 
 _logger = logging.getLogger("keras_tpu_estimator")
 InputFn = Callable[..., Any]
@@ -296,6 +299,7 @@ class TPUEstimator:
                 training_hooks(
                     self._config,
                     saver,
+                    progress,
                     listeners,
                     hooks,
                     step.hooks,
@@ -369,7 +373,7 @@ class TPUEstimator:
                 self._host_metrics(step),
             )
         result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
-        self._write_evaluation(result, checkpoint, name)
+        self._write_evaluation(result, loop.summaries, checkpoint, name)
         return result
 
     def predict(
@@ -478,7 +482,11 @@ class TPUEstimator:
             self._config,
             checks_params=True,
         )
-        program = Program(call, self._config.tf_random_seed)
+        program = Program(
+            call,
+            self._config.tf_random_seed,
+            records_summaries=bool(self._config.save_summary_steps),
+        )
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         feeds = {mode: self._placement.feed(mode) for mode in modes}
         return Runtime(EstimatorModel(program, feeds))
@@ -541,11 +549,17 @@ class TPUEstimator:
         return checkpoint
 
     def _write_evaluation(
-        self, result: dict[str, Any], checkpoint: str | None, name: str | None
+        self,
+        result: dict[str, Any],
+        summaries: Sequence[Collected],
+        checkpoint: str | None,
+        name: str | None,
     ) -> None:
         step = int(result[GLOBAL_STEP])
         writer = EventWriter.for_dir(self.eval_dir(name))
         writer.metrics(result, step)
+        # A metric of the same name says more than the last batch's value.
+        collecting.write(summaries, writer, step, without=result)
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         writer.flush()

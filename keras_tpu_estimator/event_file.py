@@ -21,9 +21,11 @@ class EventFile:
 
     Args:
         logdir: The directory of the file, made if need be.
+        suffix: The end of its name. Defaults to none.
 
     Attributes:
         flushed_at: `time.monotonic()` of the last flush, in seconds.
+        waiting: How many events have been written since.
 
     Example:
 
@@ -34,7 +36,7 @@ class EventFile:
     >>> file.close()
     """
 
-    def __init__(self, logdir: str) -> None:
+    def __init__(self, logdir: str, suffix: str = "") -> None:
         from tensorboard.compat.proto import event_pb2
         from tensorboard.summary.writer import record_writer
 
@@ -42,7 +44,7 @@ class EventFile:
         now = time.time()
         name = (
             f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}."
-            f"{os.getpid()}.{next(_numbers)}"
+            f"{os.getpid()}.{next(_numbers)}{suffix}"
         )
         self._path = os.path.join(logdir, name)
         # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
@@ -51,6 +53,7 @@ class EventFile:
         self._records = record_writer.RecordWriter(stream)
         # Closes also a forgotten file, at the latest when Python exits.
         self.close = weakref.finalize(self, stream.close)
+        self.waiting = 0
         self.write(event_pb2.Event(wall_time=now, file_version=_FILE_VERSION))
         self.flush()
 
@@ -61,8 +64,10 @@ class EventFile:
     def write(self, event: "Event") -> None:
         """Adds an event; others can read it after the next flush."""
         self._records.write(event.SerializeToString())
+        self.waiting += 1
 
     def flush(self) -> None:
         """Hands all that was written to the operating system."""
         self._records.flush()
         self.flushed_at = time.monotonic()
+        self.waiting = 0

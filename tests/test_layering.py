@@ -27,6 +27,7 @@ FLOORS = (
         "keras_internals",
         "metrics",
         "modes",
+        "newest",
         "topology",
         "without_effect",
     ),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,13 +15,16 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.iterations import IterationsPerLoop
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.summary.collecting import Collected
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -35,6 +39,9 @@ class EvaluationLoop:
         runtime: The model and its values.
         infeed: The steps, on the devices.
         steps: How many were asked for, or `None`; for the log.
+
+    Attributes:
+        summaries: What `model_fn` recorded in the last step, on the devices.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class EvaluationLoop:
         self._done = 0
         self._metrics = runtime.model.metrics_state()
         self._result: dict[str, Any] = {}
+        self.summaries: Sequence[Collected] = ()
 
     def run(
         self,
@@ -71,7 +79,7 @@ class EvaluationLoop:
         hook_list = HookList(hooks, Session(progress.fetch))
         hook_list.begin()
         hook_list.after_create_session()
-        with Outfeed(_consumer(metrics, step)) as outfeed:
+        with Outfeed(_consumer(metrics, step, progress.step)) as outfeed:
             fed: Fed | None = first
             while True:
                 hooked = hook_list.before_run()
@@ -112,18 +120,17 @@ class EvaluationLoop:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
         progress.loss = loss
+        self.summaries = outputs.pop(SUMMARIES)
         return outputs
 
 
-def _consumer(metrics: HostMetrics | None, step: Step) -> Any:
+def _consumer(metrics: HostMetrics | None, step: Step, global_step: int) -> Any:
     def consume(outputs: dict[str, Any]) -> None:
         if metrics is not None:
             metrics.update(outputs["eval_metrics"])
         if "host_call" in outputs:
-            steps = jax.tree.map(np.asarray, outputs["host_call"])
-            for index in range(len(jax.tree.leaves(steps)[0])):
-                step.host_call.call(
-                    jax.tree.map(lambda a, i=index: a[i], steps)
-                )
+            tensors = outputs["host_call"]
+            steps = len(jax.tree.leaves(tensors)[0])
+            call_for_steps(step.host_call, tensors, [global_step] * steps)
 
     return consume

@@ -1,11 +1,13 @@
 """Where a loop stands, as hooks see it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.summary.collecting import Collected
 
 
 class Progress:
@@ -15,12 +17,14 @@ class Progress:
         values: The variables' values by path.
         step: The global step.
         loss: The mean loss of the last run.
+        summaries: What `model_fn` recorded in the last step, on the devices.
     """
 
     def __init__(self, values: Values):
         self.values = values
         self.step = int(values[GLOBAL_STEP])
         self.loss: Any = np.float32(np.nan)
+        self.summaries: Sequence[Collected] = ()
 
     def fetch(self, name: str) -> Any:
         """The value of `"global_step"`, `"loss"` or a variable's path."""

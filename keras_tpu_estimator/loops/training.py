@@ -1,11 +1,8 @@
 """One call of `train`, from the first loop to the last checkpoint."""
 
-from collections.abc import Callable
+import functools
 from collections.abc import Iterable
 from typing import Any
-
-import jax
-import numpy as np
 
 from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
@@ -13,13 +10,14 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.spec import HostFunction
 
 
 class TrainingLoop:
@@ -62,7 +60,9 @@ class TrainingLoop:
         hook_list = HookList(hooks, Session(progress.fetch))
         hook_list.begin()
         hook_list.after_create_session()
-        consume = _host_caller(step.host_call, self._host_call_every)
+        consume = functools.partial(
+            call_for_steps, step.host_call, every=self._host_call_every
+        )
         with Outfeed(consume) as outfeed:
             fed: Fed | None = first
             while True:
@@ -84,7 +84,9 @@ class TrainingLoop:
         while fed is not None:
             outputs, metrics = self._run_part(fed, metrics, progress)
             if "host_call" in outputs:
-                outfeed.put(outputs["host_call"])
+                first = progress.step - fed.batch.steps + 1
+                numbers = range(first, progress.step + 1)
+                outfeed.put(outputs["host_call"], numbers)
             steps += fed.batch.steps
             if fed.ends_loop:
                 break
@@ -103,21 +105,5 @@ class TrainingLoop:
         progress.values = progress.values | model.values((*state, []))
         progress.step += fed.batch.steps
         progress.loss = loss
+        progress.summaries = outputs[SUMMARIES]
         return outputs, metrics
-
-
-def _host_caller(
-    host_call: HostFunction | None, every: int
-) -> Callable[[Any], None]:
-    """Makes the host call for every so many steps of those that come."""
-    seen = 0
-
-    def consume(steps: Any) -> None:
-        nonlocal seen
-        steps = jax.tree.map(np.asarray, steps)
-        total = len(jax.tree.leaves(steps)[0])
-        for index in range(-seen % every, total, every):
-            host_call.call(jax.tree.map(lambda a, i=index: a[i], steps))
-        seen += total
-
-    return consume

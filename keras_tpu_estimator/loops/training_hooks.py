@@ -10,9 +10,9 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
+from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
@@ -85,6 +85,7 @@ def is_saving(config: RunConfig) -> bool:
 def training_hooks(
     config: RunConfig,
     saver: Saver,
+    progress: Progress,
     listeners: Iterable[CheckpointSaverListener],
     user: Iterable[SessionRunHook],
     spec: Iterable[SessionRunHook],
@@ -95,6 +96,7 @@ def training_hooks(
     Args:
         config: What is saved, and how often.
         saver: Writes checkpoints.
+        progress: Knows what `model_fn` recorded last.
         listeners: Called around each checkpoint.
         user: What was passed to `train`.
         spec: What `model_fn` returned.
@@ -116,7 +118,11 @@ def training_hooks(
         )
     if config.save_summary_steps:
         writer = EventWriter.for_dir(config.model_dir)
-        hooks.append(SummarySaverHook(writer, config.save_summary_steps))
+        hooks.append(
+            RecordedSummariesHook(
+                writer, config.save_summary_steps, lambda: progress.summaries
+            )
+        )
     hooks += [*user, NanTensorHook(), *spec]
     if counter is not None:
         hooks.append(counter)

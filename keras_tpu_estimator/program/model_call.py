@@ -10,6 +10,7 @@ import keras
 from keras_tpu_estimator import distribution
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
+from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import Values
@@ -17,6 +18,8 @@ from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import metric_value
+from keras_tpu_estimator.summary import recording
+from keras_tpu_estimator.summary.collecting import Collector
 
 IS_PADDING = "is_padding"
 CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
@@ -54,6 +57,7 @@ class ModelCall:
             `params`; returns a spec.
         mode: A value of `ModeKeys`.
         example: What a step is given.
+        records: Whether summaries leave the device. Defaults to `False`.
 
     Attributes:
         spec: What the last call returned.
@@ -65,14 +69,19 @@ class ModelCall:
     spec: Any
 
     def __init__(
-        self, call_model_fn: CallModelFn, mode: str, example: StepInput
+        self,
+        call_model_fn: CallModelFn,
+        mode: str,
+        example: StepInput,
+        records: bool = False,
     ):
         self.mode = mode
         self.example = example
         self.context = example.cores.context
         self._call_model_fn = call_model_fn
+        self._records = records and mode != ModeKeys.PREDICT
         self.tells_padding = False
-        self._output_names: tuple[str, ...] = ()
+        self._outputs_split: dict[str, Any] = {}
 
     def __call__(self, features: Any, labels: Any) -> dict[str, Any]:
         """Calls `model_fn`; returns the tensors that leave the device."""
@@ -81,7 +90,11 @@ class ModelCall:
         if self.example.arrange is not None:
             features, labels = self.example.arrange(features, labels)
         self.context = self.example.cores.context
-        with distribution.replica_scope(self.context):
+        collector = Collector(self._records)
+        with (
+            distribution.replica_scope(self.context),
+            recording.only_to(collector),
+        ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self.example.additional
             )
@@ -90,7 +103,15 @@ class ModelCall:
             for name, tensors in self._outputs().items()
         }
         self._check_concatenable(outputs)
-        self._output_names = tuple(outputs)
+        split = self.example.is_split
+        self._outputs_split = {
+            name: split and name not in SAME_ON_ALL_CORES for name in outputs
+        }
+        if collector.collected:
+            mean = self.example.cores.mean
+            summaries = [s.of_cores(mean) for s in collector.collected]
+            outputs[SUMMARIES] = summaries
+            self._outputs_split[SUMMARIES] = [s.split(split) for s in summaries]
         return outputs
 
     def step(
@@ -101,15 +122,11 @@ class ModelCall:
     ) -> Step:
         """Makes a step for all cores of one for each core."""
         split = self.example.is_split
-        outputs_split = {
-            name: split and name not in SAME_ON_ALL_CORES
-            for name in self._output_names
-        }
         return Step(
             function=self.example.cores.per_core(
                 per_core,
                 split=(False, split, split),
-                outputs_split=(False, outputs_split),
+                outputs_split=(False, self._outputs_split),
             ),
             reads=reads,
             local=local,

@@ -25,14 +25,22 @@ class Program:
             `params`; returns a spec.
         seed: Makes initial values and random layers repeatable. Defaults to
             `None`.
+        records_summaries: Whether the summaries of `model_fn` are among the
+            outputs of TRAIN and EVAL. Defaults to `False`.
 
     Attributes:
         store: The variables.
     """
 
-    def __init__(self, call_model_fn: CallModelFn, seed: int | None = None):
+    def __init__(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        records_summaries: bool = False,
+    ):
         self.store = VariableStore(seed)
         self._call_model_fn = call_model_fn
+        self._records_summaries = records_summaries
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
@@ -48,7 +56,9 @@ class Program:
         """
         key = (mode, example.key)
         if key not in self._steps:
-            call = ModelCall(self._call_model_fn, mode, example)
+            call = ModelCall(
+                self._call_model_fn, mode, example, self._records_summaries
+            )
             trace = (
                 trace_train_step
                 if mode == ModeKeys.TRAIN

@@ -16,6 +16,9 @@ from keras_tpu_estimator.spec import HostFunction
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 
+# The output that is wanted of the last step only: a list of `Collected`.
+SUMMARIES = "summaries"
+
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
@@ -121,7 +124,8 @@ class Step:
     Attributes:
         function: Takes values by path, features and labels, all whole. Returns
             the values that changed and a dict of outputs: `loss`,
-            `predictions`, `eval_metrics`, `host_call`, `metric_values`.
+            `predictions`, `eval_metrics`, `host_call`, `metric_values`,
+            `summaries`.
         reads: Paths of the variables it takes.
         local: Paths of those that belong to one call of `evaluate`.
         metric_fn: What makes metrics of the output `eval_metrics`.

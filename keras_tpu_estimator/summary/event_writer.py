@@ -1,6 +1,7 @@
 """Event files for TensorBoard, written without TensorFlow."""
 
 import logging
+import math
 import os
 import threading
 import time
@@ -31,6 +32,9 @@ class EventWriter:
         logdir: The directory of the file, made if need be.
         flush_secs: When the last flush is so many seconds ago, a write also
             flushes. Defaults to 10.0.
+        max_queue: A write also flushes if more than so many events wait for
+            it. Defaults to no limit.
+        filename_suffix: The end of the file's name. Defaults to none.
 
     Example:
 
@@ -41,19 +45,29 @@ class EventWriter:
     """
 
     def __init__(
-        self, logdir: str | bytes | os.PathLike, flush_secs: float = 10.0
+        self,
+        logdir: str | bytes | os.PathLike,
+        flush_secs: float = 10.0,
+        max_queue: float = math.inf,
+        filename_suffix: str = "",
     ) -> None:
         self._logdir = os.fsdecode(logdir)
         self._flush_secs = flush_secs
+        self._max_queue = max_queue
+        self._suffix = filename_suffix
         self._file: EventFile | None = None
         self._lock = threading.Lock()
 
     @staticmethod
-    def for_dir(logdir: str | bytes | os.PathLike) -> "EventWriter":
+    def for_dir(
+        logdir: str | bytes | os.PathLike, **settings: Any
+    ) -> "EventWriter":
         """Gives the writer that this process shares for a directory.
 
         Args:
             logdir: The directory of the file, under any of its names.
+            **settings: Those of the constructor. Writers with other settings
+                are others.
 
         Returns:
             The same writer each time, usable even after `close`.
@@ -68,8 +82,9 @@ class EventWriter:
 
         Reference: `tf.compat.v1.summary.FileWriterCache`.
         """
-        key = os.path.realpath(os.fsdecode(logdir))
-        return _shared_writers.setdefault(key, EventWriter(key))
+        path = os.path.realpath(os.fsdecode(logdir))
+        key = (path, *sorted(settings.items()))
+        return _shared_writers.setdefault(key, EventWriter(path, **settings))
 
     @property
     def logdir(self) -> str:
@@ -98,7 +113,7 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.scalars({"loss": 0.25, "examples/sec": 800}, step=1)
         """
-        self._write(
+        self.write(
             [_scalar(tag, _number(tag, v)) for tag, v in values.items()],
             step,
             wall_time,
@@ -128,7 +143,7 @@ class EventWriter:
             if value is not None and name != "global_step"
             for summary_value in _metric(name, value)
         ]
-        self._write(written, step)
+        self.write(written, step)
 
     def text(self, tag: str, string: str, step: int) -> None:
         """Writes a text, which TensorBoard shows in its text tab.
@@ -155,7 +170,50 @@ class EventWriter:
                 display_name=None, description=None
             ),
         )
-        self._write([value], step)
+        self.write([value], step)
+
+    def write(
+        self,
+        values: "list[Summary.Value]",
+        step: int,
+        wall_time: float | None = None,
+    ) -> None:
+        """Writes what is already in TensorBoard's format.
+
+        Args:
+            values: `Summary.Value`s of `tensorboard.compat.proto`; nothing is
+                written if there are none.
+            step: The global step that they belong to.
+            wall_time: The time in seconds since 1970. Defaults to the clock.
+
+        Example:
+
+        >>> import tempfile
+        >>> from tensorboard.compat.proto import summary_pb2
+        >>> value = summary_pb2.Summary.Value(tag="loss", simple_value=0.25)
+        >>> with EventWriter(tempfile.mkdtemp()) as writer:
+        ...     writer.write([value], step=1)
+        """
+        if not values:
+            return
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.compat.proto import summary_pb2
+
+        event = event_pb2.Event(
+            wall_time=time.time() if wall_time is None else wall_time,
+            step=int(step),
+            summary=summary_pb2.Summary(value=values),
+        )
+        with self._lock:
+            if self._file is None or not self._file.exists():
+                self._start_file()
+            self._file.write(event)
+            since = time.monotonic() - self._file.flushed_at
+            if (
+                since >= self._flush_secs
+                or self._file.waiting > self._max_queue
+            ):
+                self._file.flush()
 
     def flush(self) -> None:
         """Makes all that was written readable by others.
@@ -194,36 +252,13 @@ class EventWriter:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _write(
-        self,
-        values: "list[Summary.Value]",
-        step: int,
-        wall_time: float | None = None,
-    ) -> None:
-        if not values:
-            return
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.compat.proto import summary_pb2
-
-        event = event_pb2.Event(
-            wall_time=time.time() if wall_time is None else wall_time,
-            step=int(step),
-            summary=summary_pb2.Summary(value=values),
-        )
-        with self._lock:
-            if self._file is None or not self._file.exists():
-                self._start_file()
-            self._file.write(event)
-            if time.monotonic() - self._file.flushed_at >= self._flush_secs:
-                self._file.flush()
-
     def _start_file(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._file = EventFile(self._logdir)
+        self._file = EventFile(self._logdir, self._suffix)
 
 
-_shared_writers: dict[str, EventWriter] = {}
+_shared_writers: dict[tuple[Any, ...], EventWriter] = {}
 
 
 def _number(tag: str, value: Any) -> float:

@@ -1,0 +1,55 @@
+"""Writing the loss, and what a `model_fn` records, into the event file."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary import collecting
+
+
+class RecordedSummariesHook(SessionRunHook):
+    """Writes summaries after the first run and then every so many steps.
+
+    They are the `loss`, unless `model_fn` records one of that name, and what
+    `model_fn` recorded in the last step. Only then it leaves the devices.
+
+    Args:
+        writer: Where they are written.
+        save_steps: Steps between summaries.
+        newest: Returns what `model_fn` recorded in the last step.
+    """
+
+    def __init__(
+        self,
+        writer: EventWriter,
+        save_steps: int,
+        newest: Callable[[], Sequence[collecting.Collected]],
+    ):
+        self._writer = writer
+        self._timer = SecondOrStepTimer(every_steps=save_steps)
+        self._newest = newest
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Writes if it is time."""
+        del run_values
+        session = run_context.session
+        step = int(session.run("global_step"))
+        if not self._timer.should_trigger_for_step(step):
+            return
+        self._timer.update_last_triggered_step(step)
+        newest = self._newest()
+        if all(each.summary.tag != "loss" for each in newest):
+            self._writer.scalars({"loss": float(session.run("loss"))}, step)
+        collecting.write(newest, self._writer, step)
+
+    def end(self, session: Session) -> None:
+        """Makes what was written visible."""
+        del session
+        self._writer.flush()

@@ -1,0 +1,32 @@
+"""Calling a `host_call` once for each step, with the number of that step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.spec import HostFunction
+from keras_tpu_estimator.summary import recording
+
+
+def call_for_steps(
+    host_call: HostFunction,
+    tensors: Any,
+    numbers: Sequence[int],
+    every: int = 1,
+) -> None:
+    """Calls a `host_call`; its summaries have the number as their step.
+
+    Args:
+        host_call: The function.
+        tensors: Its tensors, stacked: `[steps, ...]`.
+        numbers: The global step of each, in which the first step is 1; in
+            evaluation they are all the same.
+        every: It is called for step 1 and then every so many. Defaults to 1.
+    """
+    tensors = jax.tree.map(np.asarray, tensors)
+    for index, number in enumerate(numbers):
+        if (number - 1) % every == 0:
+            with recording.at_step(number):
+                host_call.call(jax.tree.map(lambda a, i=index: a[i], tensors))

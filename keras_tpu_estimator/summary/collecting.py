@@ -1,0 +1,108 @@
+"""Summaries in a `model_fn`: tensors that leave the devices when it is time.
+
+While `model_fn` is traced they are collected, and become outputs of its step.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.summary.event_writer import EventWriter
+from keras_tpu_estimator.summary.kinds import Summary
+from keras_tpu_estimator.summary.recording import Sink
+
+
+@dataclasses.dataclass(frozen=True)
+class Collected:
+    """A summary and its tensors: a node of JAX's trees.
+
+    Attributes:
+        summary: What it is.
+        tensors: What `Summary.tensors` returned, or what became of it.
+        step: The step that it was given, or `None`.
+    """
+
+    summary: Summary
+    tensors: Any
+    step: Any = None
+
+    def of_cores(self, mean: Callable[[Any], Any]) -> "Collected":
+        """Averages the tensors over the cores, if they are to be averaged."""
+        if not self.summary.is_averaged:
+            return self
+        return dataclasses.replace(self, tensors=mean(self.tensors))
+
+    def split(self, is_split: bool) -> "Collected":
+        """Which of its tensors are concatenated over cores that share a batch.
+
+        Args:
+            is_split: Whether they share it.
+        """
+        concatenated = is_split and not self.summary.is_averaged
+        return Collected(self.summary, tensors=concatenated, step=False)
+
+    def reduced(self) -> "Collected":
+        """The same with its tensors made small."""
+        reduced = self.summary.reduced(self.tensors)
+        return dataclasses.replace(self, tensors=reduced)
+
+
+jax.tree_util.register_dataclass(
+    Collected, data_fields=["tensors", "step"], meta_fields=["summary"]
+)
+
+
+class Collector(Sink):
+    """Collects the summaries of one call of `model_fn`.
+
+    Args:
+        is_on: Whether they are wanted.
+
+    Attributes:
+        collected: The summaries so far.
+    """
+
+    is_fixed = True
+
+    def __init__(self, is_on: bool):
+        self._is_on = is_on
+        self.collected: list[Collected] = []
+
+    def take(self, summary: Summary, data: Any, step: Any) -> bool:
+        """Collects one summary."""
+        if self._is_on:
+            tensors = summary.tensors(data, jnp)
+            if step is not None:
+                step = jnp.asarray(step, jnp.int32).reshape(())
+            self.collected.append(Collected(summary, tensors, step))
+        return self._is_on
+
+
+def write(
+    collected: Sequence[Collected],
+    events: EventWriter,
+    step: int,
+    without: Collection[str] = (),
+) -> None:
+    """Brings summaries to the host and writes them.
+
+    Args:
+        collected: Summaries with tensors on the devices.
+        events: Where they are written.
+        step: The step of those that were given none.
+        without: Tags to leave out.
+    """
+    wanted = [each for each in collected if each.summary.tag not in without]
+    for each in jax.device_get(_reduced(wanted)):
+        value = each.summary.value(each.tensors)
+        events.write([value], step if each.step is None else int(each.step))
+
+
+@jax.jit
+def _reduced(collected: list[Collected]) -> list[Collected]:
+    return [each.reduced() for each in collected]

@@ -1,0 +1,205 @@
+"""Where this thread's summaries go, at which step, and whether at all."""
+
+import abc
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.summary.kinds import Summary
+
+Condition = bool | Callable[[], Any] | None
+
+
+class Sink(abc.ABC):
+    """What takes summaries.
+
+    Attributes:
+        is_fixed: Whether no other may take its place.
+    """
+
+    is_fixed = False
+
+    @abc.abstractmethod
+    def take(self, summary: Summary, data: Any, step: Any) -> bool:
+        """Takes one summary.
+
+        Args:
+            summary: What it is.
+            data: The data it was called with.
+            step: The step, or `None` if there is none.
+
+        Returns:
+            Whether it is, or will be, written.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recording:
+    """The state of a thread.
+
+    Attributes:
+        sink: Where summaries go, or `None`.
+        step: The step of those that have none of their own.
+        condition: Whether they are recorded, or a function that knows.
+    """
+
+    sink: Sink | None = None
+    step: Any = None
+    condition: Condition = True
+
+
+_NOWHERE = _Recording()
+_current: contextvars.ContextVar[_Recording] = contextvars.ContextVar(
+    "recording", default=_NOWHERE
+)
+
+
+def record(summary: Summary, data: Any, step: Any) -> bool:
+    """Hands a summary to the current sink.
+
+    Args:
+        summary: What it is.
+        data: Its data.
+        step: Its step, or `None` for the default one.
+
+    Returns:
+        Whether it is recorded.
+    """
+    now = _current.get()
+    if now.sink is None or not _is_met(now.condition):
+        return False
+    return now.sink.take(summary, data, now.step if step is None else step)
+
+
+@contextlib.contextmanager
+def record_if(condition: Condition) -> Iterator[None]:
+    """Records the summaries in a `with` block only on a condition.
+
+    Outside of such a block they are recorded. An inner block decides alone.
+
+    Args:
+        condition: A boolean, or a function without arguments that is asked at
+            each summary. In a `model_fn` it has to be known while the function
+            is traced, as `mode` is.
+
+    Raises:
+        ValueError: In a `model_fn` the condition is a tensor.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import tempfile
+    >>> writer = kte.summary.create_file_writer(tempfile.mkdtemp())
+    >>> with writer.as_default():
+    ...     for step in range(3):
+    ...         with kte.summary.record_if(step % 2 == 0):
+    ...             print(kte.summary.scalar("loss", 0.5, step=step))
+    True
+    False
+    True
+
+    Reference: `tf.summary.record_if`.
+    """
+    with _changed(condition=condition):
+        yield
+
+
+@contextlib.contextmanager
+def going_to(sink: Sink, step: Any = None) -> Iterator[None]:
+    """Makes a sink the default of this thread, and perhaps a step.
+
+    Raises:
+        ValueError: There is one that may not be replaced.
+    """
+    now = _current.get()
+    if now.sink is not None and now.sink.is_fixed:
+        raise ValueError(
+            "A summary writer was made the default inside a model_fn. Expected "
+            "none: what a model_fn records goes into model_dir, or into "
+            "eval_dir in evaluation. Leave the writer out, or move this code "
+            "into `host_call`."
+        )
+    # Without a step of its own, one that is set inside outlives the block.
+    with _changed(sink=sink, **({} if step is None else {"step": step})):
+        yield
+
+
+@contextlib.contextmanager
+def only_to(sink: Sink) -> Iterator[None]:
+    """Forgets all settings, and sends summaries to one sink."""
+    with _changed(sink=sink, step=None, condition=True):
+        yield
+
+
+@contextlib.contextmanager
+def at_step(step: Any) -> Iterator[None]:
+    """Sets the default step for the time of a `with` block."""
+    with _changed(step=step):
+        yield
+
+
+def get_step() -> Any:
+    """The step of summaries that are given none, on this thread.
+
+    Returns:
+        In a `host_call` the number of the step, counted from 1; elsewhere what
+        `set_step` or `as_default` said, or else `None`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.summary import experimental
+    >>> experimental.get_step() is None
+    True
+
+    Reference: `tf.summary.experimental.get_step`.
+    """
+    return _current.get().step
+
+
+def set_step(step: Any) -> None:
+    """Sets the step of summaries that are given none, on this thread.
+
+    Args:
+        step: An integer, or `None` for no default.
+
+    Example:
+
+    >>> from keras_tpu_estimator.summary import experimental
+    >>> experimental.set_step(10)
+    >>> experimental.get_step()
+    10
+    >>> experimental.set_step(None)
+
+    Reference: `tf.summary.experimental.set_step`.
+    """
+    _current.set(dataclasses.replace(_current.get(), step=step))
+
+
+@contextlib.contextmanager
+def _changed(**changes: Any) -> Iterator[None]:
+    before = _current.get()
+    _current.set(dataclasses.replace(before, **changes))
+    try:
+        yield
+    finally:
+        # What was not changed here may have been set for longer.
+        restored = {name: getattr(before, name) for name in changes}
+        _current.set(dataclasses.replace(_current.get(), **restored))
+
+
+def _is_met(condition: Condition) -> bool:
+    value = condition() if callable(condition) else condition
+    if isinstance(value, jax.core.Tracer):
+        raise ValueError(
+            "The condition of `record_if` is a tensor of model_fn. Expected a "
+            "boolean that is known while model_fn is traced. What model_fn "
+            "records is written every `save_summary_steps`; to decide by "
+            "values, record in `host_call`."
+        )
+    return value is None or bool(np.asarray(value))
