@@ -5,6 +5,7 @@ import sys
 
 from benchmarks import calls
 from benchmarks import cores
+from benchmarks import host_calls
 from benchmarks import imports
 from benchmarks import inference
 from benchmarks import memory
@@ -16,6 +17,7 @@ _GROUPS = {
     "inference": inference.rows,
     "calls": calls.rows,
     "cores": cores.rows,
+    "host_calls": host_calls.rows,
     "memory": memory.rows,
     "imports": imports.rows,
 }

@@ -25,8 +25,10 @@ def call_for_steps(
             evaluation they are all the same.
         every: It is called for step 1 and then every so many. Defaults to 1.
     """
-    tensors = jax.tree.map(np.asarray, tensors)
+    leaves, structure = jax.tree.flatten(tensors)
+    leaves = [np.asarray(leaf) for leaf in leaves]
     for index, number in enumerate(numbers):
         if (number - 1) % every == 0:
+            step = structure.unflatten([leaf[index] for leaf in leaves])
             with recording.at_step(number):
-                host_call.call(jax.tree.map(lambda a, i=index: a[i], tensors))
+                host_call.call(step)

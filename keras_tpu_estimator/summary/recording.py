@@ -3,10 +3,10 @@
 import abc
 import contextlib
 import contextvars
-import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -39,8 +39,7 @@ class Sink(abc.ABC):
         """
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recording:
+class _Recording(NamedTuple):
     """The state of a thread.
 
     Attributes:
@@ -178,19 +177,19 @@ def set_step(step: Any) -> None:
 
     Reference: `tf.summary.experimental.set_step`.
     """
-    _current.set(dataclasses.replace(_current.get(), step=step))
+    _current.set(_current.get()._replace(step=step))
 
 
 @contextlib.contextmanager
 def _changed(**changes: Any) -> Iterator[None]:
     before = _current.get()
-    _current.set(dataclasses.replace(before, **changes))
+    _current.set(before._replace(**changes))
     try:
         yield
     finally:
         # What was not changed here may have been set for longer.
         restored = {name: getattr(before, name) for name in changes}
-        _current.set(dataclasses.replace(_current.get(), **restored))
+        _current.set(_current.get()._replace(**restored))
 
 
 def _is_met(condition: Condition) -> bool:
