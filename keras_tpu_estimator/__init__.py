@@ -19,6 +19,7 @@ from keras_tpu_estimator.distribution import cross_replica_mean
 from keras_tpu_estimator.distribution import cross_replica_sum
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.gradient_requests import gradients
+from keras_tpu_estimator.identity import identity
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.moving_averages import ExponentialMovingAverage
@@ -52,6 +53,7 @@ __all__ = [
     "get_global_step",
     "gradients",
     "hooks",
+    "identity",
     "metrics",
     "summary",
     "trainable_variables",

@@ -6,6 +6,7 @@ Python loop over single steps. What is scanned are the steps of
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +16,8 @@ from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.model import State
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.newest import scan_with_newest
-from keras_tpu_estimator.program.steps import SUMMARIES
+from keras_tpu_estimator.program.steps import NAMED
+from keras_tpu_estimator.program.steps import NEWEST
 from keras_tpu_estimator.program.steps import batch_size
 
 
@@ -28,11 +30,11 @@ class DeviceLoop:
 
     def __init__(self, model: EstimatorModel):
         self._model = model
-        self._train = jax.jit(self._train_steps, donate_argnums=0)
-        self._evaluate = jax.jit(self._evaluate_steps)
-        self._predict = jax.jit(
-            lambda state, data: model.predict_step(state, data)[0]
+        self._train = jax.jit(
+            self._train_steps, donate_argnums=0, static_argnames="fetch"
         )
+        self._evaluate = jax.jit(self._evaluate_steps, static_argnames="fetch")
+        self._predict = jax.jit(self._predict_step, static_argnames="fetch")
 
     def put(self, mode: str, features: Any, labels: Any) -> Any:
         """Copies stacked steps to the devices, split over the cores.
@@ -73,7 +75,13 @@ class DeviceLoop:
         cores = self._model.feed(ModeKeys.TRAIN).cores
         return jax.device_put(values, cores.replicated)
 
-    def train(self, state: State, metrics: list[Any], batches: Any) -> Any:
+    def train(
+        self,
+        state: State,
+        metrics: list[Any],
+        batches: Any,
+        fetch: tuple[str, ...] = (),
+    ) -> Any:
         """Trains one step for each of the stacked batches.
 
         Args:
@@ -81,69 +89,100 @@ class DeviceLoop:
                 used again.
             metrics: The metrics' values so far.
             batches: What `put` returned.
+            fetch: Names of the tensors that are wanted of the last step.
 
         Returns:
-            The new state; the metrics' values; the mean loss so far; and each
-            step's other outputs, stacked, except that summaries are those of
-            the last step.
+            The new state; the metrics' values; the mean loss after each step;
+            and the other outputs: of every step, stacked, or of the last.
         """
-        return self._train(state, metrics, batches)
+        return self._train(state, metrics, batches, fetch=fetch)
 
-    def evaluate(self, state: State, metrics: list[Any], batches: Any) -> Any:
+    def evaluate(
+        self,
+        state: State,
+        metrics: list[Any],
+        batches: Any,
+        fetch: tuple[str, ...] = (),
+    ) -> Any:
         """Evaluates the stacked batches.
 
         Args:
             state: Values as `EstimatorModel.state` lists them, without slots.
             metrics: The metrics' values so far.
             batches: What `put` returned.
+            fetch: Names of the tensors that are wanted of the last step.
 
         Returns:
             The new values of the variables that are not trainable; those of
-            the metrics; the mean loss so far; and each step's other outputs,
-            stacked, except that summaries are those of the last step.
+            the metrics; the mean loss after each step; and the other outputs:
+            of every step, stacked, or of the last.
         """
-        return self._evaluate(state, metrics, batches)
+        return self._evaluate(state, metrics, batches, fetch=fetch)
 
-    def predict(self, state: State, data: Any) -> Any:
+    def predict(
+        self, state: State, data: Any, fetch: tuple[str, ...] = ()
+    ) -> tuple[Any, dict[str, Any]]:
         """Predicts for one batch.
 
         Args:
             state: Values as `EstimatorModel.state` lists them, without slots.
             data: What `put_one` returned.
+            fetch: Names of other tensors that are wanted.
 
         Returns:
-            Nest of predictions, batch first.
+            Nest of predictions, batch first, and the other tensors by name.
         """
-        return self._predict(state, data)
+        return self._predict(state, data, fetch=fetch)
 
     def _train_steps(
-        self, state: State, metrics: list[Any], batches: Any
+        self,
+        state: State,
+        metrics: list[Any],
+        batches: Any,
+        fetch: tuple[str, ...],
     ) -> Any:
-        (*new, metrics), logs, newest = scan_with_newest(
-            _with_summaries_apart(self._model.train_step),
-            (*state, metrics),
-            batches,
+        (*new, metrics), losses, outputs = _scan(
+            self._model.train_step, (*state, metrics), batches, fetch
         )
-        outputs = logs[OUTPUTS] | {SUMMARIES: newest}
-        return tuple(new), metrics, logs["loss"][-1], outputs
+        return tuple(new), metrics, losses, outputs
 
     def _evaluate_steps(
-        self, state: State, metrics: list[Any], batches: Any
+        self,
+        state: State,
+        metrics: list[Any],
+        batches: Any,
+        fetch: tuple[str, ...],
     ) -> Any:
-        (_, others, metrics), logs, newest = scan_with_newest(
-            _with_summaries_apart(self._model.test_step),
-            (*state, metrics),
-            batches,
+        (_, others, metrics), losses, outputs = _scan(
+            self._model.test_step, (*state, metrics), batches, fetch
         )
-        outputs = logs[OUTPUTS] | {SUMMARIES: newest}
-        return others, metrics, logs["loss"][-1], outputs
+        return others, metrics, losses, outputs
+
+    def _predict_step(
+        self, state: State, data: Any, fetch: tuple[str, ...]
+    ) -> tuple[Any, dict[str, Any]]:
+        outputs = self._model.predict_outputs(state, data)
+        return outputs["predictions"], _only(outputs.get(NAMED, {}), fetch)
 
 
-def _with_summaries_apart(
+def _scan(
     model_step: Callable[[State, Any], tuple[Any, State]],
-) -> Callable[[State, Any], tuple[State, Any, Any]]:
+    state: State,
+    batches: Any,
+    fetch: tuple[str, ...],
+) -> tuple[State, Any, dict[str, Any]]:
+    """Makes the steps; returns the state, the losses and other outputs."""
+
     def step(state: State, batch: Any) -> tuple[State, Any, Any]:
         logs, state = model_step(state, batch)
-        return state, logs, logs[OUTPUTS].pop(SUMMARIES, [])
+        outputs = logs.pop(OUTPUTS)
+        newest = {name: outputs.pop(name, {}) for name in NEWEST}
+        newest[NAMED] = _only(newest[NAMED], fetch)
+        return state, (logs["loss"], outputs), newest
 
-    return step
+    state, (losses, outputs), newest = scan_with_newest(step, state, batches)
+    return state, losses, outputs | newest
+
+
+def _only(named: Mapping[str, Any], fetch: tuple[str, ...]) -> dict[str, Any]:
+    return {name: named[name] for name in fetch}

@@ -421,7 +421,7 @@ class TPUEstimator:
                 _logger.warning("`host_call` has no effect in `predict`.")
             values = self._runtime.load(step, checkpoint)
             with self._runtime.reading(values) as values:
-                loop = PredictionLoop(self._runtime, values, steps)
+                loop = PredictionLoop(self._runtime, step, values, steps)
                 batches = loop.run(first, (*user_hooks, *step.hooks))
                 batches = watched(batches, self._config.stall_timeout_secs)
                 last = 1 if self._config.fast_dev_run else None

@@ -198,6 +198,10 @@ class EstimatorModel(keras.Model):
         Returns:
             Predictions and the values of the other variables.
         """
+        return self.predict_outputs(state, data)["predictions"], state[1]
+
+    def predict_outputs(self, state: State, data: Any) -> dict[str, Any]:
+        """All outputs of one step of prediction; see `predict_step`."""
         features, is_padding = _features_and_labels(data)
         if is_padding is None:
             is_padding = jnp.zeros((batch_size(features),), bool)
@@ -206,7 +210,7 @@ class EstimatorModel(keras.Model):
         _, outputs = step.function(
             {path: values[path] for path in step.reads}, features, is_padding
         )
-        return outputs["predictions"], state[1]
+        return outputs
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""

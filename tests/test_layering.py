@@ -23,6 +23,7 @@ FLOORS = (
         "checkpoints",
         "event_file",
         "field_checks",
+        "identity",
         "jaxprs",
         "keras_internals",
         "metrics",

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 
@@ -203,6 +204,12 @@ class HookedRun:
     _list: HookList
     context: SessionRunContext
     _requests: list[SessionRunArgs | None]
+
+    @property
+    def fetches(self) -> tuple[str, ...]:
+        """The names that hooks asked for."""
+        asked = [each.fetches for each in self._requests if each is not None]
+        return tuple({*jax.tree.leaves(asked)})
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; whether one asked to stop."""

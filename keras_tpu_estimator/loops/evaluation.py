@@ -20,7 +20,6 @@ from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
@@ -85,20 +84,25 @@ class EvaluationLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
-                self._run_loop(fed, progress, outfeed)
+                self._run_loop(fed, progress, outfeed, hooked.fetches)
                 if hooked.after_run():
                     break
                 fed = next(self._infeed, None)
         hook_list.end()
         result = dict(self._result) if metrics is None else metrics.result()
-        return result | {"loss": np.float32(progress.loss)}
+        return result | {"loss": progress.fetch("loss")}
 
     def _run_loop(
-        self, fed: Fed | None, progress: Progress, outfeed: Outfeed
+        self,
+        fed: Fed | None,
+        progress: Progress,
+        outfeed: Outfeed,
+        fetch: tuple[str, ...],
     ) -> None:
         """Runs the parts of one loop."""
+        progress.start_loop()
         while fed is not None:
-            outfeed.put(self._run_part(fed, progress))
+            outfeed.put(self._run_part(fed, progress, fetch))
             self._done += fed.batch.steps
             if fed.ends_loop:
                 break
@@ -106,12 +110,14 @@ class EvaluationLoop:
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
 
-    def _run_part(self, fed: Fed, progress: Progress) -> Any:
+    def _run_part(
+        self, fed: Fed, progress: Progress, fetch: tuple[str, ...]
+    ) -> Any:
         model = self._runtime.model
         step = model.prepare(ModeKeys.EVAL, *first_step(fed.batch))
         state = model.state(progress.values, slots=False)
-        others, self._metrics, loss, outputs = self._runtime.loop.evaluate(
-            state, self._metrics, fed.data
+        others, self._metrics, losses, outputs = self._runtime.loop.evaluate(
+            state, self._metrics, fed.data, step.named_among(fetch)
         )
         if step.local:
             updated = model.values((state[0], others, []))
@@ -119,8 +125,8 @@ class EvaluationLoop:
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        progress.loss = loss
-        self.summaries = outputs.pop(SUMMARIES)
+        progress.ran(0, losses, outputs)  # The global step stands still.
+        self.summaries = progress.summaries
         return outputs
 
 

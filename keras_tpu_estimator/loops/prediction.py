@@ -17,6 +17,7 @@ from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
 
@@ -63,14 +64,19 @@ class PredictionLoop:
 
     Args:
         runtime: The model.
+        step: The step of PREDICT.
         values: The variables' values by path.
         steps: The input.
     """
 
-    def __init__(self, runtime: Runtime, values: Values, steps: PaddedSteps):
+    def __init__(
+        self, runtime: Runtime, step: Step, values: Values, steps: PaddedSteps
+    ):
         self._loop = runtime.loop
+        self._step = step
         self._state = runtime.model.state(values, slots=False)
         self._steps = steps
+        self._fetch: tuple[str, ...] = ()
         self._progress = Progress(values)
 
     def run(
@@ -91,7 +97,12 @@ class PredictionLoop:
                 hooked = hook_list.before_run()
                 if running is None:
                     break
+                running = self._with_fetches(running, hooked.fetches)
                 predictions = running.finish()
+                self._progress.fetched = {
+                    **(predictions if isinstance(predictions, dict) else {}),
+                    **running.fetched,
+                }
                 stops = hooked.after_run()
                 yield predictions
                 if stops:
@@ -103,9 +114,21 @@ class PredictionLoop:
         step = self._steps.next()
         return None if step is None else self._start(step)
 
+    def _with_fetches(
+        self, running: "Running", names: Iterable[str]
+    ) -> "Running":
+        """The same step, once more if it was started without some names."""
+        wanted = {*self._step.named_among(names)}
+        if wanted <= running.fetched.keys():
+            return running
+        self._fetch = tuple(sorted(wanted.union(self._fetch)))
+        return self._start(running.step)
+
     def _start(self, step: Padded) -> "Running":
         data = self._loop.put_one(step.features, step.is_padding)
-        return Running(step, self._loop.predict(self._state, data))
+        return Running(
+            step, *self._loop.predict(self._state, data, self._fetch)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +138,12 @@ class Running:
     Attributes:
         step: What it is about.
         predictions: Nest of arrays that will be there.
+        fetched: Other tensors by name.
     """
 
     step: Padded
     predictions: Any
+    fetched: dict[str, Any]
 
     def finish(self) -> Any:
         """Waits for the predictions; returns them without padding."""

@@ -1,10 +1,14 @@
 """Where a loop stands, as hooks see it."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.program.steps import NAMED
+from keras_tpu_estimator.program.steps import REPORTS
+from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.summary.collecting import Collected
@@ -16,26 +20,66 @@ class Progress:
     Attributes:
         values: The variables' values by path.
         step: The global step.
-        loss: The mean loss of the last run.
+        losses: The mean loss of the last loop so far, after each step of its
+            parts.
+        fetched: The tensors that hooks asked for, by name.
+        reports: Numbers of the last step to report, by name.
         summaries: What `model_fn` recorded in the last step, on the devices.
     """
 
     def __init__(self, values: Values):
         self.values = values
         self.step = int(values[GLOBAL_STEP])
-        self.loss: Any = np.float32(np.nan)
+        self.losses: list[Any] = [np.full(1, np.nan, "float32")]
+        self.fetched: dict[str, Any] = {}
+        self.reports: dict[str, Any] = {}
         self.summaries: Sequence[Collected] = ()
 
+    def start_loop(self) -> None:
+        """Forgets the losses of the loop before."""
+        self.losses = []
+
+    def ran(self, steps: int, losses: Any, outputs: Mapping[str, Any]) -> None:
+        """Tells of a part of a loop that is on its way.
+
+        Args:
+            steps: How many steps it makes.
+            losses: The mean loss of the loop so far, after each of them.
+            outputs: Its other outputs.
+        """
+        self.step += steps
+        self.losses.append(losses)
+        self.fetched = outputs[NAMED]
+        self.reports = outputs[REPORTS]
+        self.summaries = outputs[SUMMARIES]
+
     def fetch(self, name: str) -> Any:
-        """The value of `"global_step"`, `"loss"` or a variable's path."""
+        """The value of a name.
+
+        Args:
+            name: `"global_step"`, `"loss"`, the path of a variable, or the
+                name of a tensor that was asked for before the run.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
         if name == "loss":
-            self.loss = np.asarray(self.loss)
-            return self.loss
+            self.losses[-1] = np.asarray(self.losses[-1])
+            return self.losses[-1][-1]
         if name == GLOBAL_STEP:
             return np.int64(self.step)
-        if name not in self.values:
-            raise KeyError(
-                f"Nothing to fetch is called {name!r}. Expected 'loss', "
-                f"'global_step' or one of {sorted(self.values)}."
-            )
-        return self.values[name]
+        for known in (self.values, self.fetched):
+            if name in known:
+                return known[name]
+        raise KeyError(
+            f"Nothing to fetch is called {name!r}. Expected 'loss', "
+            f"'global_step' or one of {sorted({**self.values, **self.fetched})}"
+            "; a tensor of model_fn that is named by kte.identity, or a "
+            "prediction, has to be asked for in `before_run`."
+        )
+
+    def first_nan_step(self) -> int | None:
+        """The first step of the last loop whose loss is not a number."""
+        losses = np.concatenate([np.asarray(each) for each in self.losses])
+        bad = np.flatnonzero(np.isnan(losses))
+        return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None

@@ -15,7 +15,6 @@ from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.runtime import Runtime
 
@@ -69,20 +68,25 @@ class TrainingLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
-                self._run_loop(fed, progress, outfeed)
+                self._run_loop(fed, progress, outfeed, hooked.fetches)
                 if hooked.after_run():
                     break
                 fed = next(self._infeed, None)
         hook_list.end()
 
     def _run_loop(
-        self, fed: Fed | None, progress: Progress, outfeed: Outfeed
+        self,
+        fed: Fed | None,
+        progress: Progress,
+        outfeed: Outfeed,
+        fetch: tuple[str, ...],
     ) -> None:
         """Runs the parts of one loop."""
         steps = 0
+        progress.start_loop()
         metrics = self._runtime.model.metrics_state()
         while fed is not None:
-            outputs, metrics = self._run_part(fed, metrics, progress)
+            outputs, metrics = self._run_part(fed, metrics, progress, fetch)
             if "host_call" in outputs:
                 first = progress.step - fed.batch.steps + 1
                 numbers = range(first, progress.step + 1)
@@ -94,16 +98,21 @@ class TrainingLoop:
         self._plan.ran(steps)
 
     def _run_part(
-        self, fed: Fed, metrics: list[Any], progress: Progress
+        self,
+        fed: Fed,
+        metrics: list[Any],
+        progress: Progress,
+        fetch: tuple[str, ...],
     ) -> tuple[Any, list[Any]]:
         # The shape of a last, smaller batch is new, and its step with it.
         model = self._runtime.model
-        model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
-        state, metrics, loss, outputs = self._runtime.loop.train(
-            model.state(progress.values), metrics, fed.data
+        step = model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
+        state, metrics, losses, outputs = self._runtime.loop.train(
+            model.state(progress.values),
+            metrics,
+            fed.data,
+            step.named_among(fetch),
         )
         progress.values = progress.values | model.values((*state, []))
-        progress.step += fed.batch.steps
-        progress.loss = loss
-        progress.summaries = outputs[SUMMARIES]
+        progress.ran(fed.batch.steps, losses, outputs)
         return outputs, metrics

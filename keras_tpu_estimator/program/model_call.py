@@ -8,7 +8,10 @@ import jax
 import keras
 
 from keras_tpu_estimator import distribution
+from keras_tpu_estimator.identity import names_collected
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.steps import NAMED
+from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Step
@@ -94,6 +97,7 @@ class ModelCall:
         with (
             distribution.replica_scope(self.context),
             recording.only_to(collector),
+            names_collected() as named,
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self.example.additional
@@ -112,6 +116,13 @@ class ModelCall:
             summaries = [s.of_cores(mean) for s in collector.collected]
             outputs[SUMMARIES] = summaries
             self._outputs_split[SUMMARIES] = [s.split(split) for s in summaries]
+        outputs[NAMED] = self._named(named)
+        self._outputs_split[NAMED] = {
+            name: split and tensor.ndim > 0
+            for name, tensor in outputs[NAMED].items()
+        }
+        if self.mode == ModeKeys.TRAIN:
+            self._outputs_split[REPORTS] = False
         return outputs
 
     def step(
@@ -134,6 +145,7 @@ class ModelCall:
             host_call=getattr(self.spec, "host_call", None),
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
+            named=frozenset(self._outputs_split[NAMED]),
         )
 
     def _scaffold(self) -> Scaffold:
@@ -170,6 +182,24 @@ class ModelCall:
         if host_call and host_call.tensors:
             outputs["host_call"] = host_call.tensors
         return outputs
+
+    def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """What hooks may fetch: named tensors, and predictions."""
+        predictions = self.spec.predictions
+        if self.mode == ModeKeys.PREDICT or not isinstance(
+            predictions, Mapping
+        ):
+            predictions = {}
+        return {
+            name: tensor if tensor.ndim else self._of_cores(tensor)
+            for name, tensor in _as_tensors({**predictions, **named}).items()
+        }
+
+    def _of_cores(self, scalar: Any) -> Any:
+        cores = self.example.cores
+        if keras.backend.is_float_dtype(scalar.dtype):
+            return cores.mean(scalar)
+        return cores.of_first(scalar)
 
     def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
         if not self.example.cores.axes or not self.example.is_split:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,8 +17,10 @@ from keras_tpu_estimator.spec import HostFunction
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 
-# The output that is wanted of the last step only: a list of `Collected`.
-SUMMARIES = "summaries"
+# Outputs that are wanted of the last step only: a list of `Collected`, tensors
+# by the names that hooks fetch them under, and numbers to report.
+SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
+NEWEST = (SUMMARIES, NAMED, REPORTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,13 +128,14 @@ class Step:
         function: Takes values by path, features and labels, all whole. Returns
             the values that changed and a dict of outputs: `loss`,
             `predictions`, `eval_metrics`, `host_call`, `metric_values`,
-            `summaries`.
+            `summaries`, `named`, `reports`.
         reads: Paths of the variables it takes.
         local: Paths of those that belong to one call of `evaluate`.
         metric_fn: What makes metrics of the output `eval_metrics`.
         host_call: What is given the output `host_call`.
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.
+        named: The names of tensors that may be fetched.
     """
 
     function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
@@ -141,6 +145,11 @@ class Step:
     host_call: HostFunction | None
     hooks: tuple[Any, ...]
     scaffold: Scaffold
+    named: frozenset[str]
+
+    def named_among(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names that are those of tensors to fetch."""
+        return tuple(sorted(self.named.intersection(names)))
 
 
 def batch_size(nest: Any) -> int:

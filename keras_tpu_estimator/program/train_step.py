@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from keras import ops as keras_ops
 
 from keras_tpu_estimator import distribution
 from keras_tpu_estimator.capture import Captured
@@ -15,6 +16,7 @@ from keras_tpu_estimator.gradient_requests import pull_back
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import Update
 from keras_tpu_estimator.program.model_call import ModelCall
+from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
@@ -56,7 +58,9 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         changed = fold_seeds(updates, seeds, cores, -1)
         free = {p: v for p, v in changed.items() if p not in seeds}
         changed |= synchronize(free, own, store.variables, cores)
-        _, updated = update({**values, **changed}, gradients, carried)
+        outputs[REPORTS], updated = update(
+            {**values, **changed}, gradients, carried
+        )
         step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
         return {**changed, **updated, **step}, outputs
 
@@ -182,11 +186,13 @@ def _trace_update(
 ) -> Captured:
     """Traces what the ops do with the gradients and what else they need."""
 
-    def update(minimized: list[Any], carried: list[Any]) -> None:
+    def update(minimized: list[Any], carried: list[Any]) -> dict[str, Any]:
         minimized, carried = list(minimized), list(carried)
+        rates = _learning_rates(_of_optimizers(ops))
         with distribution.replica_scope(call.example.cores.context):
             for op in ops:
                 op.apply((carried if op.loss is None else minimized).pop(0))
+        return rates
 
     def like(tensors: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
@@ -212,6 +218,17 @@ def _trace_update(
 
 def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
     return [op for op in ops if isinstance(op, TrainOp)]
+
+
+def _learning_rates(train_ops: Sequence[TrainOp]) -> dict[str, Any]:
+    """The learning rate of this step, or those of several optimizers."""
+    rates = {
+        op.optimizer.name: keras_ops.cast(op.optimizer.learning_rate, "float32")
+        for op in train_ops
+    }
+    if len(rates) == 1:
+        return {"learning_rate": rates.popitem()[1]}
+    return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
 
 def _check_reduced(call: ModelCall, ops: Sequence[Update]) -> None:
