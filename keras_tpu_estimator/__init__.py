@@ -10,6 +10,7 @@ from keras_tpu_estimator import _backend
 _backend.select_jax()
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import experimental
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
@@ -50,6 +51,7 @@ __all__ = [
     "checkpoints",
     "cross_replica_mean",
     "cross_replica_sum",
+    "experimental",
     "get_global_step",
     "gradients",
     "hooks",

@@ -22,7 +22,8 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stall import watched
-from keras_tpu_estimator.hooks.step_counter import StepCounterHook
+from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
@@ -39,8 +40,8 @@ from keras_tpu_estimator.loops.prediction import select
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training import TrainingLoop
 from keras_tpu_estimator.loops.training_hooks import Saver
-from keras_tpu_estimator.loops.training_hooks import is_saving
 from keras_tpu_estimator.loops.training_hooks import training_hooks
+from keras_tpu_estimator.loops.training_session import TrainingSession
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.placement import Placement
@@ -49,6 +50,7 @@ from keras_tpu_estimator.program.model_fn import check_signature
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.summary import EventWriter
@@ -257,8 +259,8 @@ class TPUEstimator:
         if self._placement.use_tpu:
             validation.check_some_steps(steps, max_steps)
         listeners = validate_listeners(saving_listeners)
-        validation.check_listeners(listeners, is_saving(self._config))
         remaining = steps if max_steps is None else max_steps - start
+        remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
         with (
             self._pipeline(
@@ -289,6 +291,12 @@ class TPUEstimator:
         runtime.load(step, checkpoint)
         progress = Progress(runtime.take())
         saver = Saver(self._config, runtime, progress, checkpoint)
+        session = TrainingSession(
+            progress,
+            saver,
+            self,
+            functools.partial(self._evaluate_in_memory, progress),
+        )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
         loop = TrainingLoop(runtime, plan, infeed, every)
         try:
@@ -296,14 +304,14 @@ class TPUEstimator:
                 step,
                 first,
                 progress,
+                session,
                 training_hooks(
                     self._config,
-                    saver,
                     progress,
                     listeners,
                     hooks,
                     step.hooks,
-                    self._step_counter(),
+                    self._training_log(),
                 ),
             )
         finally:
@@ -347,6 +355,46 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.EVAL)
         checkpoint = self._checkpoint(checkpoint_path)
+        result, summaries = self._evaluate(
+            input_fn,
+            steps,
+            user_hooks,
+            lambda step: self._runtime.load(step, checkpoint),
+        )
+        self._write_evaluation(result, summaries, checkpoint, name)
+        return result
+
+    def _evaluate_in_memory(
+        self,
+        progress: Progress,
+        input_fn: InputFn,
+        steps: int | None,
+        hooks: Iterable[SessionRunHook] | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Evaluates the values of a training loop between two runs."""
+
+        def values_of(step: Step) -> Values:
+            values = self._runtime.complete(progress.values, step.reads)
+            return self._runtime.in_place(values, step.scaffold)
+
+        validation.check_eval_steps(steps)
+        user_hooks = validate_hooks(hooks)
+        self._placement.check(ModeKeys.EVAL)
+        result, summaries = self._evaluate(
+            input_fn, steps, user_hooks, values_of
+        )
+        self._write_evaluation(result, summaries, None, name)
+        return result
+
+    def _evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None,
+        hooks: tuple[SessionRunHook, ...],
+        values_of: Callable[[Step], Values],
+    ) -> tuple[dict[str, Any], Sequence[Collected]]:
+        """Runs the evaluation loop on values that the step reads."""
         plan = LoopPlan(STEPS_PER_RUN, steps)
         _logger.info("Starting evaluation.")
         with (
@@ -363,18 +411,17 @@ class TPUEstimator:
                     "batch from input_fn."
                 )
             step = self._prepare(ModeKeys.EVAL, first.batch)
-            values = self._runtime.load(step, checkpoint)
+            values = values_of(step)
             loop = EvaluationLoop(self._runtime, infeed, steps)
             result = loop.run(
                 step,
                 first,
                 values,
-                (*watch, *user_hooks, *step.hooks),
+                (*watch, *hooks, *step.hooks),
                 self._host_metrics(step),
             )
         result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
-        self._write_evaluation(result, loop.summaries, checkpoint, name)
-        return result
+        return result, loop.summaries
 
     def predict(
         self,
@@ -514,17 +561,17 @@ class TPUEstimator:
         metrics.reset()
         return metrics
 
-    def _step_counter(self) -> StepCounterHook | None:
+    def _training_log(self) -> TrainingLogHook | None:
         if self._log_every is None:
             return None
         iterations = self._config.tpu_config.iterations
         timed = iterations.unit == "seconds"
         writes = bool(self._config.save_summary_steps)
-        return StepCounterHook(
-            every_steps=None if timed else self._log_every,
-            every_secs=iterations.value if timed else None,
+        return TrainingLogHook(
             batch_size=self._batch_sizes[ModeKeys.TRAIN],
-            writer=EventWriter.for_dir(self.model_dir) if writes else None,
+            every_n_steps=None if timed else self._log_every,
+            every_n_secs=iterations.value if timed else None,
+            output_dir=self.model_dir if writes else None,
         )
 
     def _checkpoint(self, path: str | os.PathLike | None) -> str | None:

@@ -63,7 +63,59 @@ class Runtime:
         if checkpoint is None:
             self._initialize(step)
             return self._values
-        return self._values | self._restored(step.scaffold, checkpoint)
+        return self.in_place(self._values, step.scaffold, checkpoint)
+
+    def complete(self, values: Values, paths: Iterable[str] = ()) -> Values:
+        """Values of a training loop, with those that the model has besides.
+
+        Args:
+            values: The loop's values by path.
+            paths: Paths that are wanted, too. Defaults to none.
+
+        Returns:
+            The same values, and initial values of the variables that the model
+            has come to have since, or that are wanted.
+        """
+        missing = {*self.model.paths(), *paths} - values.keys()
+        if not missing:
+            return values
+        initial = self.model.program.store.initial_values(missing, values)
+        return values | self.loop.put_values(initial)
+
+    def in_place(
+        self, values: Values, scaffold: Scaffold, checkpoint: str | None = None
+    ) -> Values:
+        """Values with those that a scaffold wants in place of others.
+
+        Args:
+            values: Values by path.
+            scaffold: Says what is restored from which name.
+            checkpoint: Where names are read that are not among the values.
+                Defaults to `None`, for nowhere.
+
+        Raises:
+            ValueError: There is no such variable, or nothing of that name.
+        """
+        sources, store = scaffold.sources, self.model.program.store
+        unknown = sources.keys() - store.variables.keys()
+        if unknown:
+            raise ValueError(
+                "`variables_to_restore` should be about variables of the "
+                f"model. Received others: {sorted(unknown)}. The model has "
+                f"{sorted(store.variables)}."
+            )
+        missing = set(sources.values()) - values.keys()
+        read: Values = {}
+        if missing and checkpoint is not None:
+            read = _read_checked(checkpoint, missing, store.variables)
+            read = self.loop.put_values(read)
+        elif missing:
+            raise ValueError(
+                "`variables_to_restore` names what training does not have: "
+                f"{sorted(missing)}. It has {sorted(values)}."
+            )
+        known = values | read
+        return values | {path: known[name] for path, name in sources.items()}
 
     def reading(self, values: Values) -> "Reading":
         """Keeps values usable for the time of a `with` block."""
@@ -99,22 +151,6 @@ class Runtime:
         init_fn(step.scaffold, session)
         self._values = self._values | self.loop.put_values(session.assigned)
         self._initialized.add(id(step))
-
-    def _restored(self, scaffold: Scaffold, checkpoint: str) -> Values:
-        """Values that a scaffold restores from other names than their own."""
-        sources = scaffold.sources
-        store = self.model.program.store
-        unknown = sources.keys() - store.variables.keys()
-        if unknown:
-            raise ValueError(
-                "`variables_to_restore` should be about variables of the "
-                f"model. Received others: {sorted(unknown)}. The model has "
-                f"{sorted(store.variables)}."
-            )
-        wanted = set(sources.values()) - self._values.keys()
-        read = _read_checked(checkpoint, wanted, store.variables)
-        known = self._values | self.loop.put_values(read)
-        return {path: known[name] for path, name in sources.items()}
 
     def _read(
         self, wanted: set[str], required: Iterable[str], checkpoint: str | None

@@ -184,7 +184,7 @@ class EstimatorSpec:
         _set(
             self,
             "training_chief_hooks",
-            validate_hooks(self.training_chief_hooks),
+            validate_hooks(self.training_chief_hooks, "training_chief_hooks"),
         )
         _check_common(self)
         _set(self, "eval_metric_ops", check_metric_ops(self.eval_metric_ops))
@@ -333,7 +333,7 @@ def _check_number_of_arguments(
 def _check_common(spec: Spec) -> None:
     """Checks and normalises the fields that both kinds of spec have."""
     for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
-        _set(spec, name, validate_hooks(getattr(spec, name)))
+        _set(spec, name, validate_hooks(getattr(spec, name), name))
     _set(spec, "train_op", _train_ops(spec.mode, spec.train_op))
     _set(spec, "loss", _loss(spec.mode, spec.loss))
     _set(spec, "predictions", _predictions(spec.mode, spec.predictions))

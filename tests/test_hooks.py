@@ -2,6 +2,9 @@
 
 import collections
 
+import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 
@@ -72,8 +75,19 @@ def test_a_timer_tells_what_has_passed():
     timer.update_last_triggered_step(10)
     clock.now += 2.0
     assert timer.elapsed_since_last(18) == (8, 2.0)
-    timer.update_last_triggered_step(18)
-    assert timer.elapsed_since_last(18) == (0, 0.0)
+    clock.now += 1.0
+    assert timer.update_last_triggered_step(20) == (3.0, 10)
+    assert timer.elapsed_since_last(20) == (0, 0.0)
+
+
+def test_a_timer_may_be_reset():
+    timer = kte.hooks.SecondOrStepTimer(every_steps=10)
+    assert timer.last_triggered_step() is None
+    assert timer.update_last_triggered_step(7) == (None, None)
+    assert timer.last_triggered_step() == 7
+    timer.reset()
+    assert timer.last_triggered_step() is None
+    assert timer.should_trigger_for_step(7)
 
 
 VALUES = {"global_step": 4, "loss": 0.5, "dense/kernel": [1.0, 2.0]}
@@ -106,6 +120,53 @@ def test_a_session_answers_with_numpy():
 def test_a_session_knows_no_other_names():
     with pytest.raises(KeyError, match="accuracy"):
         Session(VALUES.__getitem__).run(["loss", "accuracy"])
+
+
+TENSORS = {
+    "traced": lambda: jax.make_jaxpr(lambda x: use(x) or x)(1.0),
+    "array": lambda: use(jnp.float32(0.5)),
+    "variable": lambda: use(keras.Variable(0.5)),
+    "number": lambda: use(3),
+}
+
+
+def use(tensor):
+    """Passes a tensor, inside a nest, where a name is expected."""
+    kte.hooks.SessionRunArgs({"loss": ["loss", tensor]})
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_tensors_are_fetched_by_name_only(kind):
+    with pytest.raises(
+        TypeError,
+        match=r"`fetches` should be given by name. Expected 'loss', .* "
+        r"Received: .* Name a tensor in model_fn with kte\.identity\(x, name=",
+    ):
+        TENSORS[kind]()
+
+
+def test_a_session_takes_names_only():
+    with pytest.raises(TypeError, match="`fetches` should be given by name"):
+        Session(VALUES.__getitem__).run(["loss", 3])
+
+
+def test_nothing_is_fed():
+    assert kte.hooks.SessionRunArgs("loss", {}, None).fetches == "loss"
+    with pytest.raises(ValueError, match="`feed_dict` .* `input_fn` yields"):
+        kte.hooks.SessionRunArgs("loss", feed_dict={"x": 1})
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda session: session.saved_step("somewhere"),
+        lambda session: session.save_checkpoint("somewhere"),
+        lambda session: session.evaluate(None, None),
+    ],
+)
+def test_only_training_saves_and_evaluates(action):
+    with pytest.raises(RuntimeError, match=r"Pass it to `train\(hooks="):
+        action(Session(VALUES.__getitem__))
 
 
 class Recorder(kte.hooks.SessionRunHook):
@@ -250,6 +311,22 @@ def test_other_hooks_are_refused(wrong):
         validate_hooks(hooks)
 
 
+@pytest.mark.parametrize("wrong", [kte.hooks.SessionRunHook(), 3])
+def test_hooks_come_in_a_list(wrong):
+    with pytest.raises(
+        TypeError, match=r"`evaluation_hooks` should be a list .*=\[hook\]"
+    ):
+        validate_hooks(wrong, "evaluation_hooks")
+
+
+@pytest.mark.parametrize(
+    "argument", ["training_hooks", "evaluation_hooks", "prediction_hooks"]
+)
+def test_a_wrong_hook_of_a_spec_is_named(argument):
+    with pytest.raises(TypeError, match=f"All `{argument}` must be Session"):
+        kte.TPUEstimatorSpec("infer", predictions=1.0, **{argument: ["hook"]})
+
+
 def test_listeners_are_validated():
     listener = kte.hooks.CheckpointSaverListener()
     assert validate_listeners(None) == ()
@@ -278,11 +355,28 @@ class Listener(kte.hooks.CheckpointSaverListener):
         self.log.append(f"{self.name} end {global_step_value}")
 
 
-def saved_by(steps, **arguments):
+class SavingSession(Session):
+    """A session that only notes what it is to save."""
+
+    def __init__(self, values, note, saved_step=None):
+        super().__init__(values.__getitem__)
+        self.values, self.note, self.last = values, note, saved_step
+
+    def saved_step(self, directory):
+        assert directory == "somewhere"
+        return self.last
+
+    def save_checkpoint(self, directory, basename):
+        assert (directory, basename) == ("somewhere", "model.ckpt")
+        self.last = self.values["global_step"]
+        self.note(self.last)
+
+
+def saved_by(steps, saved_step=None, **arguments):
     """Runs a saver over steps; what it saved, and where it stopped."""
     now, saves = {"global_step": steps[0]}, []
-    saver = CheckpointSaverHook(saves.append, **arguments)
-    hooks = HookList([saver], Session(now.__getitem__))
+    saver = CheckpointSaverHook("somewhere", **arguments)
+    hooks = HookList([saver], SavingSession(now, saves.append, saved_step))
     hooks.begin()
     hooks.after_create_session()
     for now["global_step"] in steps[1:]:
@@ -321,20 +415,21 @@ def test_a_saver_goes_by_seconds(save_secs, saves):
 
 def test_a_saver_needs_one_interval():
     with pytest.raises(ValueError, match="exactly one"):
-        CheckpointSaverHook([].append)
+        CheckpointSaverHook("somewhere")
     with pytest.raises(ValueError, match="exactly one"):
-        CheckpointSaverHook([].append, save_secs=1, save_steps=1)
+        CheckpointSaverHook("somewhere", save_secs=1, save_steps=1)
 
 
 def test_listeners_surround_every_save():
     log = []
     now = {"global_step": 0}
     saver = CheckpointSaverHook(
-        lambda step: log.append(f"save {step}"),
+        "somewhere",
         save_steps=2,
         listeners=[Listener("a", log), Listener("b", log)],
     )
-    hooks = HookList([saver], Session(now.__getitem__))
+    session = SavingSession(now, lambda step: log.append(f"save {step}"))
+    hooks = HookList([saver], session)
     hooks.begin()
     hooks.after_create_session()
     for now["global_step"] in (1, 2, 3):

@@ -41,7 +41,7 @@ FLOORS = (
         "variables",
     ),
     ("capture", "config", "gradient_requests", "hooks"),
-    ("inputs", "optimizers", "run_config", "scaffold"),
+    ("experimental", "inputs", "optimizers", "run_config", "scaffold"),
     ("moving_averages", "spec", "validation"),
     ("program",),
     ("model", "placement"),

@@ -12,7 +12,7 @@ import pytest
 import keras_tpu_estimator as kte
 
 ROOT = pathlib.Path(__file__).parents[1]
-MODULES = {"checkpoints", "hooks", "metrics", "summary"}
+MODULES = {"checkpoints", "experimental", "hooks", "metrics", "summary"}
 
 
 def test_names_are_sorted_and_exist_once() -> None:

@@ -220,7 +220,7 @@ def test_listeners_without_saving(model_dir):
         match="`saving_listeners` need checkpoints, but none are saved. Set "
         "save_checkpoints_steps or save_checkpoints_secs in RunConfig",
     ):
-        estimator.train(never, steps=1, saving_listeners=[Listener()])
+        estimator.train(ENDLESS, steps=1, saving_listeners=[Listener()])
 
 
 @pytest.mark.parametrize("task_type", ["evaluator", "ps"])

@@ -7,15 +7,17 @@ import os
 from keras_tpu_estimator.checkpoints import state as state_file
 
 SUFFIX = ".h5"
+BASENAME = "model.ckpt"
 
 _logger = logging.getLogger(__name__)
 
 
-def name_for(step: int) -> str:
+def name_for(step: int, basename: str = BASENAME) -> str:
     """The name of the checkpoint of a step, relative to its directory.
 
     Args:
         step: The global step.
+        basename: What the name begins with. Defaults to TensorFlow's.
 
     Returns:
         TensorFlow's name for it.
@@ -25,7 +27,7 @@ def name_for(step: int) -> str:
     >>> name_for(20)
     'model.ckpt-20'
     """
-    return f"model.ckpt-{step}"
+    return f"{basename}-{step}"
 
 
 def exists(prefix: str) -> bool:

@@ -23,6 +23,7 @@ def save(
     variables: Mapping[str, np.ndarray],
     *,
     retention: Retention = Retention(),  # noqa: B008, it is frozen
+    basename: str = location.BASENAME,
     now: float | None = None,
 ) -> str:
     """Saves variables as '<model_dir>/model.ckpt-<step>.h5'.
@@ -37,6 +38,7 @@ def save(
         step: The global step, at least 0; also saved, as 'global_step'.
         variables: Arrays of numbers or booleans by variable path.
         retention: Which older checkpoints stay. Defaults to the newest five.
+        basename: What the file's name begins with. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
 
     Returns:
@@ -64,7 +66,9 @@ def save(
     commit.remove_leftovers(model_dir)
     before = state_file.load(model_dir)
 
-    new = Saved(location.name_for(step), time.time() if now is None else now)
+    new = Saved(
+        location.name_for(step, basename), time.time() if now is None else now
+    )
     prefix = os.path.join(model_dir, new.name)
     files.write(
         prefix + location.SUFFIX,

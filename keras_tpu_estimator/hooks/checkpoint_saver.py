@@ -1,6 +1,6 @@
 """Saving checkpoints, and telling others about it."""
 
-from collections.abc import Callable
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,8 +42,14 @@ class CheckpointSaverListener:
 
 def validate_listeners(
     listeners: Iterable[CheckpointSaverListener] | None,
+    argument: str = "saving_listeners",
 ) -> tuple[CheckpointSaverListener, ...]:
     """Returns listeners as a tuple.
+
+    Args:
+        listeners: The listeners, or `None`.
+        argument: What to call them in an error. Defaults to
+            `'saving_listeners'`.
 
     Raises:
         TypeError: One of them is no `CheckpointSaverListener`.
@@ -52,7 +58,7 @@ def validate_listeners(
     for listener in checked:
         if not isinstance(listener, CheckpointSaverListener):
             raise TypeError(
-                "saving_listeners must be CheckpointSaverListener instances. "
+                f"{argument} must be CheckpointSaverListener instances. "
                 f"Received: {listener!r} of type {type(listener).__name__}. "
                 "Derive it from "
                 "keras_tpu_estimator.hooks.CheckpointSaverListener."
@@ -63,27 +69,67 @@ def validate_listeners(
 class CheckpointSaverHook(SessionRunHook):
     """Saves at the start, every so often, and at the end of training.
 
+    Training has one of its own, as `RunConfig` says, unless one of these is
+    among the hooks of `train` or of the spec. What is written, and how many
+    checkpoints stay, does not depend on who makes the hook. The checkpoint
+    that training starts from is not written again. The counterpart of
+    `tf.compat.v1.train.CheckpointSaverHook`.
+
     Args:
-        save: Called with the global step; writes the checkpoint.
-        save_secs: Seconds between checkpoints, or `None`.
-        save_steps: Steps between checkpoints, or `None`.
+        checkpoint_dir: The directory of the checkpoints, made if need be.
+        save_secs: Seconds between checkpoints. Defaults to `None`.
+        save_steps: Steps between checkpoints. Defaults to `None`.
+        saver: Has to be `None`: the session saves.
+        checkpoint_basename: What the names of checkpoints begin with.
+            Defaults to `'model.ckpt'`.
+        scaffold: Accepted; has no effect.
         listeners: Called around each checkpoint. Defaults to none.
-        saved_step: The step of the checkpoint that training starts from,
-            which is not written again. Defaults to `None`.
+        save_graph_def: Accepted; has no effect, for there is no graph.
+
+    Raises:
+        ValueError: Not exactly one interval is given, or there is a `saver`.
+        TypeError: A listener is no `CheckpointSaverListener`.
+        RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.CheckpointSaverHook(tempfile.mkdtemp(), save_steps=50)
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the original's arguments
         self,
-        save: Callable[[int], None],
+        checkpoint_dir: str | os.PathLike,
         save_secs: float | None = None,
         save_steps: int | None = None,
-        listeners: Iterable[CheckpointSaverListener] = (),
-        saved_step: int | None = None,
+        saver: None = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
     ):
-        self._save_checkpoint = save
+        del save_graph_def
+        if saver is not None:
+            raise ValueError(
+                f"`saver` should be None. Received: {saver!r}. Leave it out: "
+                "the session saves. Set RunConfig.keep_checkpoint_max for how "
+                "many to keep."
+            )
+        self._directory = os.fspath(checkpoint_dir)
+        self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._listeners = tuple(listeners)
-        self._saved_step = saved_step
+        self._own_listeners = validate_listeners(listeners, "listeners")
+        self._listeners = self._own_listeners
+
+    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """Calls others beside this hook's own listeners from now on.
+
+        Args:
+            listeners: The others, in place of those of an earlier call.
+        """
+        own = self._own_listeners
+        self._listeners = (*own, *(e for e in listeners if e not in own))
 
     def begin(self) -> None:
         """Tells the listeners."""
@@ -95,8 +141,7 @@ class CheckpointSaverHook(SessionRunHook):
         del coord
         step = int(session.run("global_step"))
         self._timer.update_last_triggered_step(step)
-        if step != self._saved_step:
-            self._save(session, step)
+        self._save_once(session, step)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -106,22 +151,23 @@ class CheckpointSaverHook(SessionRunHook):
         step = int(run_context.session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            if self._save(run_context.session, step):
+            if self._save_once(run_context.session, step):
                 run_context.request_stop()
 
     def end(self, session: Session) -> None:
         """Saves the last step, if it has not been."""
         step = int(session.run("global_step"))
-        if step != self._saved_step:
-            self._save(session, step)
+        self._save_once(session, step)
         for listener in self._listeners:
             listener.end(session, step)
 
-    def _save(self, session: Session, step: int) -> bool:
+    def _save_once(self, session: Session, step: int) -> bool:
+        """Saves unless it has been; whether a listener asks to stop."""
+        if session.saved_step(self._directory) == step:
+            return False
         for listener in self._listeners:
             listener.before_save(session, step)
-        self._save_checkpoint(step)
-        self._saved_step = step
+        session.save_checkpoint(self._directory, self._basename)
         answers = [
             listener.after_save(session, step) for listener in self._listeners
         ]

@@ -1,11 +1,16 @@
 """Stopping when the loss is no number any more."""
 
+import logging
+
 import numpy as np
 
+from keras_tpu_estimator.hooks.fetches import check_name
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class NanLossDuringTrainingError(RuntimeError):
@@ -16,26 +21,52 @@ class NanLossDuringTrainingError(RuntimeError):
 
 
 class NanTensorHook(SessionRunHook):
-    """Raises if the loss of a run is NaN, before a checkpoint is written.
+    """Raises or stops if a value is NaN after a run.
+
+    Training always has one for the loss, before a checkpoint is written. The
+    counterpart of `tf.compat.v1.train.NanTensorHook`.
+
+    Args:
+        loss_tensor: The name of the value, an array of any shape. Defaults to
+            `"loss"`.
+        fail_on_nan_loss: Whether to raise an error, or to log a warning and
+            stop. Defaults to `True`.
 
     Raises:
-        NanLossDuringTrainingError: From `after_run`.
+        TypeError: `loss_tensor` is no name.
+        NanLossDuringTrainingError: From `after_run`, if the value is NaN.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
     """
 
+    def __init__(
+        self, loss_tensor: str = "loss", fail_on_nan_loss: bool = True
+    ):
+        check_name("loss_tensor", loss_tensor)
+        self._name = loss_tensor
+        self._fails = fail_on_nan_loss
+
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Asks for the loss."""
+        """Asks for the value."""
         del run_context
-        return SessionRunArgs({"loss": "loss", "step": "global_step"})
+        return SessionRunArgs({"value": self._name, "step": "global_step"})
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Looks at it."""
-        del run_context
-        if np.isnan(run_values.results["loss"]):
-            raise NanLossDuringTrainingError(
-                "NaN loss during training. Expected a number at every step. "
-                "Received NaN in the run that ended at step "
-                f"{int(run_values.results['step'])}: lower the learning rate, "
-                "clip the gradients, or look for log(0) and 0/0 in the loss."
-            )
+        if not np.isnan(run_values.results["value"]).any():
+            return
+        message = (
+            f"NaN {self._name} during training. Expected a number at every "
+            "step. Received NaN in the run that ended at step "
+            f"{int(run_values.results['step'])}: lower the learning rate, "
+            "clip the gradients, or look for log(0) and 0/0 in the loss."
+        )
+        if self._fails:
+            raise NanLossDuringTrainingError(message)
+        _logger.warning(message)
+        run_context.request_stop()

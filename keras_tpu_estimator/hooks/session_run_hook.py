@@ -1,12 +1,17 @@
 """The protocol by which user code takes part in a run of the device loop."""
 
 import dataclasses
+import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+
+from keras_tpu_estimator.hooks.fetches import check_names
+from keras_tpu_estimator.hooks.fetches import refuse_feed
 
 
 class Session:
@@ -32,26 +37,114 @@ class Session:
 
         Raises:
             KeyError: There is nothing of that name.
+            TypeError: It is no name.
         """
+        check_names("fetches", fetches)
+        return self._run(fetches)
+
+    def saved_step(self, directory: str | os.PathLike) -> int | None:
+        """The step of this session's last checkpoint in a directory.
+
+        Args:
+            directory: Where checkpoints are.
+
+        Returns:
+            The step of the one that was written last, or that the session
+            started from; `None` if there is neither.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("save checkpoints")
+
+    def save_checkpoint(
+        self, directory: str | os.PathLike, basename: str = "model.ckpt"
+    ) -> None:
+        """Writes the current values into a checkpoint.
+
+        Args:
+            directory: Where it is written.
+            basename: What its name begins with. Defaults to `'model.ckpt'`.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("save checkpoints")
+
+    def evaluate(
+        self,
+        estimator: Any,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Iterable["SessionRunHook"] | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates the current values, without a checkpoint.
+
+        Args:
+            estimator: The `TPUEstimator` that is training.
+            input_fn: As in `TPUEstimator.evaluate`, as are all others.
+            steps: Batches to evaluate. Defaults to all.
+            hooks: Called around every run of the evaluation.
+            name: The name of the evaluation. Defaults to `None`.
+
+        Returns:
+            What `TPUEstimator.evaluate` returns.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("evaluate between steps")
+
+    def _run(self, fetches: Any) -> Any:
         if isinstance(fetches, Mapping):
-            return {key: self.run(name) for key, name in fetches.items()}
+            return {key: self._run(name) for key, name in fetches.items()}
         if isinstance(fetches, list | tuple):
-            values = [self.run(name) for name in fetches]
+            values = [self._run(name) for name in fetches]
             # A named tuple takes its fields one by one.
             make = getattr(fetches, "_make", type(fetches))
             return make(values)
         return np.asarray(self._fetch(fetches))
 
 
+def _only_in_training(action: str) -> RuntimeError:
+    return RuntimeError(
+        f"Only hooks of `train` may {action}. Received: a hook of `evaluate` "
+        "or `predict`. Pass it to `train(hooks=[...])`, or put it into the "
+        "`training_hooks` of the spec."
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class SessionRunArgs:
     """What a hook wants to have fetched after the run to come.
 
-    Attributes:
-        fetches: As `Session.run` takes them.
+    The counterpart of `tf.compat.v1.train.SessionRunArgs`.
+
+    Args:
+        fetches: `"global_step"`, `"loss"`, a variable's path, or a list,
+            tuple or dict of these; `None` for nothing.
+        feed_dict: Has to be `None`: nothing is fed into a device loop.
+        options: Accepted; has no effect.
+
+    Raises:
+        TypeError: `fetches` are no names.
+        ValueError: There is a `feed_dict`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> args = kte.hooks.SessionRunArgs({"loss": "loss", "step": "global_step"})
     """
 
     fetches: Any
+    feed_dict: None = None
+    options: Any = None
+
+    def __post_init__(self) -> None:
+        if self.fetches is not None:
+            check_names("fetches", self.fetches)
+        refuse_feed("feed_dict", self.feed_dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,17 +239,30 @@ class SessionRunHook:
         """
 
 
-def validate_hooks(hooks: Iterable[SessionRunHook] | None) -> tuple[Any, ...]:
+def validate_hooks(
+    hooks: Iterable[SessionRunHook] | None, argument: str = "hooks"
+) -> tuple[Any, ...]:
     """Returns hooks as a tuple.
 
+    Args:
+        hooks: The hooks, or `None`.
+        argument: What to call them in an error. Defaults to `'hooks'`.
+
     Raises:
-        TypeError: One of them is no `SessionRunHook`.
+        TypeError: They are no list, or one of them is no `SessionRunHook`.
     """
+    if isinstance(hooks, SessionRunHook) or not isinstance(
+        hooks, Iterable | None
+    ):
+        raise TypeError(
+            f"`{argument}` should be a list of hooks. Received: {hooks!r} of "
+            f"type {type(hooks).__name__}. Pass {argument}=[hook] for one."
+        )
     checked = tuple(hooks or ())
     for hook in checked:
         if not isinstance(hook, SessionRunHook):
             raise TypeError(
-                "All hooks must be SessionRunHook instances. Received: "
+                f"All `{argument}` must be SessionRunHook instances. Received: "
                 f"{hook!r} of type {type(hook).__name__}. Derive it from "
                 "keras_tpu_estimator.hooks.SessionRunHook."
             )

@@ -1,65 +1,106 @@
-"""Logging how fast training goes, and how the loss falls."""
+"""Steps per second."""
 
 import logging
-from typing import Any
+import os
 
-from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.hooks.writers import writer_of
 from keras_tpu_estimator.summary import EventWriter
 
 _logger = logging.getLogger("keras_tpu_estimator")
+_MAX_WARNINGS = 5
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs the loss, steps per second and examples per second.
+    """Logs steps per second, and writes them as `global_step/sec`.
 
-    The rates go into the event file, too, as `global_step/sec` and
-    `examples/sec`.
+    The first interval begins with the end of the first run, so that compiling
+    is not counted. A subclass may override `_log_and_record`. The counterpart
+    of `tf.compat.v1.train.StepCounterHook`.
 
     Args:
-        every_steps: Steps between log lines, or `None`.
-        every_secs: Seconds between log lines, or `None`.
-        batch_size: Examples in a step, or `None` if that is not known.
-        writer: Where the rates are written, or `None`.
+        every_n_steps: Steps between log lines. Defaults to 100; `None` with
+            `every_n_secs`.
+        every_n_secs: Seconds between log lines. Defaults to `None`.
+        output_dir: The directory of the event file. Defaults to `None`: the
+            rate is only logged.
+        summary_writer: An `EventWriter`, in place of `output_dir`. Defaults
+            to `None`.
+
+    Raises:
+        ValueError: Not exactly one interval is given.
+        TypeError: `summary_writer` is no `EventWriter`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.StepCounterHook(every_n_steps=None, every_n_secs=30)
     """
 
     def __init__(
         self,
-        every_steps: int | None,
-        every_secs: float | None = None,
-        batch_size: int | None = None,
-        writer: EventWriter | None = None,
+        every_n_steps: int | None = 100,
+        every_n_secs: float | None = None,
+        output_dir: str | os.PathLike | None = None,
+        summary_writer: EventWriter | None = None,
     ):
-        self._timer = SecondOrStepTimer(every_secs, every_steps)
-        self._batch_size = batch_size
-        self._writer = writer
+        if (every_n_steps is None) == (every_n_secs is None):
+            raise ValueError(
+                "Exactly one of `every_n_steps` and `every_n_secs` must be "
+                f"given. Received: every_n_steps={every_n_steps}, "
+                f"every_n_secs={every_n_secs}. For seconds pass "
+                "every_n_steps=None as well."
+            )
+        self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
+        self._writer = writer_of(output_dir, summary_writer)
 
-    def after_create_session(self, session: Session, coord: Any) -> None:
+    def begin(self) -> None:
         """Starts to count."""
-        del coord
-        self._timer.update_last_triggered_step(int(session.run("global_step")))
+        self._timer.reset()
+        self._last_step: int | None = None
+        self._warnings = 0
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Logs if it is time."""
         del run_values
-        session = run_context.session
-        step = int(session.run("global_step"))
-        if not self._timer.should_trigger_for_step(step):
-            return
-        steps, seconds = self._timer.elapsed_since_last(step) or (0, 0.0)
-        self._timer.update_last_triggered_step(step)
-        _logger.info("loss = %.6g, step = %d", session.run("loss"), step)
-        if not steps or not seconds:
-            return
-        rates = {"global_step/sec": steps / seconds}
-        if self._batch_size:
-            rates["examples/sec"] = steps * self._batch_size / seconds
+        step = int(run_context.session.run("global_step"))
+        if self._timer.should_trigger_for_step(step):
+            seconds, steps = self._timer.update_last_triggered_step(step)
+            if seconds:
+                self._log_and_record(steps, seconds, step)
+        self._warn_if_standing(step)
+
+    def _log_and_record(
+        self, elapsed_steps: int, elapsed_time: float, global_step: int
+    ) -> None:
+        """Logs the rate of an interval, and writes it.
+
+        Args:
+            elapsed_steps: Steps made.
+            elapsed_time: Seconds passed.
+            global_step: The step at its end.
+        """
+        self._record(
+            {"global_step/sec": elapsed_steps / elapsed_time}, global_step
+        )
+
+    def _record(self, rates: dict[str, float], step: int) -> None:
         for name, rate in rates.items():
             _logger.info("%s: %.6g", name, rate)
         if self._writer is not None:
             self._writer.scalars(rates, step)
+
+    def _warn_if_standing(self, step: int) -> None:
+        if step == self._last_step and self._warnings < _MAX_WARNINGS:
+            self._warnings += 1
+            _logger.warning(
+                "The global step has not grown: it is %d, as after the run "
+                "before. Steps per second are counted in training only.",
+                step,
+            )
+        self._last_step = step

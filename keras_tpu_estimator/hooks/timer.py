@@ -25,6 +25,7 @@ class SecondOrStepTimer:
     >>> timer.should_trigger_for_step(3)
     True
     >>> timer.update_last_triggered_step(3)
+    (None, None)
     >>> timer.should_trigger_for_step(12), timer.should_trigger_for_step(13)
     (False, True)
     """
@@ -56,9 +57,32 @@ class SecondOrStepTimer:
             return step >= last_step + self._every_steps
         return self._clock() >= last_time + self._every_secs
 
-    def update_last_triggered_step(self, step: int) -> None:
-        """Starts the interval anew at this step."""
+    def update_last_triggered_step(
+        self, step: int
+    ) -> tuple[float | None, int | None]:
+        """Starts the interval anew at this step.
+
+        Args:
+            step: The step.
+
+        Returns:
+            Seconds and steps of the interval that ends; `None` and `None` if
+            there was none.
+        """
+        passed = self.elapsed_since_last(step)
         self._last = (step, self._clock())
+        if passed is None:
+            return None, None
+        steps, seconds = passed
+        return seconds, steps
+
+    def last_triggered_step(self) -> int | None:
+        """The step at which the interval began, if it has."""
+        return None if self._last is None else self._last[0]
+
+    def reset(self) -> None:
+        """Forgets the interval, so that the next question gets a yes."""
+        self._last = None
 
     def elapsed_since_last(self, step: int) -> tuple[int, float] | None:
         """Steps and seconds since the interval began, if it has."""

@@ -85,7 +85,7 @@ class EvaluationLoop:
                 if fed is None:
                     break
                 self._run_loop(fed, progress, outfeed, hooked.fetches)
-                if hooked.after_run():
+                if hooked.after_run() or self._done == self._steps:
                     break
                 fed = next(self._infeed, None)
         hook_list.end()

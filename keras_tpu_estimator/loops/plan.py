@@ -36,6 +36,7 @@ class LoopPlan:
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
         self._remaining = steps
+        self._to_run = steps
         self._clock = clock
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
@@ -44,6 +45,11 @@ class LoopPlan:
     def chunk(self) -> int:
         """How many steps are usually wanted at once."""
         return self._size
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps have been made."""
+        return self._to_run is not None and self._to_run <= 0
 
     def __iter__(self) -> Iterator[int]:
         """Yields the steps of each loop, which may be planned ahead."""
@@ -56,6 +62,8 @@ class LoopPlan:
 
     def ran(self, steps: int) -> None:
         """Tells that a loop of so many steps has ended just now."""
+        if self._to_run is not None:
+            self._to_run -= steps
         now = self._clock()
         if self._is_timed and self._last is not None:
             self._recent = [*self._recent[-4:], (steps, now - self._last)]

@@ -46,6 +46,7 @@ class TrainingLoop:
         step: Step,
         first: Fed,
         progress: Progress,
+        session: Session,
         hooks: Iterable[SessionRunHook],
     ) -> None:
         """Trains until the input, the plan or a hook ends it.
@@ -54,9 +55,10 @@ class TrainingLoop:
             step: The step of TRAIN.
             first: The first run's steps.
             progress: Is kept up to date, also if an error ends the loop.
+            session: What the hooks see.
             hooks: Called around each run.
         """
-        hook_list = HookList(hooks, Session(progress.fetch))
+        hook_list = HookList(hooks, session)
         hook_list.begin()
         hook_list.after_create_session()
         consume = functools.partial(
@@ -69,7 +71,7 @@ class TrainingLoop:
                 if fed is None:
                     break
                 self._run_loop(fed, progress, outfeed, hooked.fetches)
-                if hooked.after_run():
+                if hooked.after_run() or self._plan.is_done:
                     break
                 fed = next(self._infeed, None)
         hook_list.end()
@@ -107,6 +109,8 @@ class TrainingLoop:
         # The shape of a last, smaller batch is new, and its step with it.
         model = self._runtime.model
         step = model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
+        # A hook may have evaluated, with variables that are new to the model.
+        progress.values = self._runtime.complete(progress.values)
         state, metrics, losses, outputs = self._runtime.loop.train(
             model.state(progress.values),
             metrics,

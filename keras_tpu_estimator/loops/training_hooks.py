@@ -3,16 +3,18 @@
 import logging
 import os
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import validation
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.hooks.step_counter import StepCounterHook
+from keras_tpu_estimator.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
@@ -41,21 +43,29 @@ class Saver:
         self._config = config
         self._runtime = runtime
         self._progress = progress
-        self._last = checkpoint
-        self._last_step = progress.step if checkpoint else None
+        # The last checkpoint of each directory: its prefix, and its step.
+        self._last: dict[str, tuple[str, int]] = {}
+        if checkpoint is not None:
+            last = checkpoint, progress.step
+            self._last[os.path.realpath(config.model_dir)] = last
 
-    def save(self, step: int) -> None:
+    def saved_step(self, directory: str | os.PathLike) -> int | None:
+        """The step of the last checkpoint in a directory."""
+        last = self._last.get(os.path.realpath(directory))
+        return None if last is None else last[1]
+
+    def save(self, directory: str | os.PathLike, basename: str) -> None:
         """Writes a checkpoint, unless the loss has become NaN."""
-        if step != self._last_step and np.isnan(self._progress.fetch("loss")):
-            if self._last_step is not None:
-                return
-        directory = self._config.model_dir
+        step, saved_step = self._progress.step, self.saved_step(directory)
+        is_new = saved_step is not None and step != saved_step
+        if is_new and np.isnan(self._progress.fetch("loss")):
+            return
         _logger.info(
             "Saving checkpoints for %d into %s.",
             step,
-            os.path.join(directory, "model.ckpt"),
+            os.path.join(directory, basename),
         )
-        self._last = checkpoints.save(
+        prefix = checkpoints.save(
             directory,
             step,
             self._runtime.to_save(self._progress.values),
@@ -63,18 +73,16 @@ class Saver:
                 self._config.keep_checkpoint_max,
                 self._config.keep_checkpoint_every_n_hours,
             ),
+            basename=basename,
         )
-        self._last_step = step
-
-    @property
-    def start(self) -> int | None:
-        """The step of the last checkpoint."""
-        return self._last_step
+        self._last[os.path.realpath(directory)] = prefix, step
 
     @property
     def current(self) -> str | None:
         """The checkpoint that holds the loop's values, if one does."""
-        return self._last if self._last_step == self._progress.step else None
+        directory = os.path.realpath(self._config.model_dir)
+        prefix, step = self._last.get(directory, (None, None))
+        return prefix if step == self._progress.step else None
 
 
 def is_saving(config: RunConfig) -> bool:
@@ -84,38 +92,31 @@ def is_saving(config: RunConfig) -> bool:
 
 def training_hooks(
     config: RunConfig,
-    saver: Saver,
     progress: Progress,
-    listeners: Iterable[CheckpointSaverListener],
+    listeners: Sequence[CheckpointSaverListener],
     user: Iterable[SessionRunHook],
     spec: Iterable[SessionRunHook],
-    counter: StepCounterHook | None,
+    log: TrainingLogHook | None,
 ) -> list[SessionRunHook]:
     """The hooks of one `train`.
 
     Args:
         config: What is saved, and how often.
-        saver: Writes checkpoints.
         progress: Knows what `model_fn` recorded last.
         listeners: Called around each checkpoint.
         user: What was passed to `train`.
         spec: What `model_fn` returned.
-        counter: Logs, or `None`.
+        log: Logs, or `None`.
 
     Returns:
         All of them, in the order they are called.
+
+    Raises:
+        ValueError: There are listeners, and nothing is saved.
     """
-    hooks: list[SessionRunHook] = []
-    if is_saving(config):
-        hooks.append(
-            CheckpointSaverHook(
-                saver.save,
-                save_secs=config.save_checkpoints_secs or None,
-                save_steps=config.save_checkpoints_steps or None,
-                listeners=listeners,
-                saved_step=saver.start,
-            )
-        )
+    user, spec = tuple(user), tuple(spec)
+    hooks = [] if savers_among((*user, *spec)) else _own_saver(config)
+    _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps:
         writer = EventWriter.for_dir(config.model_dir)
         hooks.append(
@@ -124,6 +125,34 @@ def training_hooks(
             )
         )
     hooks += [*user, NanTensorHook(), *spec]
-    if counter is not None:
-        hooks.append(counter)
+    if log is not None:
+        hooks.append(log)
     return hooks
+
+
+def savers_among(hooks: Iterable[SessionRunHook]) -> list[CheckpointSaverHook]:
+    """The hooks that save checkpoints."""
+    return [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+
+
+def _own_saver(config: RunConfig) -> list[SessionRunHook]:
+    """What saves as a configuration says, if it asks for checkpoints."""
+    if not is_saving(config):
+        return []
+    return [
+        CheckpointSaverHook(
+            config.model_dir,
+            save_secs=config.save_checkpoints_secs or None,
+            save_steps=config.save_checkpoints_steps or None,
+        )
+    ]
+
+
+def _attach(
+    listeners: Sequence[CheckpointSaverListener],
+    savers: Sequence[CheckpointSaverHook],
+) -> None:
+    """Has the first saver call the listeners."""
+    validation.check_listeners(listeners, is_saving=bool(savers))
+    for saver in savers[:1]:
+        saver.tell_also(listeners)

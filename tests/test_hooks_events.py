@@ -1,0 +1,259 @@
+"""`SummarySaverHook`, `StepCounterHook` and `ProfilerHook`: what they write."""
+
+import glob
+import gzip
+import json
+import logging
+import os
+
+import jax
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.hooks.session_run_hook import HookList
+from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.summary import EventWriter
+
+X, Y = regression_data()
+
+
+def written(directory):
+    """The scalars in a directory: pairs of step and value, for each tag."""
+    from tensorboard.backend.event_processing import event_accumulator
+
+    EventWriter.for_dir(directory).flush()
+    events = event_accumulator.EventAccumulator(str(directory)).Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def run(hook, steps):
+    """Makes runs that end at steps; the loss of each is its double."""
+    now = {"global_step": steps[0], "loss": 2.0 * steps[0], "b": np.ones(2)}
+    hooks = HookList([hook], Session(now.__getitem__))
+    hooks.begin()
+    hooks.after_create_session()
+    for step in steps[1:]:
+        run = hooks.before_run()
+        now |= {"global_step": step, "loss": 2.0 * step}
+        run.after_run()
+    hooks.end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps"),
+    [
+        ({"save_steps": 1}, [3, 4, 8, 9]),
+        ({"save_steps": 5}, [3, 8]),
+        ({"save_steps": 100}, [3]),
+        ({"save_secs": 0}, [3, 4, 8, 9]),
+        ({"save_secs": 3600}, [3]),
+    ],
+)
+@pytest.mark.parametrize("summary_op", [None, "loss", ["loss"], {"L": "loss"}])
+def test_summaries(arguments, steps, summary_op, tmp_path):
+    hook = kte.hooks.SummarySaverHook(
+        **arguments, output_dir=tmp_path, summary_op=summary_op
+    )
+    run(hook, [2, 3, 4, 8, 9])
+    tag = "L" if isinstance(summary_op, dict) else "loss"
+    assert written(tmp_path) == {tag: [(step, 2.0 * step) for step in steps]}
+
+
+def test_summaries_of_a_training(tmp_path):
+    values = []
+
+    class Record(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            step, bias = run_context.session.run(["global_step", "dense/bias"])
+            values.append((int(step), bias[0]))
+
+    hook = kte.hooks.SummarySaverHook(
+        save_steps=8, output_dir=tmp_path / "new", summary_op="dense/bias"
+    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[hook, Record()], steps=20)
+    assert [step for step, _ in values[::2]] == [4, 12, 20]
+    assert written(tmp_path / "new") == {"dense/bias": values[::2]}
+
+
+def test_summaries_go_to_a_writer_that_is_given(tmp_path):
+    writer = EventWriter(tmp_path / "given")
+    hook = kte.hooks.SummarySaverHook(
+        1, output_dir=tmp_path / "other", summary_writer=writer
+    )
+    run(hook, [0, 1])
+    assert written(tmp_path / "given") == {"loss": [(1, 2.0)]}
+    assert not os.path.exists(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, ValueError, "exactly one of `every_secs` and `every_steps`"),
+        (
+            {"save_steps": 1, "save_secs": 1},
+            ValueError,
+            "exactly one of `every_secs` and `every_steps`",
+        ),
+        (
+            {"save_steps": 1, "scaffold": 1, "summary_op": "loss"},
+            ValueError,
+            "one of `scaffold` and `summary_op`. .* Leave out `scaffold`",
+        ),
+        ({"save_steps": 1}, ValueError, "Pass the directory of the event file"),
+        (
+            {"save_steps": 1, "summary_writer": "a directory"},
+            TypeError,
+            "`summary_writer` should be a .*EventWriter. .* Pass `output_dir`",
+        ),
+        (
+            {"save_steps": 1, "summary_op": np.float32(1)},
+            TypeError,
+            "`summary_op` should be given by name",
+        ),
+    ],
+)
+def test_wrong_summaries(arguments, error, message):
+    with pytest.raises(error, match=message):
+        kte.hooks.SummarySaverHook(**arguments)
+
+
+def test_a_summary_is_one_number(tmp_path):
+    hook = kte.hooks.SummarySaverHook(1, output_dir=tmp_path, summary_op="b")
+    with pytest.raises(ValueError, match="'b' must be one number"):
+        run(hook, [0, 1])
+
+
+class Clock:
+    """Replaces `time.monotonic`; half a second passes at each look."""
+
+    def __init__(self):
+        self.now = 10.0
+
+    def __call__(self):
+        self.now += 0.5
+        return self.now
+
+
+def counter(**arguments):
+    """A counter whose rate is known: an interval takes a second or so."""
+    hook = kte.hooks.StepCounterHook(**arguments)
+    hook._timer._clock = Clock()
+    return hook
+
+
+def test_rates(tmp_path, caplog):
+    hook = counter(every_n_steps=10, output_dir=tmp_path)
+    with caplog.at_level(logging.INFO, "keras_tpu_estimator"):
+        run(hook, [0, 5, 10, 15, 25, 29, 40])
+    # The first interval begins at step 5; each takes half a second.
+    rates = [(15, 20.0), (25, 20.0), (40, 30.0)]
+    assert written(tmp_path) == {"global_step/sec": rates}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"global_step/sec: {rate:g}" for _, rate in rates
+    ]
+
+
+def test_rates_by_the_clock(tmp_path):
+    hook = counter(every_n_steps=None, every_n_secs=0.9, output_dir=tmp_path)
+    run(hook, [0, 1, 2, 3, 4, 5])
+    assert [step for step, _ in written(tmp_path)["global_step/sec"]] == [3, 5]
+
+
+def test_a_subclass_may_record_something_else():
+    class Mine(kte.hooks.StepCounterHook):
+        records = []
+
+        def _log_and_record(self, elapsed_steps, elapsed_time, global_step):
+            self.records.append((elapsed_steps, global_step))
+
+    run(Mine(every_n_steps=2), [0, 1, 2, 3, 8])
+    assert Mine.records == [(2, 3), (5, 8)]
+
+
+def test_steps_that_do_not_grow(caplog):
+    run(kte.hooks.StepCounterHook(), [3] * 10)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 5
+    assert "has not grown: it is 3, as after the run before" in messages[0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"every_n_steps": None}, {"every_n_secs": 5}]
+)
+def test_a_counter_has_one_interval(arguments):
+    with pytest.raises(ValueError, match="pass every_n_steps=None as well"):
+        kte.hooks.StepCounterHook(**arguments)
+
+
+def profiles(directory):
+    """The steps at which profiles in a directory begin."""
+    paths = glob.glob(f"{directory}/plugins/profile/*_step_*/*.xplane.pb")
+    return sorted(int(p.split("_step_")[1].split("/")[0]) for p in paths)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "starts"),
+    [
+        ({"save_steps": 4}, [4, 8, 12]),
+        ({"save_steps": 5}, [4, 12]),
+        ({"save_secs": 3600}, [4]),
+    ],
+)
+def test_profiles_of_a_training(arguments, starts, tmp_path):
+    hook = kte.hooks.ProfilerHook(**arguments, output_dir=tmp_path / "new")
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[hook], steps=14)
+    assert profiles(tmp_path / "new") == starts
+
+
+def test_a_profile_has_the_device_loop(tmp_path):
+    hook = kte.hooks.ProfilerHook(save_steps=100, output_dir=tmp_path / "new")
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[hook], steps=12)
+    (path,) = glob.glob(f"{tmp_path}/new/plugins/profile/*/*.trace.json.gz")
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    names = {event.get("name", "") for event in events}
+    assert any("train_steps" in name for name in names)
+
+
+def test_a_profile_that_finds_no_more_input_is_ended(tmp_path):
+    hook = kte.hooks.ProfilerHook(save_steps=1, output_dir=tmp_path / "new")
+    estimator = estimator_of(model_fn_of(linear), tmp_path, iterations=2)
+    estimator.train(batches_of(X, Y), hooks=[hook])  # Two loops.
+    jax.profiler.start_trace(str(tmp_path / "another"))
+    jax.profiler.stop_trace()
+
+
+def test_a_profile_of_a_run_that_fails_is_ended_in_the_next_training(tmp_path):
+    hook = kte.hooks.ProfilerHook(save_steps=1, output_dir=tmp_path / "new")
+
+    class Failing(kte.hooks.SessionRunHook):
+        def before_run(self, run_context):
+            if run_context.session.run("global_step") == 4:
+                raise ZeroDivisionError("mine")
+
+    estimator = estimator_of(
+        model_fn_of(linear), tmp_path, config={"save_checkpoints_secs": None}
+    )
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        estimator.train(repeated(X, Y), hooks=[hook, Failing()], steps=8)
+    estimator.train(repeated(X, Y), hooks=[hook], steps=8)
+    assert set(profiles(tmp_path / "new")) == {4}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"save_steps": 1, "save_secs": 1}])
+def test_a_profiler_has_one_interval(arguments):
+    with pytest.raises(ValueError, match="exactly one of `every_secs`"):
+        kte.hooks.ProfilerHook(**arguments)

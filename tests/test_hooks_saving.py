@@ -1,0 +1,222 @@
+"""`CheckpointSaverHook` as users make it, and `FinalOpsHook`."""
+
+import glob
+import os
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from helpers import squared_error
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data()
+NO_SAVING = {"save_checkpoints_secs": None}
+
+
+def saved_steps(directory, basename="model.ckpt"):
+    files = glob.glob(os.path.join(directory, f"{basename}-*.h5"))
+    return sorted(int(f.split("-")[-1].removesuffix(".h5")) for f in files)
+
+
+def saver(directory, **arguments):
+    return kte.hooks.CheckpointSaverHook(directory, save_steps=4, **arguments)
+
+
+class Listener(kte.hooks.CheckpointSaverListener):
+    """Notes the steps that are saved."""
+
+    def __init__(self):
+        self.steps = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(global_step_value)
+
+
+def with_training_hook(hook):
+    """A model_fn with one training hook."""
+
+    def model_fn(features, labels, mode, params):
+        loss = squared_error(linear(features, True), labels)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            training_hooks=[hook],
+        )
+
+    return model_fn
+
+
+@pytest.mark.parametrize("config", [{}, NO_SAVING])
+@pytest.mark.parametrize("place", ["hooks", "spec"])
+def test_a_saver_takes_the_place_of_the_automatic_one(place, config, tmp_path):
+    hook = saver(tmp_path)
+    if place == "hooks":
+        model_fn, hooks = model_fn_of(linear), [hook]
+    else:
+        model_fn, hooks = with_training_hook(hook), []
+    listener = Listener()
+    estimator = estimator_of(model_fn, tmp_path, config=config)
+    estimator.train(
+        repeated(X, Y), hooks=hooks, steps=10, saving_listeners=[listener]
+    )
+    assert saved_steps(tmp_path) == listener.steps == [0, 4, 8, 10]
+
+
+def test_another_directory(tmp_path):
+    elsewhere = tmp_path / "else" / "where"
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[saver(elsewhere)], steps=6)
+    assert saved_steps(tmp_path) == []
+    assert saved_steps(elsewhere) == [0, 4, 6]
+    values = kte.checkpoints.read(kte.checkpoints.latest(elsewhere))
+    copy = estimator_of(model_fn_of(linear), elsewhere)
+    result = copy.evaluate(batches_of(X, Y))
+    error = X @ values["dense/kernel"] + values["dense/bias"] - Y
+    assert result["loss"] == pytest.approx(np.mean(error**2), rel=1e-4)
+    assert copy.train(repeated(X, Y), max_steps=6) is copy
+
+
+def test_training_goes_on_from_what_the_hook_saved(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    for _ in range(2):
+        hook = saver(tmp_path)
+        estimator.train(repeated(X, Y), hooks=[hook], steps=4)
+    assert saved_steps(tmp_path) == [0, 4, 8]
+    whole = estimator_of(model_fn_of(linear), tmp_path / "whole")
+    whole.train(repeated(X, Y), steps=8)
+    for name in ("dense/kernel", "dense/bias"):
+        np.testing.assert_allclose(
+            estimator.get_variable_value(name),
+            whole.get_variable_value(name),
+            rtol=1e-5,
+        )
+
+
+def test_two_savers_in_two_directories(tmp_path):
+    hooks = [saver(tmp_path), saver(tmp_path / "copies")]
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=hooks, steps=4)
+    assert saved_steps(tmp_path) == saved_steps(tmp_path / "copies") == [0, 4]
+    # Where training starts is in one of the directories, and only there.
+    estimator.train(repeated(X, Y), hooks=[saver(tmp_path / "new")], steps=4)
+    assert saved_steps(tmp_path / "new") == [4, 8]
+
+
+def test_the_name_of_checkpoints(tmp_path):
+    hook = saver(tmp_path, checkpoint_basename="linear")
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[hook], steps=4)
+    assert saved_steps(tmp_path, "linear") == [0, 4]
+    assert estimator.latest_checkpoint() == str(tmp_path / "linear-4")
+
+
+def test_how_many_stay_is_said_by_the_configuration(tmp_path):
+    estimator = estimator_of(
+        model_fn_of(linear), tmp_path, config={"keep_checkpoint_max": 2}
+    )
+    estimator.train(repeated(X, Y), hooks=[saver(tmp_path)], steps=16)
+    assert saved_steps(tmp_path) == [12, 16]
+
+
+def test_listeners_of_train_are_told_in_that_call_only(tmp_path):
+    own, other = Listener(), Listener()
+    hook = saver(tmp_path, listeners=[own])
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(
+        repeated(X, Y), hooks=[hook], steps=4, saving_listeners=[other, own]
+    )
+    assert own.steps == other.steps == [0, 4]
+    estimator.train(repeated(X, Y), hooks=[hook], steps=4)
+    assert own.steps == [0, 4, 8]
+    assert other.steps == [0, 4]
+
+
+def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
+    listener = Listener()
+    hooks = [saver(tmp_path), saver(tmp_path / "copies")]
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(
+        repeated(X, Y), hooks=hooks, steps=4, saving_listeners=[listener]
+    )
+    assert listener.steps == [0, 4]
+
+
+def test_an_object_that_saves_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match="`saver` should be None. .*keep_check"
+    ):
+        saver(tmp_path, saver=object())
+
+
+def test_listeners_of_a_saver_are_validated(tmp_path):
+    with pytest.raises(TypeError, match="listeners must be CheckpointSaver"):
+        saver(tmp_path, listeners=[kte.hooks.SessionRunHook()])
+
+
+def test_a_session_may_be_asked_to_save(tmp_path):
+    class SaveAtOnce(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            assert run_context.session.saved_step(tmp_path) is None
+            run_context.session.save_checkpoint(tmp_path)
+            run_context.request_stop()
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path, config=NO_SAVING)
+    estimator.train(repeated(X, Y), hooks=[SaveAtOnce()], steps=100)
+    assert saved_steps(tmp_path) == [4]
+
+
+@pytest.mark.parametrize(
+    "final_ops",
+    ["dense/bias", ["loss", "dense/bias"], {"step": "global_step"}, None],
+)
+def test_final_values(final_ops, tmp_path):
+    hook = kte.hooks.FinalOpsHook(final_ops)
+    assert hook.final_ops_values is None
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), hooks=[hook], steps=6)
+    bias = estimator.get_variable_value("dense/bias")
+    values = hook.final_ops_values
+    if final_ops == "dense/bias":
+        np.testing.assert_array_equal(values, bias)
+    elif final_ops is None:
+        assert values is None
+    elif isinstance(final_ops, list):
+        assert isinstance(values, list) and values[0] > 0
+        np.testing.assert_array_equal(values[1], bias)
+    else:
+        assert values == {"step": 6}
+
+
+def test_final_values_of_an_evaluation(tmp_path):
+    hook = kte.hooks.FinalOpsHook(["loss", "global_step"])
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    result = estimator.evaluate(batches_of(X, Y), hooks=[hook])
+    assert hook.final_ops_values == [result["loss"], 0]
+
+
+def test_final_values_have_names(tmp_path):
+    with pytest.raises(TypeError, match=r"`final_ops` .*kte.identity\(x, name"):
+        kte.hooks.FinalOpsHook({"loss": np.float32(1)})
+    with pytest.raises(ValueError, match="`final_ops_feed_dict` should be"):
+        kte.hooks.FinalOpsHook("loss", {"x": 1})
+    hook = kte.hooks.FinalOpsHook("accuracy")
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    with pytest.raises(KeyError, match="accuracy.* Expected 'loss'"):
+        estimator.evaluate(batches_of(X, Y), hooks=[hook])
+
+
+@pytest.mark.parametrize("feed_fn", [dict, None])
+def test_feeding_is_explained(feed_fn):
+    with pytest.raises(
+        ValueError, match="`feed_fn` .* features that `input_fn` yields, or"
+    ):
+        kte.hooks.FeedFnHook(feed_fn)

@@ -1,0 +1,221 @@
+"""Hooks that stop, or used to wait."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from helpers import squared_error
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.hooks.session_run_hook import HookList
+from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.stop_at_checkpoint_step import (
+    StopAtCheckpointStepHook,
+)
+from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
+
+X, Y = regression_data()
+StopAt = kte.hooks.StopAtStepHook
+WORKER = (
+    '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
+    ' "task": {"type": "worker", "index": 0}}'
+)
+
+
+def step_of(estimator):
+    return int(estimator.get_variable_value("global_step"))
+
+
+def stopped_at(hooks, steps, **values):
+    """The step at which hooks stop, or `None`."""
+    values |= {"global_step": steps[0], "loss": np.float32(0.5)}
+    hook_list = HookList(hooks, Session(values.__getitem__))
+    hook_list.begin()
+    hook_list.after_create_session()
+    for values["global_step"] in steps[1:]:
+        if hook_list.before_run().after_run():
+            return values["global_step"]
+    return None
+
+
+@pytest.mark.parametrize(
+    ("start", "hook", "expected"),
+    [
+        (0, {"num_steps": 6}, 6),
+        (0, {"num_steps": 1}, 1),
+        (0, {"last_step": 6}, 6),
+        (3, {"num_steps": 6}, 9),
+        (3, {"last_step": 6}, 6),
+        (3, {"last_step": 3}, 4),
+        (3, {"last_step": 1}, 4),
+        (0, {"last_step": 1000}, 20),
+    ],
+)
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_stops_at_exactly_its_step(start, hook, expected, use_tpu, tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu=use_tpu)
+    if start:
+        estimator.train(repeated(X, Y), steps=start)
+    estimator.train(repeated(X, Y), hooks=[StopAt(**hook)], max_steps=20)
+    assert step_of(estimator) == expected
+
+
+def test_stops_training_that_has_no_end(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    hook = StopAt(num_steps=6)
+    for expected in (6, 12):  # Counted anew each time.
+        estimator.train(repeated(X, Y), hooks=[hook])
+        assert step_of(estimator) == expected
+
+
+def test_of_a_spec_stops_at_the_end_of_the_loop(tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = squared_error(linear(features, True), labels)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            training_hooks=[StopAt(last_step=6)],
+        )
+
+    estimator = estimator_of(model_fn, tmp_path, iterations=4)
+    estimator.train(repeated(X, Y), steps=20)
+    assert step_of(estimator) == 8
+
+
+@pytest.mark.parametrize(
+    ("hooks", "start", "steps", "expected"),
+    [
+        ([], 5, None, None),
+        ([], 5, 10, 10),
+        ([StopAt(num_steps=3)], 5, None, 3),
+        ([StopAt(num_steps=3)], 5, 2, 2),
+        ([StopAt(last_step=8), StopAt(num_steps=9)], 5, 10, 3),
+        ([StopAt(last_step=4)], 5, 10, 1),
+        ([kte.hooks.SessionRunHook()], 5, 10, 10),
+    ],
+)
+def test_steps_until_stop(hooks, start, steps, expected):
+    assert steps_until_stop(hooks, start, steps) == expected
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_steps": 1, "last_step": 1}])
+def test_one_way_to_say_where(arguments):
+    with pytest.raises(ValueError, match="Exactly one of `num_steps` and `la"):
+        StopAt(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"num_steps": 4}, 9),
+        ({"last_step": 7}, 8),
+        ({"last_step": 2}, 6),
+        ({"last_step": 90}, None),
+    ],
+)
+def test_stops_in_the_run_that_reaches_the_step(arguments, expected):
+    assert stopped_at([StopAt(**arguments)], [5, 6, 8, 9, 12]) == expected
+
+
+def test_the_chief_stops_by_itself(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 6)
+    assert type(hook) is StopAt
+    estimator.train(repeated(X, Y), hooks=[hook])
+    assert step_of(estimator) == 6
+    with pytest.raises(ValueError, match="Exactly one"):
+        kte.hooks.make_stop_at_checkpoint_step_hook(estimator, None)
+
+
+def test_a_worker_waits_for_the_checkpoint(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TF_CONFIG", WORKER)
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 6, 0.5)
+    assert type(hook) is StopAtCheckpointStepHook
+    saved = [4, 5, 6]
+    waited = []
+
+    def save_next(secs):
+        waited.append(secs)
+        checkpoints.save(tmp_path, saved.pop(0), {})
+
+    hook = StopAtCheckpointStepHook(tmp_path, 6, 0.5, sleep=save_next)
+    with caplog.at_level(logging.INFO):
+        assert stopped_at([hook], [4, 5, 6, 7]) == 6
+    assert waited == [0.5] * 3 and not saved
+    assert "Waiting for a checkpoint of step 6" in caplog.text
+    # It is there now.
+    assert stopped_at([hook], [4, 6]) == 6
+    assert len(waited) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [((None, 6), "model_dir"), (("x", None), "last_step")],
+)
+def test_a_worker_needs_a_step_and_a_directory(arguments, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be given"):
+        StopAtCheckpointStepHook(*arguments)
+
+
+NAN = np.array([1.0, np.nan], "float32")
+
+
+@pytest.mark.parametrize("value", [np.float32(np.nan), NAN])
+def test_nan_is_an_error(value):
+    hook = kte.hooks.NanTensorHook("value")
+    with pytest.raises(
+        kte.hooks.NanLossDuringTrainingError,
+        match="NaN value during training.* at step 6: lower the learning rate",
+    ):
+        stopped_at([hook], [4, 6, 7], value=value)
+
+
+def test_nan_is_a_reason_to_stop(caplog):
+    hook = kte.hooks.NanTensorHook("value", fail_on_nan_loss=False)
+    assert stopped_at([hook], [4, 6, 7], value=NAN) == 6
+    assert "NaN value during training" in caplog.text
+    assert stopped_at([hook], [4, 6, 7], value=NAN[:1]) is None
+    # Infinity is no NaN.
+    assert stopped_at([hook], [4, 6, 7], value=np.array(np.inf)) is None
+
+
+def test_nan_in_a_variable_stops_training(tmp_path):
+    bad = X.copy()
+    bad[20] = np.nan
+
+    def model_fn(features, labels, mode, params):
+        # The loss does not show it.
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        return kte.TPUEstimatorSpec(
+            mode, loss=0.0 * keras.ops.sum(labels), train_op=spec.train_op
+        )
+
+    estimator = estimator_of(model_fn, tmp_path, iterations=1)
+    hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
+    estimator.train(batches_of(bad, Y), hooks=[hook])
+    assert step_of(estimator) == 2
+
+
+def test_nan_is_looked_for_under_a_name():
+    with pytest.raises(TypeError, match=r"`loss_tensor` .*kte.identity\(x, na"):
+        kte.hooks.NanTensorHook(np.float32(1))
+
+
+@pytest.mark.parametrize(
+    ("wait_until", "warned"), [(0, False), (5, False), (6, True)]
+)
+def test_nobody_waits_for_a_step_that_cannot_come(wait_until, warned, caplog):
+    hook = kte.hooks.GlobalStepWaiterHook(wait_until)
+    assert stopped_at([hook], [5, 6]) is None
+    assert ("does not wait for global step 6" in caplog.text) == warned
