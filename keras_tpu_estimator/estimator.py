@@ -16,9 +16,10 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stall import watched
@@ -217,7 +218,7 @@ class TPUEstimator:
     def train(
         self,
         input_fn: InputFn,
-        hooks: Iterable[SessionRunHook] | None = None,
+        hooks: Iterable[Hook] | None = None,
         steps: int | None = None,
         max_steps: int | None = None,
         saving_listeners: Iterable[CheckpointSaverListener] | None = None,
@@ -228,8 +229,8 @@ class TPUEstimator:
             input_fn: Function of `params` that returns a `tf.data.Dataset`,
                 arrays, or an iterable of batches; each a pair of features and
                 labels, or features alone.
-            hooks: Called around every run of the device loop. Defaults to
-                none.
+            hooks: `SessionRunHook`s and Keras callbacks, called around every
+                run of the device loop. Defaults to none.
             steps: Steps to make. By default training goes on to `max_steps`
                 or to the end of the input.
             max_steps: The global step to stop at; nothing is done if a
@@ -270,7 +271,7 @@ class TPUEstimator:
             stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
             hooks = (*watch, *user_hooks)
-            self._train(plan, infeed, checkpoint, hooks, listeners)
+            self._train(plan, infeed, checkpoint, hooks, listeners, remaining)
         return self
 
     def _train(
@@ -278,8 +279,9 @@ class TPUEstimator:
         plan: LoopPlan,
         infeed: Infeed,
         checkpoint: str | None,
-        hooks: tuple[SessionRunHook, ...],
+        hooks: tuple[Hook, ...],
         listeners: tuple[CheckpointSaverListener, ...],
+        steps: int | None,
     ) -> None:
         """Runs the training loop over an infeed."""
         runtime = self._runtime
@@ -289,9 +291,10 @@ class TPUEstimator:
             return
         step = self._prepare(ModeKeys.TRAIN, first.batch)
         runtime.load(step, checkpoint)
-        progress = Progress(runtime.take())
+        progress = Progress(runtime.take(), steps)
         saver = Saver(self._config, runtime, progress, checkpoint)
         session = TrainingSession(
+            runtime,
             progress,
             saver,
             self,
@@ -322,7 +325,7 @@ class TPUEstimator:
         self,
         input_fn: InputFn,
         steps: int | None = None,
-        hooks: Iterable[SessionRunHook] | None = None,
+        hooks: Iterable[Hook] | None = None,
         checkpoint_path: str | os.PathLike | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
@@ -332,8 +335,8 @@ class TPUEstimator:
             input_fn: As in `train`.
             steps: Batches to evaluate. Defaults to all, up to the end of the
                 input; the last one may be smaller.
-            hooks: Called around every run of the device loop. Defaults to
-                none.
+            hooks: `SessionRunHook`s and Keras callbacks, called around every
+                run of the device loop. Defaults to none.
             checkpoint_path: The checkpoint to evaluate. Defaults to the
                 latest one, or else to initial values.
             name: Distinguishes evaluations on several data sets; their
@@ -359,7 +362,7 @@ class TPUEstimator:
             input_fn,
             steps,
             user_hooks,
-            lambda step: self._runtime.load(step, checkpoint),
+            lambda step, slots: self._runtime.load(step, checkpoint, slots),
         )
         self._write_evaluation(result, summaries, checkpoint, name)
         return result
@@ -369,12 +372,13 @@ class TPUEstimator:
         progress: Progress,
         input_fn: InputFn,
         steps: int | None,
-        hooks: Iterable[SessionRunHook] | None,
+        hooks: Iterable[Hook] | None,
         name: str | None,
     ) -> dict[str, Any]:
         """Evaluates the values of a training loop between two runs."""
 
-        def values_of(step: Step) -> Values:
+        def values_of(step: Step, slots: bool) -> Values:
+            del slots  # Training has them all.
             values = self._runtime.complete(progress.values, step.reads)
             return self._runtime.in_place(values, step.scaffold)
 
@@ -391,8 +395,8 @@ class TPUEstimator:
         self,
         input_fn: InputFn,
         steps: int | None,
-        hooks: tuple[SessionRunHook, ...],
-        values_of: Callable[[Step], Values],
+        hooks: tuple[Hook, ...],
+        values_of: Callable[[Step, bool], Values],
     ) -> tuple[dict[str, Any], Sequence[Collected]]:
         """Runs the evaluation loop on values that the step reads."""
         plan = LoopPlan(STEPS_PER_RUN, steps)
@@ -411,13 +415,14 @@ class TPUEstimator:
                     "batch from input_fn."
                 )
             step = self._prepare(ModeKeys.EVAL, first.batch)
-            values = values_of(step)
+            hooks = (*watch, *hooks, *step.hooks)
+            values = values_of(step, bool(callbacks_of(hooks)))
             loop = EvaluationLoop(self._runtime, infeed, steps)
             result = loop.run(
                 step,
                 first,
                 values,
-                (*watch, *hooks, *step.hooks),
+                hooks,
                 self._host_metrics(step),
             )
         result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
@@ -427,7 +432,7 @@ class TPUEstimator:
         self,
         input_fn: InputFn,
         predict_keys: Iterable[str] | str | None = None,
-        hooks: Iterable[SessionRunHook] | None = None,
+        hooks: Iterable[Hook] | None = None,
         checkpoint_path: str | os.PathLike | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
@@ -439,7 +444,8 @@ class TPUEstimator:
         Args:
             input_fn: As in `train`; labels are left out.
             predict_keys: Names of the predictions to yield. Defaults to all.
-            hooks: Called around every batch. Defaults to none.
+            hooks: `SessionRunHook`s and Keras callbacks, called around every
+                batch. Defaults to none.
             checkpoint_path: The checkpoint to predict with. Defaults to the
                 latest one, or else to initial values.
             yield_single_examples: Whether to yield single rows, or whole
@@ -466,10 +472,13 @@ class TPUEstimator:
             )
             if step.host_call is not None:
                 _logger.warning("`host_call` has no effect in `predict`.")
-            values = self._runtime.load(step, checkpoint)
+            hooks = (*user_hooks, *step.hooks)
+            values = self._runtime.load(
+                step, checkpoint, slots=bool(callbacks_of(hooks))
+            )
             with self._runtime.reading(values) as values:
                 loop = PredictionLoop(self._runtime, step, values, steps)
-                batches = loop.run(first, (*user_hooks, *step.hooks))
+                batches = loop.run(first, hooks)
                 batches = watched(batches, self._config.stall_timeout_secs)
                 last = 1 if self._config.fast_dev_run else None
                 for batch in itertools.islice(batches, last):

@@ -11,6 +11,7 @@ import keras
 
 from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import Cores
+from keras_tpu_estimator.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import ModelFn
 from keras_tpu_estimator.program.program import Program
@@ -68,9 +69,12 @@ class EstimatorModel(keras.Model):
         # Keras tracks what is appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
         self._valued: set[str] = set()
+        # How a loop gives the variables its values, and whose they have.
+        self.show_values: Callable[[], None] | None = None
+        self.shown_by: Any = None
         self._prepared: set[str] = set()
         self.compile(optimizer=None)
-        self.optimizer = _Slots()
+        self.optimizer = ModelOptimizer(self.global_step)
         self.built = True
 
     @classmethod
@@ -239,6 +243,38 @@ class EstimatorModel(keras.Model):
             super().make_test_function(force)
             self.test_function = _without_outputs(self.test_function)
 
+    def jax_state_sync(self) -> None:
+        """Gives the variables their current values; callbacks call it.
+
+        Keras calls it whenever a callback reads its attribute `model`.
+        """
+        if self.show_values is not None:
+            self.show_values()
+        super().jax_state_sync()
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Raises an error before a file is made, as `get_config` does.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        del args, kwargs
+        self.get_config()
+
+    def get_config(self) -> dict[str, Any]:
+        """Raises an error: a `model_fn` is code, which is not saved.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            "An EstimatorModel cannot be saved as a whole, since its model_fn "
+            "is Python code. Expected `model.save_weights(path)`, or "
+            "`ModelCheckpoint(path, save_weights_only=True)` with a path that "
+            "ends in '.weights.h5'; make the model from model_fn again and "
+            "load them there."
+        )
+
     def values(self, state: State) -> Values:
         """Values by path from Keras's lists, the metrics' left out."""
         lists = (
@@ -287,6 +323,7 @@ class EstimatorModel(keras.Model):
             if path not in tracked:
                 group = slots if path in store.slots else self._model_variables
                 group.append(variable)
+        self.optimizer.adopt(store.optimizers, store.variables)
 
     def _report(
         self, metrics: list[Any], loss: Any, examples: int = 1
@@ -320,15 +357,6 @@ class EstimatorModel(keras.Model):
         features, labels = jax.tree.map(jnp.asarray, (features, labels))
         self.prepare(mode, features, labels)
         self.initialize()
-
-
-class _Slots:
-    """The optimizers' variables, where Keras looks for them."""
-
-    built = True
-
-    def __init__(self) -> None:
-        self.variables: list[keras.Variable] = []
 
 
 def _features_and_labels(data: Any) -> tuple[Any, Any]:

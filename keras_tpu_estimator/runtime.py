@@ -37,14 +37,20 @@ class Runtime:
         self._source: tuple[Any, ...] | None = None
         self._initialized: set[int] = set()
         self._readers = 0
+        # Constants that a callback has set: state, from then on.
+        self._overridden: set[str] = set()
 
-    def load(self, step: Step, checkpoint: str | None) -> Values:
+    def load(
+        self, step: Step, checkpoint: str | None, slots: bool = False
+    ) -> Values:
         """The values that a step reads.
 
         Args:
             step: The step.
             checkpoint: The prefix of the checkpoint to take them from, or
                 `None` for initial values.
+            slots: Whether to load the optimizers' variables, too. Defaults to
+                `False`.
 
         Returns:
             Values by path, on the devices.
@@ -57,7 +63,11 @@ class Runtime:
         if source != self._source:
             self._values, self._source = {}, source
             self._initialized.clear()
-        wanted = {*step.reads, *self.model.paths()} - self._values.keys()
+            self._overridden.clear()
+        wanted = {*step.reads, *self.model.paths()}
+        if slots:
+            wanted |= self.model.program.store.slots
+        wanted -= self._values.keys()
         if wanted:
             self._read(wanted, step.reads, checkpoint)
         if checkpoint is None:
@@ -135,9 +145,15 @@ class Runtime:
         self._source = None if checkpoint is None else _identity(checkpoint)
         self.model.assign(values)
 
+    def override(self, paths: Iterable[str]) -> None:
+        """Tells that variables have been set by something but training."""
+        constants = self.model.program.store.constants
+        self._overridden |= constants.intersection(paths)
+
     def to_save(self, values: Values) -> dict[str, np.ndarray]:
         """The values that belong into a checkpoint, on the host."""
         paths = self.model.program.store.saved_paths()
+        paths += sorted(self._overridden)
         saved = jax.device_get({p: values[p] for p in paths if p in values})
         saved.pop(GLOBAL_STEP)
         return saved
@@ -163,6 +179,9 @@ class Runtime:
             there = set(checkpoints.names(checkpoint))
             # What the model has for other modes need not be there.
             paths = saved & ({*required} | there)
+            # A learning rate is there only if a callback has set it.
+            self._overridden |= wanted & there & store.constants
+            paths |= wanted & self._overridden
             read = _read_checked(checkpoint, paths, store.variables)
         rest = wanted - read.keys()
         if rest:

@@ -11,7 +11,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import Update
@@ -60,9 +60,9 @@ class TPUEstimatorSpec:
             program.
         host_call: A pair `(function, tensors)`, run on the host as
             `eval_metrics` is, after every training step.
-        training_hooks: `SessionRunHook`s to add in training.
-        evaluation_hooks: `SessionRunHook`s to add in evaluation.
-        prediction_hooks: `SessionRunHook`s to add in prediction.
+        training_hooks: Hooks and Keras callbacks to add in training.
+        evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
+        prediction_hooks: Hooks and Keras callbacks to add in prediction.
 
     Raises:
         ValueError: Something required is missing or malformed.
@@ -107,7 +107,7 @@ class TPUEstimatorSpec:
         _check_common(self)
 
     @property
-    def hooks(self) -> tuple[SessionRunHook, ...]:
+    def hooks(self) -> tuple[Hook, ...]:
         """The hooks for this spec's mode."""
         return _hooks_of_mode(self)
 
@@ -157,11 +157,11 @@ class EstimatorSpec:
         eval_metric_ops: Dict from names to Keras metrics, updated with this
             batch, or to `(value, update)` tuples.
         export_outputs: Dict from signature names to export outputs.
-        training_chief_hooks: `SessionRunHook`s to add in training.
-        training_hooks: `SessionRunHook`s to add in training.
+        training_chief_hooks: Hooks and Keras callbacks to add in training.
+        training_hooks: Hooks and Keras callbacks to add in training.
         scaffold: A `Scaffold`. Defaults to one without settings.
-        evaluation_hooks: `SessionRunHook`s to add in evaluation.
-        prediction_hooks: `SessionRunHook`s to add in prediction.
+        evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
+        prediction_hooks: Hooks and Keras callbacks to add in prediction.
 
     Raises:
         ValueError: Something required is missing or malformed.
@@ -197,7 +197,7 @@ class EstimatorSpec:
             )
 
     @property
-    def hooks(self) -> tuple[SessionRunHook, ...]:
+    def hooks(self) -> tuple[Hook, ...]:
         """The hooks for this spec's mode."""
         return _hooks_of_mode(self)
 
@@ -420,7 +420,7 @@ def _check_export_outputs(export_outputs: Any) -> None:
         )
 
 
-def _hooks_of_mode(spec: Spec) -> tuple[SessionRunHook, ...]:
+def _hooks_of_mode(spec: Spec) -> tuple[Hook, ...]:
     return {
         ModeKeys.TRAIN: getattr(spec, "training_chief_hooks", ())
         + spec.training_hooks,

@@ -43,7 +43,7 @@ FLOORS = (
     ("capture", "config", "gradient_requests", "hooks"),
     ("experimental", "inputs", "optimizers", "run_config", "scaffold"),
     ("moving_averages", "spec", "validation"),
-    ("program",),
+    ("model_optimizer", "program"),
     ("model", "placement"),
     ("device_loop",),
     ("runtime",),

@@ -1,10 +1,12 @@
 """User code that takes part in the loop."""
 
+from keras_tpu_estimator.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.feed_fn import FeedFnHook
 from keras_tpu_estimator.hooks.final_ops import FinalOpsHook
 from keras_tpu_estimator.hooks.global_step_waiter import GlobalStepWaiterHook
+from keras_tpu_estimator.hooks.hook_callback import as_callback
 from keras_tpu_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from keras_tpu_estimator.hooks.logging_tensor import LoggingTensorHook
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
@@ -23,6 +25,7 @@ from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
 
 __all__ = [
+    "CallbackHook",
     "CheckpointSaverHook",
     "CheckpointSaverListener",
     "FeedFnHook",
@@ -41,5 +44,6 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
+    "as_callback",
     "make_stop_at_checkpoint_step_hook",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from keras_tpu_estimator.hooks.fetches import check_names
@@ -20,10 +21,13 @@ class Session:
     Args:
         fetch: Returns the value of a name: `"global_step"`, `"loss"`, or the
             path of a variable.
+        live: The Keras model where the loop is, for callbacks. Defaults to
+            `None`.
     """
 
-    def __init__(self, fetch: Any):
+    def __init__(self, fetch: Any, live: Any = None):
         self._fetch = fetch
+        self.live = live
 
     def run(self, fetches: Any) -> Any:
         """The current values of a name, or of a nest of names.
@@ -239,17 +243,31 @@ class SessionRunHook:
         """
 
 
+# What is accepted as a hook.
+Hook = SessionRunHook | keras.callbacks.Callback
+
+
+class LoopHook(SessionRunHook):
+    """A hook that knows a run to come from the end of the input."""
+
+    def start_run(self) -> None:
+        """Called before each run that does take place."""
+
+    def close(self, session: Session) -> None:
+        """Called once at a clean end, before the `end` of any hook."""
+
+
 def validate_hooks(
-    hooks: Iterable[SessionRunHook] | None, argument: str = "hooks"
+    hooks: Iterable[Hook] | None, argument: str = "hooks"
 ) -> tuple[Any, ...]:
     """Returns hooks as a tuple.
 
     Args:
-        hooks: The hooks, or `None`.
+        hooks: `SessionRunHook`s and `keras.callbacks.Callback`s, or `None`.
         argument: What to call them in an error. Defaults to `'hooks'`.
 
     Raises:
-        TypeError: They are no list, or one of them is no `SessionRunHook`.
+        TypeError: They are no list, or one of them is neither.
     """
     if isinstance(hooks, SessionRunHook) or not isinstance(
         hooks, Iterable | None
@@ -260,11 +278,12 @@ def validate_hooks(
         )
     checked = tuple(hooks or ())
     for hook in checked:
-        if not isinstance(hook, SessionRunHook):
+        if not isinstance(hook, Hook):
             raise TypeError(
                 f"All `{argument}` must be SessionRunHook instances. Received: "
                 f"{hook!r} of type {type(hook).__name__}. Derive it from "
-                "keras_tpu_estimator.hooks.SessionRunHook."
+                "keras_tpu_estimator.hooks.SessionRunHook or "
+                "keras.callbacks.Callback."
             )
     return checked
 
@@ -300,6 +319,9 @@ class HookList:
     def end(self) -> None:
         """Calls every hook's `end`."""
         for hook in self.hooks:
+            if isinstance(hook, LoopHook):
+                hook.close(self.session)
+        for hook in self.hooks:
             hook.end(self.session)
 
 
@@ -316,6 +338,12 @@ class HookedRun:
         """The names that hooks asked for."""
         asked = [each.fetches for each in self._requests if each is not None]
         return tuple({*jax.tree.leaves(asked)})
+
+    def start(self) -> None:
+        """Tells the hooks that want to know that the run takes place."""
+        for hook in self._list.hooks:
+            if isinstance(hook, LoopHook):
+                hook.start_run()
 
     def after_run(self) -> bool:
         """Calls every hook's `after_run`; whether one asked to stop."""

@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.iterations import IterationsPerLoop
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
+from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.progress import Progress
@@ -59,7 +58,7 @@ class EvaluationLoop:
         step: Step,
         first: Fed,
         values: Values,
-        hooks: Iterable[SessionRunHook],
+        hooks: Iterable[Hook],
         metrics: HostMetrics | None,
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
@@ -75,7 +74,7 @@ class EvaluationLoop:
             The mean loss over examples and the metrics by name.
         """
         progress = Progress(values)
-        hook_list = HookList(hooks, Session(progress.fetch))
+        hook_list = hooks_around(hooks, self._runtime, progress, ModeKeys.EVAL)
         hook_list.begin()
         hook_list.after_create_session()
         with Outfeed(_consumer(metrics, step, progress.step)) as outfeed:
@@ -84,12 +83,14 @@ class EvaluationLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
+                hooked.start()
                 self._run_loop(fed, progress, outfeed, hooked.fetches)
                 if hooked.after_run() or self._done == self._steps:
                     break
                 fed = next(self._infeed, None)
-        hook_list.end()
         result = dict(self._result) if metrics is None else metrics.result()
+        progress.outputs = result
+        hook_list.end()
         return result | {"loss": progress.fetch("loss")}
 
     def _run_loop(

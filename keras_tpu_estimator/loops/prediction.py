@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
@@ -72,35 +72,40 @@ class PredictionLoop:
     def __init__(
         self, runtime: Runtime, step: Step, values: Values, steps: PaddedSteps
     ):
+        self._runtime = runtime
         self._loop = runtime.loop
         self._step = step
-        self._state = runtime.model.state(values, slots=False)
         self._steps = steps
         self._fetch: tuple[str, ...] = ()
         self._progress = Progress(values)
 
-    def run(
-        self, first: Padded, hooks: Iterable[SessionRunHook]
-    ) -> Iterator[Any]:
+    def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Any]:
         """Yields the predictions of each batch, padding cut off.
 
         Args:
             first: The first step.
             hooks: Called around each batch.
         """
-        hook_list = HookList(hooks, Session(self._progress.fetch))
+        hook_list = hooks_around(
+            hooks, self._runtime, self._progress, ModeKeys.PREDICT
+        )
         hook_list.begin()
         hook_list.after_create_session()
+        self._state = self._runtime.model.state(
+            self._progress.values, slots=False
+        )
         running: Running | None = self._start(first)
         with Infeed(self._start_next) as infeed:
             while True:
                 hooked = hook_list.before_run()
                 if running is None:
                     break
+                hooked.start()
                 running = self._with_fetches(running, hooked.fetches)
                 predictions = running.finish()
+                self._progress.outputs = _by_name(predictions)
                 self._progress.fetched = {
-                    **(predictions if isinstance(predictions, dict) else {}),
+                    **self._progress.outputs,
                     **running.fetched,
                 }
                 stops = hooked.after_run()
@@ -181,6 +186,13 @@ def select(predictions: Any, keys: Any) -> Any:
             f"{keys}"
         )
     return selected
+
+
+def _by_name(predictions: Any) -> dict[str, Any]:
+    """Predictions as Keras's callbacks get them."""
+    if isinstance(predictions, Mapping):
+        return dict(predictions)
+    return {"outputs": predictions}
 
 
 def rows(predictions: Any) -> Iterator[Any]:

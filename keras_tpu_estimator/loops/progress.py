@@ -17,6 +17,10 @@ from keras_tpu_estimator.summary.collecting import Collected
 class Progress:
     """What hooks may fetch from a loop, kept up to date by it.
 
+    Args:
+        values: The variables' values by path.
+        steps: How many steps there will be, or `None` if that is open.
+
     Attributes:
         values: The variables' values by path.
         step: The global step.
@@ -25,15 +29,21 @@ class Progress:
         fetched: The tensors that hooks asked for, by name.
         reports: Numbers of the last step to report, by name.
         summaries: What `model_fn` recorded in the last step, on the devices.
+        outputs: What else the last run has for callbacks, by name.
+        last_step: The global step to stop at, or `None` if that is open.
+        edits: How often user code has changed values.
     """
 
-    def __init__(self, values: Values):
+    def __init__(self, values: Values, steps: int | None = None):
         self.values = values
         self.step = int(values[GLOBAL_STEP])
         self.losses: list[Any] = [np.full(1, np.nan, "float32")]
         self.fetched: dict[str, Any] = {}
         self.reports: dict[str, Any] = {}
         self.summaries: Sequence[Collected] = ()
+        self.outputs: dict[str, Any] = {}
+        self.last_step = None if steps is None else self.step + steps
+        self.edits = 0
 
     def start_loop(self) -> None:
         """Forgets the losses of the loop before."""

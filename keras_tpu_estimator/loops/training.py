@@ -4,9 +4,10 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import HookList
 from keras_tpu_estimator.hooks.session_run_hook import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
@@ -47,7 +48,7 @@ class TrainingLoop:
         first: Fed,
         progress: Progress,
         session: Session,
-        hooks: Iterable[SessionRunHook],
+        hooks: Iterable[Hook],
     ) -> None:
         """Trains until the input, the plan or a hook ends it.
 
@@ -58,7 +59,7 @@ class TrainingLoop:
             session: What the hooks see.
             hooks: Called around each run.
         """
-        hook_list = HookList(hooks, session)
+        hook_list = HookList(with_callbacks(hooks), session)
         hook_list.begin()
         hook_list.after_create_session()
         consume = functools.partial(
@@ -70,6 +71,7 @@ class TrainingLoop:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
+                hooked.start()
                 self._run_loop(fed, progress, outfeed, hooked.fetches)
                 if hooked.after_run() or self._plan.is_done:
                     break

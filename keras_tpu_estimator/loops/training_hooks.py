@@ -4,16 +4,19 @@ import logging
 import os
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.run_config import RunConfig
@@ -43,21 +46,26 @@ class Saver:
         self._config = config
         self._runtime = runtime
         self._progress = progress
-        # The last checkpoint of each directory: its prefix, and its step.
-        self._last: dict[str, tuple[str, int]] = {}
+        # The last checkpoint of each directory.
+        self._last: dict[str, _Saved] = {}
         if checkpoint is not None:
-            last = checkpoint, progress.step
-            self._last[os.path.realpath(config.model_dir)] = last
+            self._remember(config.model_dir, checkpoint)
 
     def saved_step(self, directory: str | os.PathLike) -> int | None:
-        """The step of the last checkpoint in a directory."""
+        """The step of the last checkpoint in a directory.
+
+        It is `None` if user code has changed values since.
+        """
         last = self._last.get(os.path.realpath(directory))
-        return None if last is None else last[1]
+        if last is None or last.edits != self._progress.edits:
+            return None
+        return last.step
 
     def save(self, directory: str | os.PathLike, basename: str) -> None:
         """Writes a checkpoint, unless the loss has become NaN."""
-        step, saved_step = self._progress.step, self.saved_step(directory)
-        is_new = saved_step is not None and step != saved_step
+        step = self._progress.step
+        last = self._last.get(os.path.realpath(directory))
+        is_new = last is not None and step != last.step
         if is_new and np.isnan(self._progress.fetch("loss")):
             return
         _logger.info(
@@ -75,14 +83,27 @@ class Saver:
             ),
             basename=basename,
         )
-        self._last[os.path.realpath(directory)] = prefix, step
+        self._remember(directory, prefix)
 
     @property
     def current(self) -> str | None:
         """The checkpoint that holds the loop's values, if one does."""
-        directory = os.path.realpath(self._config.model_dir)
-        prefix, step = self._last.get(directory, (None, None))
-        return prefix if step == self._progress.step else None
+        directory = self._config.model_dir
+        if self.saved_step(directory) != self._progress.step:
+            return None
+        return self._last[os.path.realpath(directory)].prefix
+
+    def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
+        saved = _Saved(prefix, self._progress.step, self._progress.edits)
+        self._last[os.path.realpath(directory)] = saved
+
+
+class _Saved(NamedTuple):
+    """A checkpoint: its prefix, its step, and how often values were edited."""
+
+    prefix: str
+    step: int
+    edits: int
 
 
 def is_saving(config: RunConfig) -> bool:
@@ -94,10 +115,10 @@ def training_hooks(
     config: RunConfig,
     progress: Progress,
     listeners: Sequence[CheckpointSaverListener],
-    user: Iterable[SessionRunHook],
-    spec: Iterable[SessionRunHook],
+    user: Iterable[Hook],
+    spec: Iterable[Hook],
     log: TrainingLogHook | None,
-) -> list[SessionRunHook]:
+) -> list[Hook]:
     """The hooks of one `train`.
 
     Args:
@@ -115,7 +136,9 @@ def training_hooks(
         ValueError: There are listeners, and nothing is saved.
     """
     user, spec = tuple(user), tuple(spec)
-    hooks = [] if savers_among((*user, *spec)) else _own_saver(config)
+    hooks: list[Hook] = (
+        [] if savers_among((*user, *spec)) else _own_saver(config)
+    )
     _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps:
         writer = EventWriter.for_dir(config.model_dir)
@@ -124,18 +147,22 @@ def training_hooks(
                 writer, config.save_summary_steps, lambda: progress.summaries
             )
         )
-    hooks += [*user, NanTensorHook(), *spec]
+    callbacks = callbacks_of([*user, *spec])
+    if any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in callbacks):
+        hooks += [*user, *spec]
+    else:
+        hooks += [*user, NanTensorHook(), *spec]
     if log is not None:
         hooks.append(log)
     return hooks
 
 
-def savers_among(hooks: Iterable[SessionRunHook]) -> list[CheckpointSaverHook]:
+def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
     """The hooks that save checkpoints."""
     return [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
 
 
-def _own_saver(config: RunConfig) -> list[SessionRunHook]:
+def _own_saver(config: RunConfig) -> list[Hook]:
     """What saves as a configuration says, if it asks for checkpoints."""
     if not is_saving(config):
         return []

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training_hooks import Saver
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.runtime import Runtime
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -17,6 +20,7 @@ class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
+        runtime: The model.
         progress: The loop's current values.
         saver: Writes them.
         estimator: Who trains.
@@ -25,12 +29,14 @@ class TrainingSession(Session):
 
     def __init__(
         self,
+        runtime: Runtime,
         progress: Progress,
         saver: Saver,
         estimator: Any,
         evaluate: Evaluate,
     ):
-        super().__init__(progress.fetch)
+        live = LiveModel(runtime, progress, ModeKeys.TRAIN)
+        super().__init__(progress.fetch, live)
         self._saver = saver
         self._estimator = estimator
         self._evaluate = evaluate
@@ -50,7 +56,7 @@ class TrainingSession(Session):
         estimator: Any,
         input_fn: Callable[..., Any],
         steps: int | None = None,
-        hooks: Iterable[SessionRunHook] | None = None,
+        hooks: Iterable[Hook] | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
         """Evaluates the current values, without a checkpoint.

@@ -28,6 +28,8 @@ class VariableStore:
     Attributes:
         variables: The variables by path, `global_step` among them.
         slots: Paths of those that only optimizers use.
+        optimizers: The optimizers that use them, by name, as their first
+            trace made them.
         constants: Paths of learning rates that were given as numbers: what
             the code says counts, so they are in no checkpoint.
     """
@@ -37,6 +39,7 @@ class VariableStore:
         self._taken_names: dict[str, int] = {}
         self._initial: list[Callable[..., Values]] = []
         self.slots: set[str] = set()
+        self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.constants: set[str] = set()
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(

@@ -210,6 +210,7 @@ def _trace_update(
     store.enter(captured, *gradients)
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
+        store.optimizers.setdefault(op.optimizer.name, op.optimizer)
         rate = f"{op.optimizer.name}/learning_rate"
         if rate in forward.objects:
             store.constants.add(rate)
