@@ -14,6 +14,7 @@ from keras_tpu_estimator import experimental
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
+from keras_tpu_estimator.clipping import clip_by_global_norm
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.distribution import cross_replica_mean
@@ -49,6 +50,7 @@ __all__ = [
     "TPUEstimatorSpec",
     "TrainOp",
     "checkpoints",
+    "clip_by_global_norm",
     "cross_replica_mean",
     "cross_replica_sum",
     "experimental",

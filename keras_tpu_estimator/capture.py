@@ -21,6 +21,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator import jaxprs
 from keras_tpu_estimator import keras_internals
+from keras_tpu_estimator.rematerialization import rematerialized
 from keras_tpu_estimator.variables import LeakedTensorError
 from keras_tpu_estimator.variables import TwoUnderOnePathError
 from keras_tpu_estimator.variables import VariableScope
@@ -58,6 +59,19 @@ class Captured:
             *(values[path] for path in self.paths), *jax.tree.leaves(args)
         )
         return jax.tree.unflatten(self._outputs, flat)
+
+    @property
+    def assigned(self) -> tuple[str, ...]:
+        """Paths of the variables that it assigns."""
+        numbers = range(self._outputs.num_leaves)
+        return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def rematerialized(
+        self, mode: str, axis_sizes: Sequence[tuple[str, int]]
+    ) -> "Captured":
+        """The same, computed anew for gradients; see `rematerialization`."""
+        pure = rematerialized(self._pure, mode, axis_sizes)
+        return dataclasses.replace(self, _pure=pure)
 
     def initial_values(
         self, paths: Collection[str], values: Mapping[str, Any], *args: Any

@@ -48,6 +48,7 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.placement import Placement
 from keras_tpu_estimator.program.model_fn import ModelFn
 from keras_tpu_estimator.program.model_fn import check_signature
+from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -539,9 +540,7 @@ class TPUEstimator:
             checks_params=True,
         )
         program = Program(
-            call,
-            self._config.tf_random_seed,
-            records_summaries=bool(self._config.save_summary_steps),
+            call, self._config.tf_random_seed, TraceOptions.of(self._config)
         )
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         feeds = {mode: self._placement.feed(mode) for mode in modes}

@@ -25,12 +25,15 @@ class GradientRequest(BaseException):  # noqa: N818 - users never see it
     Args:
         loss: Scalar tensor to differentiate.
         paths: Variables to differentiate by.
+        reduction: How the gradients of micro-batches are combined, "mean" or
+            "sum".
     """
 
-    def __init__(self, loss: Any, paths: tuple[str, ...]):
+    def __init__(self, loss: Any, paths: tuple[str, ...], reduction: str):
         super().__init__()
         self.loss = loss
         self.paths = paths
+        self.reduction = reduction
 
 
 class GradientAnswers:
@@ -46,11 +49,13 @@ class GradientAnswers:
     def __exit__(self, *exception: Any) -> None:
         _answers.reset(self._token)
 
-    def next(self, loss: Any, paths: tuple[str, ...]) -> list[Any]:
+    def next(
+        self, loss: Any, paths: tuple[str, ...], reduction: str
+    ) -> list[Any]:
         """The answer to the next request; ends the trace if there is none."""
         for answer in self._answers:
             return [answer[path] for path in paths]
-        raise GradientRequest(loss, paths)
+        raise GradientRequest(loss, paths, reduction)
 
 
 _answers: contextvars.ContextVar[GradientAnswers] = contextvars.ContextVar(
@@ -59,7 +64,9 @@ _answers: contextvars.ContextVar[GradientAnswers] = contextvars.ContextVar(
 
 
 def gradients(
-    loss: Any, var_list: Sequence[keras.Variable] | keras.Variable
+    loss: Any,
+    var_list: Sequence[keras.Variable] | keras.Variable,
+    reduction: str = "mean",
 ) -> list[Any]:
     """The gradients of a loss by variables, as tensors, in a `model_fn`.
 
@@ -71,15 +78,24 @@ def gradients(
     Args:
         loss: Scalar tensor.
         var_list: A variable or a sequence of them.
+        reduction: How the gradients of micro-batches are combined, if
+            `RunConfig(micro_batches=...)` asks for several: "mean" (the
+            default) for a loss that is a mean over examples, or "sum" for one
+            that is a sum.
 
     Returns:
         A list with one tensor for each variable, zeros where the loss does not
         depend on it.
 
     Raises:
-        ValueError: It is called outside a `model_fn` in training, or `loss` is
-            not a scalar.
+        ValueError: It is called outside a `model_fn` in training, `loss` is
+            not a scalar, or `reduction` is none of the two.
     """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(
+            "`reduction` should be 'mean' or 'sum'. Received: "
+            f"reduction={reduction!r}"
+        )
     if isinstance(var_list, keras.Variable):
         var_list = [var_list]
     scope = scope_for("gradients")
@@ -92,7 +108,7 @@ def gradients(
             "`gradients` and `compute_gradients` under `if mode == "
             "ModeKeys.TRAIN:`."
         ) from None
-    return answers.next(scalar(loss), paths)
+    return answers.next(scalar(loss), paths, reduction)
 
 
 def scalar(loss: Any) -> Any:

@@ -14,6 +14,8 @@ from keras_tpu_estimator.distribution import Cores
 from keras_tpu_estimator.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.program.steps import Step
@@ -91,7 +93,8 @@ class EstimatorModel(keras.Model):
         Args:
             model_fn: As `TPUEstimator` takes it.
             params: Hyperparameters for it. Defaults to none.
-            config: Configuration for it. Defaults to `None`.
+            config: Configuration for it. Of a `RunConfig`, `micro_batches`,
+                `dtype_policy` and `remat` count, too. Defaults to `None`.
             cores: The cores that share each batch. Defaults to one core.
             seed: Makes initial values and random layers repeatable. Defaults
                 to `None`.
@@ -102,9 +105,12 @@ class EstimatorModel(keras.Model):
             config,
             checks_params=False,
         )
-        feed = Feed(cores)
-        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-        return cls(Program(call, seed), dict.fromkeys(modes, feed))
+        feeds = {
+            ModeKeys.TRAIN: Feed(cores, micro_batches=micro_batches(config)),
+            ModeKeys.EVAL: Feed(cores),
+            ModeKeys.PREDICT: Feed(cores),
+        }
+        return cls(Program(call, seed, TraceOptions.of(config)), feeds)
 
     @property
     def global_step(self) -> keras.Variable:

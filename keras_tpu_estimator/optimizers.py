@@ -187,7 +187,8 @@ class CrossShardOptimizer:
         variables = _variables("compute_gradients", var_list)
         if self.reduction == "mean":
             loss = loss / distribution.replica_context().num_replicas
-        return list(zip(gradients(loss, variables), variables, strict=True))
+        shares = gradients(loss, variables, self.reduction)
+        return list(zip(shares, variables, strict=True))
 
     def apply_gradients(
         self,

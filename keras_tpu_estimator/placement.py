@@ -18,6 +18,7 @@ from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import InputRequest
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import with_additional
+from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
 
@@ -72,8 +73,9 @@ class Placement:
 
     def feed(self, mode: str) -> Feed:
         """How the cores share the batches of a mode."""
+        parts = micro_batches(self.config) if mode == ModeKeys.TRAIN else 1
         if not self.is_on_tpu(mode):
-            return Feed(self.cores.as_one())
+            return Feed(self.cores.as_one(), micro_batches=parts)
         way = self._way(mode)
         axes = self._axes(mode)
         return Feed(
@@ -82,6 +84,7 @@ class Placement:
             use_tpu=True,
             context=TPUContext(self.cores.topology),
             arrange=None if axes.axes is None else axes.from_front,
+            micro_batches=parts,
         )
 
     def request(

@@ -74,6 +74,16 @@ class RunConfig:
         stall_timeout_secs: After so many seconds without the end of a loop,
             the stacks of all threads are printed to standard error, again and
             again. Defaults to `None`, for never.
+        micro_batches: Into how many micro-batches each core cuts its batch in
+            training. Their gradients are accumulated in one step, which takes
+            the memory of one of them. Defaults to 1.
+        dtype_policy: The Keras dtype policy of the layers that `model_fn`
+            makes: "mixed_bfloat16" or "float32". Defaults to `None`, for the
+            one of `keras.config.set_dtype_policy`.
+        remat: What is computed anew in the backward pass, to save memory:
+            "activations" for all but matrix products and convolutions, "full"
+            for all but a few tensors in between. Defaults to `None`, for
+            nothing.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -112,6 +122,9 @@ class RunConfig:
     checkpoint_save_graph_def: bool = True
     fast_dev_run: bool = False
     stall_timeout_secs: float | None = None
+    micro_batches: int | None = 1
+    dtype_policy: str | None = None
+    remat: str | None = None
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

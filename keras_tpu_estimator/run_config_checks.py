@@ -128,6 +128,10 @@ def _is_not_negative(value: Any) -> bool:
     return is_number(value) and value >= 0
 
 
+def _is_count(value: Any) -> bool:
+    return is_int(value) and value >= 1
+
+
 def _takes_op(function: Any) -> bool:
     return callable(function) and list(
         inspect.signature(function).parameters
@@ -170,5 +174,16 @@ _CHECKS = (
         "session_creation_timeout_secs",
         _is_positive,
         "> 0; leave it out, as it has no effect here",
+    ),
+    _Check("micro_batches", _is_count, "an int >= 1; 1 for the whole batch"),
+    _Check(
+        "dtype_policy",
+        lambda value: value in ("float32", "mixed_bfloat16"),
+        "None, 'float32' or 'mixed_bfloat16', which keep variables in float32",
+    ),
+    _Check(
+        "remat",
+        lambda value: value in ("activations", "full"),
+        "None, 'activations' or 'full'",
     ),
 )

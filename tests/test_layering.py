@@ -21,6 +21,7 @@ FLOORS = (
     (
         "_backend",
         "checkpoints",
+        "clipping",
         "event_file",
         "field_checks",
         "identity",
@@ -29,6 +30,7 @@ FLOORS = (
         "metrics",
         "modes",
         "newest",
+        "rematerialization",
         "topology",
         "without_effect",
     ),

@@ -169,6 +169,13 @@ def test_the_directory_is_stored_as_a_string(given, stored):
         ("log_step_count_steps", None),
         ("session_creation_timeout_secs", 7200),
         ("checkpoint_save_graph_def", True),
+        ("micro_batches", 1),
+        ("micro_batches", None),
+        ("micro_batches", np.int64(4)),
+        ("dtype_policy", "float32"),
+        ("dtype_policy", "mixed_bfloat16"),
+        ("remat", "full"),
+        ("remat", "activations"),
     ],
 )
 def test_accepted_values_are_stored(name, value):
@@ -210,6 +217,13 @@ REFUSED = [
     ("experimental_max_worker_delay_secs", 1.5, ValueError, "an int"),
     ("experimental_max_worker_delay_secs", True, ValueError, "an int"),
     ("session_creation_timeout_secs", 0, ValueError, "> 0"),
+    ("micro_batches", 0, ValueError, ">= 1"),
+    ("micro_batches", 2.0, ValueError, ">= 1"),
+    ("micro_batches", True, ValueError, ">= 1"),
+    ("dtype_policy", "bfloat16", ValueError, "mixed_bfloat16"),
+    ("dtype_policy", "mixed_float16", ValueError, "mixed_bfloat16"),
+    ("remat", "larger_than", ValueError, "full"),
+    ("remat", True, ValueError, "full"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
 ]
 

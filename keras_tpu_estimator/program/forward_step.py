@@ -26,7 +26,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
         A `Step` whose function returns the new values of local variables.
     """
     cores = call.example.cores
-    args = call.example.of_one_core()
+    args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
     seeds = seed_paths(forward.objects)

@@ -10,6 +10,7 @@ import keras
 from keras_tpu_estimator import distribution
 from keras_tpu_estimator.identity import names_collected
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
@@ -60,7 +61,7 @@ class ModelCall:
             `params`; returns a spec.
         mode: A value of `ModeKeys`.
         example: What a step is given.
-        records: Whether summaries leave the device. Defaults to `False`.
+        options: How it is traced.
 
     Attributes:
         spec: What the last call returned.
@@ -76,13 +77,14 @@ class ModelCall:
         call_model_fn: CallModelFn,
         mode: str,
         example: StepInput,
-        records: bool = False,
+        options: TraceOptions,
     ):
         self.mode = mode
         self.example = example
+        self.options = options
         self.context = example.cores.context
         self._call_model_fn = call_model_fn
-        self._records = records and mode != ModeKeys.PREDICT
+        self._records = options.records and mode != ModeKeys.PREDICT
         self.tells_padding = False
         self._outputs_split: dict[str, Any] = {}
 
@@ -96,6 +98,7 @@ class ModelCall:
         collector = Collector(self._records)
         with (
             distribution.replica_scope(self.context),
+            self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,
         ):
@@ -103,7 +106,7 @@ class ModelCall:
                 features, labels, self.mode, self.example.additional
             )
         outputs = {
-            name: _as_tensors(tensors)
+            name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
         self._check_concatenable(outputs)
@@ -111,11 +114,11 @@ class ModelCall:
         self._outputs_split = {
             name: split and name not in SAME_ON_ALL_CORES for name in outputs
         }
-        if collector.collected:
-            mean = self.example.cores.mean
-            summaries = [s.of_cores(mean) for s in collector.collected]
-            outputs[SUMMARIES] = summaries
-            self._outputs_split[SUMMARIES] = [s.split(split) for s in summaries]
+        mean = self.example.cores.mean
+        outputs[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
+        self._outputs_split[SUMMARIES] = [
+            each.split(split) for each in outputs[SUMMARIES]
+        ]
         outputs[NAMED] = self._named(named)
         self._outputs_split[NAMED] = {
             name: split and tensor.ndim > 0
@@ -190,9 +193,10 @@ class ModelCall:
             predictions, Mapping
         ):
             predictions = {}
+        tensors = self.options.outputs(_as_tensors({**predictions, **named}))
         return {
             name: tensor if tensor.ndim else self._of_cores(tensor)
-            for name, tensor in _as_tensors({**predictions, **named}).items()
+            for name, tensor in tensors.items()
         }
 
     def _of_cores(self, scalar: Any) -> Any:
@@ -202,15 +206,16 @@ class ModelCall:
         return cores.of_first(scalar)
 
     def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
-        if not self.example.cores.axes or not self.example.is_split:
+        split = self.example.cores.axes and self.example.is_split
+        if not split and self.example.micro_batches == 1:
             return
         for name, tensors in outputs.items():
             for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
                 if leaf.ndim == 0 and name not in SAME_ON_ALL_CORES:
                     raise RuntimeError(
                         f"The tensors of `{name}` are concatenated over cores "
-                        "along their first axis, so each should have one. "
-                        "Received a scalar at "
+                        "and micro-batches along their first axis, so each "
+                        "should have one. Received a scalar at "
                         f"{jax.tree_util.keystr(path)}: reshape it to [1]."
                     )
 

@@ -11,6 +11,7 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.forward_step import trace_forward_step
 from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.program.model_call import ModelCall
+from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import VariableStore
@@ -25,8 +26,7 @@ class Program:
             `params`; returns a spec.
         seed: Makes initial values and random layers repeatable. Defaults to
             `None`.
-        records_summaries: Whether the summaries of `model_fn` are among the
-            outputs of TRAIN and EVAL. Defaults to `False`.
+        options: How it is traced. Defaults to `TraceOptions()`.
 
     Attributes:
         store: The variables.
@@ -36,11 +36,11 @@ class Program:
         self,
         call_model_fn: CallModelFn,
         seed: int | None = None,
-        records_summaries: bool = False,
+        options: TraceOptions | None = None,
     ):
         self.store = VariableStore(seed)
+        self._options = TraceOptions() if options is None else options
         self._call_model_fn = call_model_fn
-        self._records_summaries = records_summaries
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
@@ -56,9 +56,7 @@ class Program:
         """
         key = (mode, example.key)
         if key not in self._steps:
-            call = ModelCall(
-                self._call_model_fn, mode, example, self._records_summaries
-            )
+            call = ModelCall(self._call_model_fn, mode, example, self._options)
             trace = (
                 trace_train_step
                 if mode == ModeKeys.TRAIN

@@ -35,6 +35,8 @@ class Feed:
         context: The value of `params["context"]`, if there is to be one.
         arrange: Puts the batch axes of one core's features and labels where
             the user wants them. By default they stay first.
+        micro_batches: Into how many parts each core cuts what it gets.
+            Defaults to 1.
     """
 
     cores: Cores = ONE_CORE
@@ -42,6 +44,7 @@ class Feed:
     use_tpu: bool = False
     context: Any = None
     arrange: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    micro_batches: int = 1
 
     def cores_for(self, size: int) -> Cores:
         """The cores that run a batch of this size.
@@ -59,20 +62,41 @@ class Feed:
         return self.cores.replicated
 
     def step_input(self, features: Any, labels: Any) -> "StepInput":
-        """What a step is given of a batch."""
+        """What a step is given of a batch.
+
+        Raises:
+            ValueError: It cannot be cut into micro-batches.
+        """
         size = batch_size(features)
         cores = self.cores_for(size)
         split = self.is_split and cores.axes
         own = size // cores.topology.num_replicas if split else size
+        self._check_divisible(own)
         additional: dict[str, Any] = {
-            "batch_size": own,
+            "batch_size": own // self.micro_batches,
             "use_tpu": self.use_tpu,
         }
         if self.context is not None:
             additional["context"] = self.context
         return StepInput(
-            features, labels, cores, self.is_split, additional, self.arrange
+            features,
+            labels,
+            cores,
+            self.is_split,
+            additional,
+            self.arrange,
+            self.micro_batches,
         )
+
+    def _check_divisible(self, own: int) -> None:
+        if own % self.micro_batches:
+            raise ValueError(
+                "The batch of each core should be divisible by "
+                f"`micro_batches`. Received: {own} examples for each core and "
+                f"micro_batches={self.micro_batches}. Choose another "
+                "`train_batch_size`, or drop a last, smaller batch with "
+                "batch(..., drop_remainder=True)."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +111,7 @@ class StepInput:
         is_split: Whether each core gets its slice, or each the whole.
         additional: What `params` holds besides the user's own values.
         arrange: As in `Feed`.
+        micro_batches: As in `Feed`.
     """
 
     features: Any
@@ -95,6 +120,7 @@ class StepInput:
     is_split: bool
     additional: Mapping[str, Any]
     arrange: Callable[[Any, Any], tuple[Any, Any]] | None
+    micro_batches: int
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -105,14 +131,15 @@ class StepInput:
             for leaf in leaves
         )
         use_tpu = self.additional["use_tpu"]
-        return avals, structure, self.cores, self.is_split, use_tpu
+        way = (self.cores, self.is_split, self.micro_batches)
+        return avals, structure, way, use_tpu
 
-    def of_one_core(self) -> tuple[Any, Any]:
-        """The features and labels that the first core sees."""
+    def of_one_call(self) -> tuple[Any, Any]:
+        """The features and labels that `model_fn` sees on the first core."""
         replicas = self.cores.topology.num_replicas if self.is_split else 1
 
         def part(leaf: Any) -> Any:
-            size = leaf.shape[0] // replicas
+            size = leaf.shape[0] // replicas // self.micro_batches
             if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
                 return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
             return leaf[:size]

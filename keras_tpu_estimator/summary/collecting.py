@@ -46,6 +46,22 @@ class Collected:
         concatenated = is_split and not self.summary.is_averaged
         return Collected(self.summary, tensors=concatenated, step=False)
 
+    def averaged(self) -> "Collected":
+        """The part of it that is averaged over micro-batches."""
+        tensors = self.tensors if self.summary.is_averaged else ()
+        return dataclasses.replace(self, tensors=tensors)
+
+    def concatenated(self) -> "Collected":
+        """The part of it that is concatenated over micro-batches."""
+        tensors = () if self.summary.is_averaged else self.tensors
+        return Collected(self.summary, tensors)
+
+    def with_rows(self, rows: "Collected") -> "Collected":
+        """The whole of which the averaged and concatenated parts are these."""
+        if self.summary.is_averaged:
+            return self
+        return dataclasses.replace(self, tensors=rows.tensors)
+
     def reduced(self) -> "Collected":
         """The same with its tensors made small."""
         reduced = self.summary.reduced(self.tensors)

@@ -1,0 +1,72 @@
+"""How a `model_fn` is traced, beyond what it says itself."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.run_config import RunConfig
+
+_SMALL = (jnp.bfloat16, jnp.float16)
+
+
+@dataclasses.dataclass(frozen=True)
+class TraceOptions:
+    """What a `RunConfig` says about tracing a `model_fn`.
+
+    Attributes:
+        dtype_policy: The Keras dtype policy of the layers that it makes.
+            Defaults to `None`, for the one that is set in Keras.
+        remat: What is computed anew for gradients, "full" or "activations".
+            Defaults to `None`, for nothing.
+        records: Whether its summaries are among the outputs of TRAIN and EVAL.
+            Defaults to `False`.
+    """
+
+    dtype_policy: str | None = None
+    remat: str | None = None
+    records: bool = False
+
+    @classmethod
+    def of(cls, config: Any) -> "TraceOptions":
+        """The options of a `RunConfig`; those of anything else are none."""
+        if not isinstance(config, RunConfig):
+            return cls()
+        records = bool(config.save_summary_steps)
+        return cls(config.dtype_policy, config.remat, records)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Sets the dtype policy of Keras for the time of a `with` block."""
+        if self.dtype_policy is None:
+            yield
+            return
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(self.dtype_policy)
+        try:
+            yield
+        finally:
+            keras.config.set_dtype_policy(before)
+
+    def outputs(self, tensors: Any) -> Any:
+        """Tensors that leave the device: under a policy, none is small."""
+        return tensors if self.dtype_policy is None else widened(tensors)
+
+
+def micro_batches(config: Any) -> int:
+    """Into how many parts a `RunConfig` has batches of TRAIN cut."""
+    if not isinstance(config, RunConfig) or config.micro_batches is None:
+        return 1
+    return int(config.micro_batches)
+
+
+def widened(tensors: Any) -> Any:
+    """A nest of tensors, those of 16-bit floats as float32."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype("float32") if leaf.dtype in _SMALL else leaf,
+        tensors,
+    )
