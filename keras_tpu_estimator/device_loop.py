@@ -15,6 +15,7 @@ from keras_tpu_estimator.model import OUTPUTS
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.model import State
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.nan_search import checking_nans
 from keras_tpu_estimator.newest import scan_with_newest
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
@@ -26,12 +27,18 @@ class DeviceLoop:
 
     Args:
         model: The model whose steps are run.
+        debug_nans: Whether training finds the operation that the first NaN
+            comes from. Defaults to `False`.
     """
 
-    def __init__(self, model: EstimatorModel):
+    def __init__(self, model: EstimatorModel, debug_nans: bool = False):
         self._model = model
-        self._train = jax.jit(
-            self._train_steps, donate_argnums=0, static_argnames="fetch"
+        self._train = (
+            checking_nans(self._train_steps)
+            if debug_nans
+            else jax.jit(
+                self._train_steps, donate_argnums=0, static_argnames="fetch"
+            )
         )
         self._evaluate = jax.jit(self._evaluate_steps, static_argnames="fetch")
         self._predict = jax.jit(self._predict_step, static_argnames="fetch")

@@ -19,6 +19,8 @@ from keras_tpu_estimator import validation
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
+from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.stall import stalls_shown
@@ -302,12 +304,15 @@ class TPUEstimator:
             functools.partial(self._evaluate_in_memory, progress),
         )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
-        loop = TrainingLoop(runtime, plan, infeed, every)
+        metrics = self._host_metrics(step)
+        loop = TrainingLoop(
+            runtime, step, plan, infeed, progress, metrics, every
+        )
+        if shows_progress(self._config.progress):
+            hooks = (*hooks, ProgressBarHook(steps))
         try:
             loop.run(
-                step,
                 first,
-                progress,
                 session,
                 training_hooks(
                     self._config,
@@ -315,7 +320,7 @@ class TPUEstimator:
                     listeners,
                     hooks,
                     step.hooks,
-                    self._training_log(),
+                    self._training_log(loop),
                 ),
             )
         finally:
@@ -544,7 +549,8 @@ class TPUEstimator:
         )
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         feeds = {mode: self._placement.feed(mode) for mode in modes}
-        return Runtime(EstimatorModel(program, feeds))
+        model = EstimatorModel(program, feeds)
+        return Runtime(model, self._config.debug_nans)
 
     def _pipeline(
         self, mode: str, input_fn: InputFn, steps: int | None, chunk: int
@@ -569,7 +575,7 @@ class TPUEstimator:
         metrics.reset()
         return metrics
 
-    def _training_log(self) -> TrainingLogHook | None:
+    def _training_log(self, loop: TrainingLoop) -> TrainingLogHook | None:
         if self._log_every is None:
             return None
         iterations = self._config.tpu_config.iterations
@@ -577,9 +583,10 @@ class TPUEstimator:
         writes = bool(self._config.save_summary_steps)
         return TrainingLogHook(
             batch_size=self._batch_sizes[ModeKeys.TRAIN],
+            report=loop.report,
+            directory=self.model_dir if writes else None,
             every_n_steps=None if timed else self._log_every,
             every_n_secs=iterations.value if timed else None,
-            output_dir=self.model_dir if writes else None,
         )
 
     def _checkpoint(self, path: str | os.PathLike | None) -> str | None:

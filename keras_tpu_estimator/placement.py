@@ -51,7 +51,11 @@ class Placement:
     @functools.cached_property
     def cores(self) -> Cores:
         """The cores, looked up when they are first needed."""
-        one = not self.use_tpu or self.config.tpu_config.num_shards == 1
+        one = (
+            not self.use_tpu
+            or self.config.tpu_config.num_shards == 1
+            or self.config.debug_nans
+        )
         return ONE_CORE if one else all_cores()
 
     def check(self, mode: str) -> None:
@@ -63,7 +67,7 @@ class Placement:
         validation.check_sliced(
             mode, self.config.tpu_config, self.is_on_tpu(mode)
         )
-        if self.is_on_tpu(mode):
+        if self.is_on_tpu(mode) and not self.config.debug_nans:
             validation.check_system(
                 mode,
                 self.cores.topology,

@@ -74,6 +74,12 @@ class RunConfig:
         stall_timeout_secs: After so many seconds without the end of a loop,
             the stacks of all threads are printed to standard error, again and
             again. Defaults to `None`, for never.
+        progress: Whether a line on the terminal shows the steps of `train`,
+            their rate and the time left. Defaults to "auto", which is so if
+            standard output is a terminal.
+        debug_nans: Whether training finds the operation that the first NaN
+            comes from, with its line in `model_fn`. It is slower, and runs on
+            one core. Defaults to `False`.
         micro_batches: Into how many micro-batches each core cuts its batch in
             training. Their gradients are accumulated in one step, which takes
             the memory of one of them. Defaults to 1.
@@ -122,6 +128,8 @@ class RunConfig:
     checkpoint_save_graph_def: bool = True
     fast_dev_run: bool = False
     stall_timeout_secs: float | None = None
+    progress: bool | str = "auto"
+    debug_nans: bool = False
     micro_batches: int | None = 1
     dtype_policy: str | None = None
     remat: str | None = None

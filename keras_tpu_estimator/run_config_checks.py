@@ -140,6 +140,12 @@ def _takes_op(function: Any) -> bool:
 
 _CHECKS = (
     _Check("fast_dev_run", lambda v: isinstance(v, bool), "True or False"),
+    _Check("debug_nans", lambda v: isinstance(v, bool), "True or False"),
+    _Check(
+        "progress",
+        lambda v: isinstance(v, bool) or v == "auto",
+        "True, False or 'auto'",
+    ),
     _Check(
         "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
     ),

@@ -28,11 +28,12 @@ class Runtime:
 
     Args:
         model: The model.
+        debug_nans: As in `DeviceLoop`. Defaults to `False`.
     """
 
-    def __init__(self, model: EstimatorModel):
+    def __init__(self, model: EstimatorModel, debug_nans: bool = False):
         self.model = model
-        self.loop = DeviceLoop(model)
+        self.loop = DeviceLoop(model, debug_nans)
         self._values: Values = {}
         self._source: tuple[Any, ...] | None = None
         self._initialized: set[int] = set()
@@ -214,9 +215,8 @@ def _read_checked(
             f"The checkpoint {checkpoint!r} does not fit the model: {error} "
             "Restore the layer's name, or start in another model_dir."
         ) from error
-    for path in variables.keys() & values.keys():
-        value = values[path]
-        if tuple(variables[path].shape) != value.shape:
+    for path, value in values.items():
+        if path in variables and tuple(variables[path].shape) != value.shape:
             raise ValueError(
                 f"The variable {path!r} has shape "
                 f"{tuple(variables[path].shape)} in model_fn, but "

@@ -63,6 +63,8 @@ class TPUEstimatorSpec:
         training_hooks: Hooks and Keras callbacks to add in training.
         evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
         prediction_hooks: Hooks and Keras callbacks to add in prediction.
+        train_metrics: A pair like `eval_metrics`, for metrics that training
+            reports: of all steps since the report before.
 
     Raises:
         ValueError: Something required is missing or malformed.
@@ -92,9 +94,10 @@ class TPUEstimatorSpec:
     training_hooks: Any = None
     evaluation_hooks: Any = None
     prediction_hooks: Any = None
+    train_metrics: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("eval_metrics", "host_call"):
+        for name in ("eval_metrics", "host_call", "train_metrics"):
             pair = getattr(self, name)
             if pair is not None:
                 _set(self, name, _host_function(name, pair))

@@ -176,7 +176,7 @@ def test_nan_is_an_error(value):
     hook = kte.hooks.NanTensorHook("value")
     with pytest.raises(
         kte.hooks.NanLossDuringTrainingError,
-        match="NaN value during training.* at step 6: lower the learning rate",
+        match="NaN value during training.* at step 6.*Lower the learning rate",
     ):
         stopped_at([hook], [4, 6, 7], value=value)
 

@@ -29,6 +29,7 @@ FLOORS = (
         "keras_internals",
         "metrics",
         "modes",
+        "nan_search",
         "newest",
         "rematerialization",
         "topology",

@@ -63,8 +63,10 @@ class NanTensorHook(SessionRunHook):
         message = (
             f"NaN {self._name} during training. Expected a number at every "
             "step. Received NaN in the run that ended at step "
-            f"{int(run_values.results['step'])}: lower the learning rate, "
-            "clip the gradients, or look for log(0) and 0/0 in the loss."
+            f"{int(run_values.results['step'])}. "
+            f"{run_context.session.whence_nan()} Lower the learning rate, clip "
+            "the gradients, or look for log(0) and 0/0 in the loss: "
+            "RunConfig(debug_nans=True) finds the operation."
         )
         if self._fails:
             raise NanLossDuringTrainingError(message)

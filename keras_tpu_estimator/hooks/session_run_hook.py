@@ -75,6 +75,15 @@ class Session:
         """
         raise _only_in_training("save checkpoints")
 
+    def whence_nan(self) -> str:
+        """What is known of the first NaN of the last run, as a sentence.
+
+        Returns:
+            In training the step of the first loss that is NaN, and the first
+            variable that is not finite; elsewhere nothing.
+        """
+        return ""
+
     def evaluate(
         self,
         estimator: Any,

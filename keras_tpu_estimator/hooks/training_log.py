@@ -1,8 +1,10 @@
-"""What training logs without being asked to."""
+"""What training reports without being asked to."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.hooks.metrics_file import MetricsFile
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 
@@ -10,34 +12,52 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class TrainingLogHook(StepCounterHook):
-    """Logs the loss, steps per second and examples per second.
+    """Reports the loss, rates, and what else the loop has to tell.
 
-    The rates go into the event file, too. The first interval begins with the
-    session, so that even a short training has a log line.
+    They go into the log, and, where there is a directory, into its event file
+    and `metrics.jsonl`. The first interval begins with the session, so that
+    even a short training has a report.
 
     Args:
         batch_size: Examples in a step, or `None` if that is not known.
+        report: Returns other numbers of the interval by name.
+        directory: Where files are written, or `None` for nowhere.
         **intervals: As in `StepCounterHook`.
     """
 
-    def __init__(self, batch_size: int | None, **intervals: Any):
-        super().__init__(**intervals)
+    def __init__(
+        self,
+        batch_size: int | None,
+        report: Callable[[], dict[str, float]],
+        directory: str | None,
+        **intervals: Any,
+    ):
+        super().__init__(output_dir=directory, **intervals)
         self._batch_size = batch_size
+        self._report = report
+        self._file = None if directory is None else MetricsFile(directory)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""
         del coord
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
+        self._report()
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
-        _logger.info(
-            "loss = %.6g, step = %d", self._session.run("loss"), global_step
-        )
+        loss = float(self._session.run("loss"))
+        numbers = self._report()
+        told = [f"loss = {loss:.6g}", f"step = {global_step}"]
+        told += [f"{name} = {number:.6g}" for name, number in numbers.items()]
+        _logger.info(", ".join(told))
         rates = {"global_step/sec": elapsed_steps / elapsed_time}
         if self._batch_size:
             examples = elapsed_steps * self._batch_size
             rates["examples/sec"] = examples / elapsed_time
         self._record(rates, global_step)
+        if self._writer is not None:
+            self._writer.scalars(numbers, global_step)
+        if self._file is not None:
+            self._file.write(global_step, {"loss": loss} | numbers | rates)

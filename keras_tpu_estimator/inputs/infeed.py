@@ -2,6 +2,7 @@
 
 import collections
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 from typing import Generic
@@ -39,6 +40,7 @@ class Infeed(Generic[T]):
         self._ready: collections.deque[T] = collections.deque()
         self._changed = threading.Condition()
         self._is_over = False
+        self._waited = 0.0
         self._error: BaseException | None = None
         self._thread = threading.Thread(
             target=self._run, name="infeed", daemon=True
@@ -50,7 +52,9 @@ class Infeed(Generic[T]):
 
     def __next__(self) -> T:
         with self._changed:
+            since = time.monotonic()
             self._changed.wait_for(lambda: self._ready or self._is_over)
+            self._waited += time.monotonic() - since
             if self._ready:
                 item = self._ready.popleft()
                 self._changed.notify_all()
@@ -59,6 +63,11 @@ class Infeed(Generic[T]):
             error, self._error = self._error, None
             raise error
         raise StopIteration
+
+    def take_waited_secs(self) -> float:
+        """How long items were waited for since this was asked last."""
+        waited, self._waited = self._waited, 0.0
+        return waited
 
     def close(self) -> None:
         """Ends the thread; items that wait are dropped."""

@@ -1,8 +1,12 @@
 """One call of `train`, from the first loop to the last checkpoint."""
 
-import functools
+import time
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
+
+import jax
+import numpy as np
 
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -12,6 +16,7 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
+from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
@@ -25,76 +30,85 @@ class TrainingLoop:
 
     Args:
         runtime: The model and its values.
+        step: The step of TRAIN.
         plan: How many steps each run makes.
         infeed: The steps, on the devices.
+        progress: Is kept up to date, also if an error ends the loop.
+        metrics: What `train_metrics` are counted in, if there are any.
         host_call_every: A `host_call` is made for every so many steps.
     """
 
     def __init__(
         self,
         runtime: Runtime,
+        step: Step,
         plan: LoopPlan,
         infeed: Infeed[Fed],
+        progress: Progress,
+        metrics: HostMetrics | None = None,
         host_call_every: int = 1,
     ):
         self._runtime = runtime
+        self._step = step
         self._plan = plan
         self._infeed = infeed
+        self._progress = progress
+        self._metrics = metrics
         self._host_call_every = host_call_every
+        self._outfeed: Outfeed | None = None
+        self._reported_at = time.monotonic()
 
-    def run(
-        self,
-        step: Step,
-        first: Fed,
-        progress: Progress,
-        session: Session,
-        hooks: Iterable[Hook],
-    ) -> None:
+    def run(self, first: Fed, session: Session, hooks: Iterable[Hook]) -> None:
         """Trains until the input, the plan or a hook ends it.
 
         Args:
-            step: The step of TRAIN.
             first: The first run's steps.
-            progress: Is kept up to date, also if an error ends the loop.
             session: What the hooks see.
             hooks: Called around each run.
         """
         hook_list = HookList(with_callbacks(hooks), session)
         hook_list.begin()
         hook_list.after_create_session()
-        consume = functools.partial(
-            call_for_steps, step.host_call, every=self._host_call_every
-        )
-        with Outfeed(consume) as outfeed:
+        with Outfeed(self._consume) as self._outfeed:
             fed: Fed | None = first
             while True:
                 hooked = hook_list.before_run()
                 if fed is None:
                     break
                 hooked.start()
-                self._run_loop(fed, progress, outfeed, hooked.fetches)
+                self._run_loop(fed, hooked.fetches)
                 if hooked.after_run() or self._plan.is_done:
                     break
                 fed = next(self._infeed, None)
         hook_list.end()
 
-    def _run_loop(
-        self,
-        fed: Fed | None,
-        progress: Progress,
-        outfeed: Outfeed,
-        fetch: tuple[str, ...],
-    ) -> None:
+    def report(self) -> dict[str, float]:
+        """Numbers of the time since they were asked for last, by name."""
+        now = time.monotonic()
+        reports = jax.device_get(self._progress.reports)
+        numbers = {name: float(value) for name, value in reports.items()}
+        elapsed = max(now - self._reported_at, 1e-9)
+        numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed
+        self._reported_at = now
+        if self._metrics is not None and self._outfeed is not None:
+            self._outfeed.wait()
+            for name, value in self._metrics.result().items():
+                if np.ndim(value) == 0:
+                    numbers[name] = float(value)
+            self._metrics.reset()
+        return numbers
+
+    def _run_loop(self, fed: Fed | None, fetch: tuple[str, ...]) -> None:
         """Runs the parts of one loop."""
         steps = 0
-        progress.start_loop()
+        self._progress.start_loop()
         metrics = self._runtime.model.metrics_state()
         while fed is not None:
-            outputs, metrics = self._run_part(fed, metrics, progress, fetch)
-            if "host_call" in outputs:
-                first = progress.step - fed.batch.steps + 1
-                numbers = range(first, progress.step + 1)
-                outfeed.put(outputs["host_call"], numbers)
+            outputs, metrics = self._run_part(fed, metrics, fetch)
+            if "host_call" in outputs or "train_metrics" in outputs:
+                last = self._progress.step
+                numbers = range(last - fed.batch.steps + 1, last + 1)
+                self._outfeed.put(outputs, numbers)
             steps += fed.batch.steps
             if fed.ends_loop:
                 break
@@ -102,14 +116,10 @@ class TrainingLoop:
         self._plan.ran(steps)
 
     def _run_part(
-        self,
-        fed: Fed,
-        metrics: list[Any],
-        progress: Progress,
-        fetch: tuple[str, ...],
+        self, fed: Fed, metrics: list[Any], fetch: tuple[str, ...]
     ) -> tuple[Any, list[Any]]:
         # The shape of a last, smaller batch is new, and its step with it.
-        model = self._runtime.model
+        model, progress = self._runtime.model, self._progress
         step = model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
         # A hook may have evaluated, with variables that are new to the model.
         progress.values = self._runtime.complete(progress.values)
@@ -122,3 +132,14 @@ class TrainingLoop:
         progress.values = progress.values | model.values((*state, []))
         progress.ran(fed.batch.steps, losses, outputs)
         return outputs, metrics
+
+    def _consume(self, outputs: dict[str, Any], numbers: Sequence[int]) -> None:
+        if "host_call" in outputs:
+            call_for_steps(
+                self._step.host_call,
+                outputs["host_call"],
+                numbers,
+                self._host_call_every,
+            )
+        if self._metrics is not None:
+            self._metrics.update(outputs["train_metrics"])

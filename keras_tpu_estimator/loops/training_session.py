@@ -5,6 +5,9 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+import keras
+import numpy as np
+
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.loops.live_model import LiveModel
@@ -37,6 +40,8 @@ class TrainingSession(Session):
     ):
         live = LiveModel(runtime, progress, ModeKeys.TRAIN)
         super().__init__(progress.fetch, live)
+        self._runtime = runtime
+        self._progress = progress
         self._saver = saver
         self._estimator = estimator
         self._evaluate = evaluate
@@ -50,6 +55,23 @@ class TrainingSession(Session):
     ) -> None:
         """Writes the current values into a checkpoint."""
         self._saver.save(directory, basename)
+
+    def whence_nan(self) -> str:
+        """What is known of the first NaN of the last run, as a sentence."""
+        told = []
+        step = self._progress.first_nan_step()
+        if step is not None:
+            told.append(f"The loss is NaN from step {step} on.")
+        bad = [p for p in self._paths if not _is_finite(self.run(p))]
+        if bad:
+            told.append(f"The first variable that is not finite is {bad[0]!r}.")
+        return " ".join(told)
+
+    @property
+    def _paths(self) -> list[str]:
+        """Paths of the variables, in the order of creation."""
+        variables = self._runtime.model.program.store.variables
+        return [path for path in variables if path in self._progress.values]
 
     def evaluate(
         self,
@@ -71,3 +93,9 @@ class TrainingSession(Session):
                 "the former, or evaluate a checkpoint with the latter."
             )
         return self._evaluate(input_fn, steps, hooks, name)
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    if not keras.backend.is_float_dtype(value.dtype):
+        return True
+    return bool(np.all(np.isfinite(value.astype("float32"))))

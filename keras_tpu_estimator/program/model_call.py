@@ -20,6 +20,7 @@ from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
+from keras_tpu_estimator.spec import HostFunction
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import metric_value
 from keras_tpu_estimator.summary import recording
@@ -144,12 +145,17 @@ class ModelCall:
             ),
             reads=reads,
             local=local,
-            metric_fn=getattr(self.spec, "eval_metrics", None),
+            metric_fn=self._metric_fn(),
             host_call=getattr(self.spec, "host_call", None),
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
         )
+
+    def _metric_fn(self) -> HostFunction | None:
+        training = self.mode == ModeKeys.TRAIN
+        name = "train_metrics" if training else "eval_metrics"
+        return getattr(self.spec, name, None)
 
     def _scaffold(self) -> Scaffold:
         scaffold = self.spec.make_scaffold()
@@ -181,6 +187,9 @@ class ModelCall:
             }
         elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
             outputs["eval_metrics"] = spec.eval_metrics.tensors
+        train_metrics = getattr(spec, "train_metrics", None)
+        if self.mode == ModeKeys.TRAIN and train_metrics:
+            outputs["train_metrics"] = train_metrics.tensors
         host_call = getattr(spec, "host_call", None)
         if host_call and host_call.tensors:
             outputs["host_call"] = host_call.tensors

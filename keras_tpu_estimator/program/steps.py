@@ -154,11 +154,12 @@ class Step:
     Attributes:
         function: Takes values by path, features and labels, all whole. Returns
             the values that changed and a dict of outputs: `loss`,
-            `predictions`, `eval_metrics`, `host_call`, `metric_values`,
-            `summaries`, `named`, `reports`.
+            `predictions`, `eval_metrics`, `train_metrics`, `host_call`,
+            `metric_values`, `summaries`, `named`, `reports`.
         reads: Paths of the variables it takes.
         local: Paths of those that belong to one call of `evaluate`.
-        metric_fn: What makes metrics of the output `eval_metrics`.
+        metric_fn: What makes metrics of the output `eval_metrics`, or in TRAIN
+            of `train_metrics`.
         host_call: What is given the output `host_call`.
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.

@@ -1,0 +1,45 @@
+"""The file of what training reports, one JSON object a line."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+
+FILE_NAME = "metrics.jsonl"
+
+
+class MetricsFile:
+    """Appends reports to `metrics.jsonl` in a directory.
+
+    Args:
+        directory: The directory, made if need be.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> from keras_tpu_estimator.hooks.metrics_file import MetricsFile
+    >>> directory = tempfile.mkdtemp()
+    >>> MetricsFile(directory).write(100, {"loss": 0.25})
+    >>> print(pathlib.Path(directory, "metrics.jsonl").read_text())
+    {"step": 100, "time": ..., "loss": 0.25}
+    """
+
+    def __init__(self, directory: str):
+        self._path = os.path.join(directory, FILE_NAME)
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Appends a line.
+
+        Args:
+            step: The global step.
+            numbers: By name; what is not finite becomes `null`, for JSON has
+                nothing else.
+        """
+        line = {"step": step, "time": time.time()} | {
+            name: number if math.isfinite(number) else None
+            for name, number in numbers.items()
+        }
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")

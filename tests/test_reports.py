@@ -1,0 +1,242 @@
+"""What training reports, and how it tells where a NaN comes from."""
+
+import json
+import logging
+import re
+import time
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=64)
+
+
+def linear(features, is_training):
+    return keras.layers.Dense(1, use_bias=False, name="dense")(features)
+
+
+def reporting(model_fn, model_dir, use_tpu=False, every=4, **run_config):
+    """An estimator that reports, with what it needs for that."""
+    config = kte.RunConfig(
+        model_dir=str(model_dir),
+        tpu_config=kte.TPUConfig(iterations_per_loop=4),
+        log_step_count_steps=every,
+        tf_random_seed=7,
+        **run_config,
+    )
+    return kte.TPUEstimator(
+        model_fn, config=config, use_tpu=use_tpu, train_batch_size=16
+    )
+
+
+def lines(model_dir):
+    text = (model_dir / "metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def events(model_dir, tag):
+    from tensorboard.backend.event_processing import event_accumulator
+
+    reader = event_accumulator.EventAccumulator(str(model_dir)).Reload()
+    return {each.step: each.value for each in reader.Scalars(tag)}
+
+
+def with_metrics(features, labels, mode, params):
+    """Linear, with a schedule and metrics while it trains."""
+    outputs = linear(features, True)
+    loss = keras.ops.mean((outputs - labels) ** 2)
+    schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 10, 0.0)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(schedule))
+
+    def metric_fn(labels, seen):
+        return {
+            "labels": kte.metrics.mean(labels),
+            "seen": kte.metrics.mean(seen),
+        }
+
+    ones = keras.ops.ones_like(labels)
+    return kte.TPUEstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss),
+        train_metrics=(metric_fn, [labels, ones]),
+    )
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_everything_is_reported_everywhere(tmp_path, caplog, use_tpu):
+    estimator = reporting(with_metrics, tmp_path, use_tpu)
+    with caplog.at_level(logging.INFO, "keras_tpu_estimator"):
+        estimator.train(repeated(X, Y), steps=8)
+    reports = lines(tmp_path)
+    assert [report["step"] for report in reports] == [4, 8]
+    assert set(reports[0]) == {
+        "step",
+        "time",
+        "loss",
+        "learning_rate",
+        "input_wait",
+        "labels",
+        "seen",
+        "global_step/sec",
+        "examples/sec",
+    }
+    rates = [report["learning_rate"] for report in reports]
+    # That of the last step of a loop: steps are counted from 0.
+    np.testing.assert_allclose(rates, [0.1 * 0.7, 0.1 * 0.3], rtol=1e-5)
+    for report in reports:
+        np.testing.assert_allclose(report["labels"], Y.mean(), rtol=1e-5)
+        assert report["seen"] == 1.0
+        assert 0 <= report["input_wait"] <= 1
+        per_step = report["examples/sec"] / report["global_step/sec"]
+        np.testing.assert_allclose(per_step, 16)
+    for tag in ("learning_rate", "labels", "input_wait", "examples/sec"):
+        written = events(tmp_path, tag)
+        assert list(written) == [4, 8]
+        np.testing.assert_allclose(
+            list(written.values()), [r[tag] for r in reports], rtol=1e-6
+        )
+    assert re.search(
+        r"loss = [\d.]+, step = 4, learning_rate = 0.07, input_wait = [\d.e-]+,"
+        r" labels = ",
+        caplog.text,
+    )
+
+
+def test_metrics_are_of_the_steps_since_the_last_report(tmp_path):
+    def input_fn(params):
+        for number in range(8):
+            yield X[:16], np.full((16, 1), number, "float32")
+
+    reporting(with_metrics, tmp_path).train(input_fn)
+    means = [report["labels"] for report in lines(tmp_path)]
+    np.testing.assert_allclose(means, [np.mean([0, 1, 2, 3]), 5.5])
+
+
+def test_several_optimizers_have_their_rates_told_apart(tmp_path):
+    def model_fn(features, labels, mode, params):
+        layers = [keras.layers.Dense(1, name=name) for name in ("a", "b")]
+        loss = keras.ops.mean(
+            (sum(layer(features) for layer in layers) - labels) ** 2
+        )
+        ops = [
+            kte.CrossShardOptimizer(
+                keras.optimizers.SGD(rate, name=f"sgd_{layer.name}")
+            ).minimize(loss, var_list=layer.trainable_variables)
+            for layer, rate in zip(layers, (0.1, 0.2), strict=True)
+        ]
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=ops)
+
+    reporting(model_fn, tmp_path).train(repeated(X, Y), steps=4)
+    (report,) = lines(tmp_path)
+    assert report["learning_rate/sgd_a"] == pytest.approx(0.1)
+    assert report["learning_rate/sgd_b"] == pytest.approx(0.2)
+
+
+def test_waiting_for_input_is_told(tmp_path):
+    def slow(params):
+        for _ in range(8):
+            time.sleep(0.1)
+            yield X[:16], Y[:16]
+
+    reporting(model_fn_of(linear), tmp_path).train(slow)
+    assert lines(tmp_path)[-1]["input_wait"] > 0.5
+
+
+def test_nothing_is_written_without_summaries(tmp_path):
+    estimator = reporting(
+        model_fn_of(linear), tmp_path, save_summary_steps=None
+    )
+    estimator.train(repeated(X, Y), steps=4)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("progress", [True, False, "auto"])
+def test_a_line_shows_the_progress_if_wanted(tmp_path, capsys, progress):
+    keras.config.enable_interactive_logging()
+    estimator = reporting(model_fn_of(linear), tmp_path, progress=progress)
+    estimator.train(repeated(X, Y), steps=8)
+    printed = capsys.readouterr().out
+    if progress is True:
+        assert "4/8" in printed and "8/8" in printed
+        assert "loss: " in printed
+    else:
+        assert not printed
+
+
+def test_open_ends_have_a_line_too(tmp_path, capsys):
+    estimator = reporting(model_fn_of(linear), tmp_path, progress=True)
+    estimator.train(batches_of(X, Y))
+    assert "4/Unknown" in capsys.readouterr().out
+
+
+def logarithm(features, is_training):
+    outputs = keras.layers.Dense(
+        1, use_bias=False, kernel_initializer="ones", name="dense"
+    )(features)
+    return keras.ops.log(outputs)  # The line to be found.
+
+
+def positive_but(step):
+    """Batches of ones, but of numbers below zero in one step."""
+
+    def input_fn(params):
+        for number in range(1, 9):
+            sign = -1 if number == step else 1
+            yield sign * np.ones((16, 3), "float32"), Y[:16]
+
+    return input_fn
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_nan_is_told_with_its_step_and_variable(tmp_path, use_tpu):
+    estimator = estimator_of(model_fn_of(logarithm), tmp_path, use_tpu)
+    with pytest.raises(
+        kte.hooks.NanLossDuringTrainingError,
+        match=(
+            "ended at step 8.*NaN from step 6 on.*first variable that is not "
+            "finite is 'dense/kernel'.*debug_nans=True"
+        ),
+    ):
+        estimator.train(positive_but(6), steps=8)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_debugging_finds_the_operation(tmp_path, use_tpu):
+    estimator = estimator_of(
+        model_fn_of(logarithm), tmp_path, use_tpu, config={"debug_nans": True}
+    )
+    with pytest.raises(
+        FloatingPointError,
+        match=r"primitive: log.*test_reports.py:\d+, in logarithm",
+    ):
+        estimator.train(positive_but(6), steps=8)
+
+
+def test_debugging_changes_no_number(tmp_path):
+    kernels = []
+    for debug_nans in (False, True):
+        estimator = estimator_of(
+            model_fn_of(linear),
+            tmp_path / str(debug_nans),
+            config={"debug_nans": debug_nans},
+        )
+        estimator.train(repeated(X, Y), steps=5)
+        kernels.append(estimator.get_variable_value("dense/kernel"))
+    np.testing.assert_allclose(*kernels, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("progress", "yes"), ("debug_nans", 1)]
+)
+def test_wrong_settings(field, value):
+    with pytest.raises(ValueError, match=f"`{field}` should be"):
+        kte.RunConfig(**{field: value})
