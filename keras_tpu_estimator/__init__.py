@@ -22,6 +22,7 @@ from keras_tpu_estimator.distribution import cross_replica_sum
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.identity import identity
+from keras_tpu_estimator.initialization import init_from_checkpoint
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.moving_averages import ExponentialMovingAverage
@@ -58,6 +59,7 @@ __all__ = [
     "gradients",
     "hooks",
     "identity",
+    "init_from_checkpoint",
     "metrics",
     "summary",
     "trainable_variables",

@@ -80,8 +80,9 @@ class Captured:
 
         Args:
             paths: Their paths.
-            values: Values by path of variables known before; those that the
-                initial values do not depend on may be left out.
+            values: Values by path of variables known before, and of new ones
+                that have other initial values; those that the initial values
+                do not depend on may be left out.
             *args: The function's arguments.
         """
         made = [path for path in self._initial_paths if path in paths]
@@ -92,6 +93,12 @@ class Captured:
             for path, v in self._known.items()
         ]
         initial = jaxprs.only(self._initial, chosen, with_effects=False)
+        marked = jaxprs.marked_equations(initial)
+        given = [p for p in marked if p in self.new and p in values]
+        initial = jaxprs.with_arguments(
+            initial, len(known), [marked[path] for path in given]
+        )
+        known += [values[path] for path in given]
         flat = jax.jit(jex.jaxpr_as_fun(initial))(
             *known, *jax.tree.leaves(args)
         )

@@ -43,7 +43,7 @@ FLOORS = (
         "summary",
         "variables",
     ),
-    ("capture", "config", "gradient_requests", "hooks"),
+    ("capture", "config", "gradient_requests", "hooks", "initialization"),
     ("experimental", "inputs", "optimizers", "run_config", "scaffold"),
     ("moving_averages", "spec", "validation"),
     ("model_optimizer", "program"),

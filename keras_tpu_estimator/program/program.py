@@ -7,6 +7,7 @@ uses them knows how they were made.
 
 from typing import Any
 
+from keras_tpu_estimator.initialization import initializing
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.forward_step import trace_forward_step
 from keras_tpu_estimator.program.model_call import CallModelFn
@@ -62,5 +63,6 @@ class Program:
                 if mode == ModeKeys.TRAIN
                 else trace_forward_step
             )
-            self._steps[key] = trace(self.store, call)
+            with initializing(self.store.target):
+                self._steps[key] = trace(self.store, call)
         return self._steps[key]

@@ -7,8 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator import keras_internals
 from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.capture import capture
+from keras_tpu_estimator.initialization import Target
 from keras_tpu_estimator.variables import is_accumulator
 
 GLOBAL_STEP = "global_step"
@@ -30,6 +32,7 @@ class VariableStore:
         slots: Paths of those that only optimizers use.
         optimizers: The optimizers that use them, by name, as their first
             trace made them.
+        target: What `init_from_checkpoint` is about.
         constants: Paths of learning rates that were given as numbers: what
             the code says counts, so they are in no checkpoint.
     """
@@ -46,6 +49,7 @@ class VariableStore:
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
             )
         }
+        self.target = Target(self.variables, sources={})
 
     def capture(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -88,10 +92,25 @@ class VariableStore:
             Values by path.
         """
         paths = set(self.variables if paths is None else paths)
-        known = {GLOBAL_STEP: jnp.int32(0), **(values or {})}
+        known = {
+            GLOBAL_STEP: jnp.int32(0),
+            **self._from_checkpoints(values or {}),
+            **(values or {}),
+        }
         for initial in self._initial:
             known = initial(paths, known) | known
         return {path: known[path] for path in paths}
+
+    def _from_checkpoints(self, values: Values) -> Values:
+        """What `init_from_checkpoint` was called for, unless it has values."""
+        return {
+            path: jnp.asarray(
+                source.value(),
+                keras_internals.stored_dtype(self.variables[path]),
+            )
+            for path, source in self.target.sources.items()
+            if path in self.variables and path not in values
+        }
 
     def saved_paths(self) -> list[str]:
         """Paths of the variables that belong into a checkpoint."""

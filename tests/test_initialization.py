@@ -1,0 +1,234 @@
+"""Initial values from checkpoints, by names that may differ."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(examples=16)
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "bert/dense/kernel": RNG.normal(size=(3, 2)).astype("float32"),
+    "bert/dense/bias": RNG.normal(size=2).astype("float32"),
+    "bert/dense/kernel/adam_m": np.zeros((3, 2), "float32"),
+    "global_step": np.int64(7),
+}
+
+
+@pytest.fixture(scope="module")
+def of_tensorflow(tmp_path_factory):
+    """A checkpoint as TF1 programs left it."""
+    import tensorflow as tf
+
+    path = str(tmp_path_factory.mktemp("tf1") / "bert_model.ckpt")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=value)
+            for name, value in WEIGHTS.items()
+        ]
+        session.run([variable.initializer for variable in variables])
+        tf.compat.v1.train.Saver(variables).save(
+            session, path, write_meta_graph=False
+        )
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_ours(tmp_path_factory):
+    """The same in our format."""
+    directory = str(tmp_path_factory.mktemp("ours"))
+    values = {k: v for k, v in WEIGHTS.items() if k != "global_step"}
+    return kte.checkpoints.save(directory, 7, values)
+
+
+def estimator_starting(initialize, model_dir, in_scaffold=False, **settings):
+    """Two layers; `initialize` is called when they are there."""
+
+    def model_fn(features, labels, mode, params):
+        with keras.name_scope("encoder"):
+            hidden = keras.layers.Dense(2, name="dense")(features)
+            hidden = keras.layers.Dropout(0.1, name="drop")(
+                hidden, training=mode == kte.ModeKeys.TRAIN
+            )
+        outputs = keras.layers.Dense(1, name="head")(hidden)
+        if not in_scaffold:
+            initialize()
+        scaffold_fn = None
+        if in_scaffold:
+
+            def scaffold_fn():
+                initialize()
+                return kte.Scaffold()
+
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(
+                mode, predictions={"y": outputs}, scaffold_fn=scaffold_fn
+            )
+        loss = keras.ops.mean((outputs - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss)
+            if mode == kte.ModeKeys.TRAIN
+            else None,
+            scaffold_fn=scaffold_fn,
+        )
+
+    return estimator_of(model_fn, model_dir, **settings)
+
+
+MAPS = {
+    "scope": {"bert/dense/": "encoder/dense/"},
+    "larger scope": {"bert/": "encoder/"},
+    "names": {
+        "bert/dense/kernel": "encoder/dense/kernel",
+        "bert/dense/bias": "encoder/dense/bias:0",
+    },
+    "pairs": [
+        ("bert/dense/kernel", "encoder/dense/kernel"),
+        ("bert/dense/bias", "encoder/dense/bias"),
+    ],
+}
+
+
+@pytest.mark.parametrize("in_scaffold", [False, True])
+@pytest.mark.parametrize("assignment", MAPS.values(), ids=MAPS)
+@pytest.mark.parametrize("source", ["of_ours", "of_tensorflow"])
+def test_training_starts_from_the_values(
+    source, assignment, in_scaffold, tmp_path, request
+):
+    initialize = functools.partial(
+        kte.init_from_checkpoint, request.getfixturevalue(source), assignment
+    )
+    estimator = estimator_starting(initialize, tmp_path, in_scaffold)
+    estimator.train(batches_of(X, Y), steps=1)
+    first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
+    for name in ("kernel", "bias"):
+        np.testing.assert_array_equal(
+            first[f"encoder/dense/{name}"], WEIGHTS[f"bert/dense/{name}"]
+        )
+    assert first["global_step"] == 0
+    assert not np.array_equal(
+        estimator.get_variable_value("encoder/dense/kernel"),
+        WEIGHTS["bert/dense/kernel"],
+    )
+    # A checkpoint of its own comes first.
+    estimator.train(batches_of(X, Y), steps=1)
+    assert estimator.get_variable_value("global_step") == 2
+    again = estimator_starting(initialize, tmp_path, in_scaffold)
+    trained = again.get_variable_value("encoder/dense/kernel")
+    list(again.predict(batches_of(X)))
+    np.testing.assert_array_equal(
+        again._runtime._values["encoder/dense/kernel"], trained
+    )
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_predictions_without_training_start_there_too(
+    of_tensorflow, tmp_path, use_tpu
+):
+    estimator = estimator_starting(
+        lambda: kte.init_from_checkpoint(of_tensorflow, {"bert/": "encoder/"}),
+        tmp_path,
+        use_tpu=use_tpu,
+    )
+    rows = [row["y"] for row in estimator.predict(batches_of(X))]
+    head = estimator._runtime._values["head/kernel"]
+    hidden = X @ WEIGHTS["bert/dense/kernel"] + WEIGHTS["bert/dense/bias"]
+    np.testing.assert_allclose(rows, hidden @ head, rtol=1e-4, atol=1e-5)
+
+
+def test_a_variable_itself_may_be_given(of_ours, tmp_path):
+    def model_fn(features, labels, mode, params):
+        layer = keras.layers.Dense(2, name="any")
+        loss = keras.ops.mean(layer(features) ** 2)
+        kte.init_from_checkpoint(of_ours, {"bert/dense/kernel": layer.kernel})
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    estimator_of(model_fn, tmp_path).train(batches_of(X, Y), steps=1)
+    first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
+    np.testing.assert_array_equal(
+        first["any/kernel"], WEIGHTS["bert/dense/kernel"]
+    )
+
+
+def test_an_average_starts_from_the_same_value(of_ours, tmp_path):
+    def model_fn(features, labels, mode, params):
+        layer = keras.layers.Dense(2, name="dense")
+        loss = keras.ops.mean(layer(features) ** 2)
+        kte.init_from_checkpoint(of_ours, {"bert/": "/"})
+        averages = kte.ExponentialMovingAverage(0.9)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=[optimizer.minimize(loss), averages.apply()],
+        )
+
+    estimator_of(model_fn, tmp_path).train(batches_of(X, Y), steps=1)
+    first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
+    np.testing.assert_array_equal(
+        first["dense/kernel/ExponentialMovingAverage"],
+        WEIGHTS["bert/dense/kernel"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignment", "error", "message"),
+    [
+        (
+            {"bert/dense/scale": "encoder/dense/kernel"},
+            ValueError,
+            "has no variable 'bert/dense/scale'.*bert/dense/bias",
+        ),
+        (
+            {"bert/dense/kernel": "encoder/kernel"},
+            ValueError,
+            "The model has no variable 'encoder/kernel'.*encoder/dense/kernel",
+        ),
+        (
+            {"bert/dense/kernel": "head/kernel"},
+            ValueError,
+            r"shape of 'head/kernel'.*Expected \(3, 2\). Received \(2, 1\)",
+        ),
+        (
+            {"bert/": "decoder/"},
+            ValueError,
+            "The model has no variables under 'decoder/'",
+        ),
+        ({"bert/": "encoder"}, ValueError, "path that ends in '/'"),
+        ({"bert/": 3}, TypeError, "`assignment_map` should be a dict"),
+        (["bert/dense/kernel"], TypeError, "`assignment_map` should be a dict"),
+    ],
+)
+def test_maps_that_do_not_fit(of_ours, assignment, error, message, tmp_path):
+    estimator = estimator_starting(
+        lambda: kte.init_from_checkpoint(of_ours, assignment), tmp_path / "m"
+    )
+    with pytest.raises(error, match=message):
+        estimator.train(batches_of(X, Y), steps=1)
+    assert not (tmp_path / "m").exists()
+
+
+def test_no_checkpoint_is_an_error(tmp_path):
+    estimator = estimator_starting(
+        lambda: kte.init_from_checkpoint(tmp_path / "none", {"/": "/"}),
+        tmp_path,
+    )
+    with pytest.raises(ValueError, match="is not a valid checkpoint"):
+        estimator.train(batches_of(X, Y), steps=1)
+
+
+def test_it_belongs_into_a_model_fn(of_ours):
+    with pytest.raises(ValueError, match="was called outside a model_fn"):
+        kte.init_from_checkpoint(of_ours, {"/": "/"})
