@@ -56,11 +56,17 @@ def model_fn(features, labels, mode, params):
         metrics = (metric_fn, [labels, logits])
         return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
 
+    # What to look at in TensorBoard, besides the loss.
+    kte.summary.image("digits", features["image"])
+    kte.summary.histogram("logits", logits)
     optimizer = kte.CrossShardOptimizer(
         keras.optimizers.Adam(params["learning_rate"])
     )
     return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
+        mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss),
+        train_metrics=(metric_fn, [labels, logits]),
     )
 
 
