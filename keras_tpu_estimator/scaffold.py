@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 
 # Ops of a graph, which there is none of: nothing reads them.
 _OF_A_GRAPH = (

@@ -17,8 +17,8 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()

@@ -15,8 +15,8 @@ from helpers import squared_error
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.stop_at_checkpoint_step import (
     StopAtCheckpointStepHook,
 )

@@ -143,8 +143,8 @@ def test_several_optimizers_have_their_rates_told_apart(tmp_path):
 
 def test_waiting_for_input_is_told(tmp_path):
     def slow(params):
-        for _ in range(8):
-            time.sleep(0.1)
+        for _ in range(24):  # Three loops are read ahead.
+            time.sleep(0.03)
             yield X[:16], Y[:16]
 
     reporting(model_fn_of(linear), tmp_path).train(slow)

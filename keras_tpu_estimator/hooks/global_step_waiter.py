@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 
 _logger = logging.getLogger("keras_tpu_estimator")

@@ -8,9 +8,9 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.hooks.callback_hook import CallbackHook
-from keras_tpu_estimator.hooks.session_run_hook import HookedRun
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.hook_list import HookedRun
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 
 

@@ -5,7 +5,7 @@ import time
 
 import jax
 
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook

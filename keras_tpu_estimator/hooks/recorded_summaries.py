@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.hooks.fetches import check_names
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.hooks.metrics_file import MetricsFile
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys

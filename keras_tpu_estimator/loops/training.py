@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.session_run_hook import HookList
-from keras_tpu_estimator.hooks.session_run_hook import Session
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.feeding import Fed
 from keras_tpu_estimator.loops.feeding import first_step

@@ -1,0 +1,124 @@
+"""What user code may ask of a loop: values by name, and more in training."""
+
+import os
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.hooks.fetches import check_names
+
+
+class Session:
+    """What a hook may ask of a run: names and their current values.
+
+    Args:
+        fetch: Returns the value of a name: `"global_step"`, `"loss"`, or the
+            path of a variable.
+        live: The Keras model where the loop is, for callbacks. Defaults to
+            `None`.
+    """
+
+    def __init__(self, fetch: Any, live: Any = None):
+        self._fetch = fetch
+        self.live = live
+
+    def run(self, fetches: Any) -> Any:
+        """The current values of a name, or of a nest of names.
+
+        Args:
+            fetches: `"global_step"`, `"loss"`, a variable's path, or a list,
+                tuple or dict of these.
+
+        Returns:
+            NumPy values in the same nest.
+
+        Raises:
+            KeyError: There is nothing of that name.
+            TypeError: It is no name.
+        """
+        check_names("fetches", fetches)
+        return self._run(fetches)
+
+    def saved_step(self, directory: str | os.PathLike) -> int | None:
+        """The step of this session's last checkpoint in a directory.
+
+        Args:
+            directory: Where checkpoints are.
+
+        Returns:
+            The step of the one that was written last, or that the session
+            started from; `None` if there is neither.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("save checkpoints")
+
+    def save_checkpoint(
+        self, directory: str | os.PathLike, basename: str = "model.ckpt"
+    ) -> None:
+        """Writes the current values into a checkpoint.
+
+        Args:
+            directory: Where it is written.
+            basename: What its name begins with. Defaults to `'model.ckpt'`.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("save checkpoints")
+
+    def whence_nan(self) -> str:
+        """What is known of the first NaN of the last run, as a sentence.
+
+        Returns:
+            In training the step of the first loss that is NaN, and the first
+            variable that is not finite; elsewhere nothing.
+        """
+        return ""
+
+    def evaluate(
+        self,
+        estimator: Any,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Iterable[Any] | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates the current values, without a checkpoint.
+
+        Args:
+            estimator: The `TPUEstimator` that is training.
+            input_fn: As in `TPUEstimator.evaluate`, as are all others.
+            steps: Batches to evaluate. Defaults to all.
+            hooks: Called around every run of the evaluation.
+            name: The name of the evaluation. Defaults to `None`.
+
+        Returns:
+            What `TPUEstimator.evaluate` returns.
+
+        Raises:
+            RuntimeError: This is no session of `train`.
+        """
+        raise _only_in_training("evaluate between steps")
+
+    def _run(self, fetches: Any) -> Any:
+        if isinstance(fetches, Mapping):
+            return {key: self._run(name) for key, name in fetches.items()}
+        if isinstance(fetches, list | tuple):
+            values = [self._run(name) for name in fetches]
+            # A named tuple takes its fields one by one.
+            make = getattr(fetches, "_make", type(fetches))
+            return make(values)
+        return np.asarray(self._fetch(fetches))
+
+
+def _only_in_training(action: str) -> RuntimeError:
+    return RuntimeError(
+        f"Only hooks of `train` may {action}. Received: a hook of `evaluate` "
+        "or `predict`. Pass it to `train(hooks=[...])`, or put it into the "
+        "`training_hooks` of the spec."
+    )
