@@ -14,6 +14,15 @@ from keras_tpu_estimator import experimental
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
+from keras_tpu_estimator.checkpoints.finding import checkpoints_iterator
+from keras_tpu_estimator.checkpoints.finding import latest_checkpoint
+from keras_tpu_estimator.checkpoints.reading import list_variables
+from keras_tpu_estimator.checkpoints.reading import load_checkpoint
+from keras_tpu_estimator.checkpoints.reading import load_variable
+from keras_tpu_estimator.checkpoints.vocabulary import VocabInfo
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
 from keras_tpu_estimator.clipping import clip_by_global_norm
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.config import TPUConfig
@@ -50,7 +59,10 @@ __all__ = [
     "TPUEstimator",
     "TPUEstimatorSpec",
     "TrainOp",
+    "VocabInfo",
+    "WarmStartSettings",
     "checkpoints",
+    "checkpoints_iterator",
     "clip_by_global_norm",
     "cross_replica_mean",
     "cross_replica_sum",
@@ -60,6 +72,10 @@ __all__ = [
     "hooks",
     "identity",
     "init_from_checkpoint",
+    "latest_checkpoint",
+    "list_variables",
+    "load_checkpoint",
+    "load_variable",
     "metrics",
     "summary",
     "trainable_variables",

@@ -194,20 +194,20 @@ def test_an_average_starts_from_the_same_value(of_ours, tmp_path):
         (
             {"bert/dense/kernel": "encoder/kernel"},
             ValueError,
-            "The model has no variable 'encoder/kernel'.*encoder/dense/kernel",
+            "no variable 'encoder/kernel' in the model.*encoder/dense/kernel",
         ),
         (
             {"bert/dense/kernel": "head/kernel"},
             ValueError,
-            r"shape of 'head/kernel'.*Expected \(3, 2\). Received \(2, 1\)",
+            r"'head/kernel' of shape \(2, 1\) from .* of shape \(3, 2\)",
         ),
         (
             {"bert/": "decoder/"},
             ValueError,
-            "The model has no variables under 'decoder/'",
+            "no variable in the scope 'decoder/' of the model",
         ),
-        ({"bert/": "encoder"}, ValueError, "path that ends in '/'"),
-        ({"bert/": 3}, TypeError, "`assignment_map` should be a dict"),
+        ({"bert/": "encoder"}, ValueError, "both have to end with a slash"),
+        ({"bert/": 3}, TypeError, "`assignment_map` should be to variables"),
         (["bert/dense/kernel"], TypeError, "`assignment_map` should be a dict"),
     ],
 )
@@ -225,7 +225,7 @@ def test_no_checkpoint_is_an_error(tmp_path):
         lambda: kte.init_from_checkpoint(tmp_path / "none", {"/": "/"}),
         tmp_path,
     )
-    with pytest.raises(ValueError, match="is not a valid checkpoint"):
+    with pytest.raises(ValueError, match="is no checkpoint: there is no file"):
         estimator.train(batches_of(X, Y), steps=1)
 
 

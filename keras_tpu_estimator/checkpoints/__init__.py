@@ -1,5 +1,6 @@
-"""Checkpoints: HDF5 files of named variables, and the list of them."""
+"""Checkpoints: HDF5 files of named variables, and reading those of others."""
 
+from keras_tpu_estimator.checkpoints.assignment import resolve_assignments
 from keras_tpu_estimator.checkpoints.files import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.files import names
 from keras_tpu_estimator.checkpoints.files import read
@@ -7,17 +8,26 @@ from keras_tpu_estimator.checkpoints.files import step_of
 from keras_tpu_estimator.checkpoints.files import value
 from keras_tpu_estimator.checkpoints.location import latest
 from keras_tpu_estimator.checkpoints.location import resolve
+from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.checkpoints.report import WarmStartReport
 from keras_tpu_estimator.checkpoints.retention import Retention
 from keras_tpu_estimator.checkpoints.saving import save
+from keras_tpu_estimator.checkpoints.warm_start import WarmStartError
+from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
 
 __all__ = [
+    "CheckpointReader",
     "Retention",
     "VariableNotFoundError",
+    "WarmStartError",
+    "WarmStartReport",
     "latest",
     "names",
     "read",
     "resolve",
+    "resolve_assignments",
     "save",
     "step_of",
     "value",
+    "warm_start_values",
 ]

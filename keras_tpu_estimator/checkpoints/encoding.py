@@ -103,7 +103,34 @@ def read_one(path: str, dataset: h5py.Dataset) -> np.ndarray:
     # h5py gives a scalar as a NumPy number, of the machine's byte order.
     array = np.asarray(dataset[()], dataset.dtype)
     extension = dataset.attrs.get("dtype")
-    return array if extension is None else _view_as(path, array, extension)
+    return array if extension is None else array.view(_named(path, extension))
+
+
+def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
+    """The dtype of a variable, whose values are not read.
+
+    Args:
+        path: Its path, for error messages.
+        dataset: The dataset that holds it.
+
+    Returns:
+        The dtype that was saved.
+
+    Raises:
+        ValueError: The dtype is unknown to the installed ml_dtypes.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     write_all(file, {"a": np.ones(2, "bfloat16")})
+    ...     dtype_of("a", file["a"])
+    dtype(bfloat16)
+    """
+    extension = dataset.attrs.get("dtype")
+    if extension is None:
+        return dataset.dtype.newbyteorder("=")
+    return _named(path, extension)
 
 
 def _keys(paths: Iterable[str]) -> dict[str, str]:
@@ -144,11 +171,11 @@ def _write_array(
     return dataset
 
 
-def _view_as(path: str, array: np.ndarray, extension: str) -> np.ndarray:
+def _named(path: str, extension: str) -> np.dtype:
     with contextlib.suppress(TypeError):
         dtype = np.dtype(extension)
         if _is_extension(dtype):
-            return array.view(dtype)
+            return dtype
     raise ValueError(
         f"Variable {path!r} was saved as {extension!r}, a dtype unknown to the "
         "installed ml_dtypes. Install the version of ml_dtypes that the "

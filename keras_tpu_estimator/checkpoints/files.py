@@ -14,6 +14,7 @@ from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints.stored import Stored
 
 GLOBAL_STEP = "global_step"
 
@@ -89,6 +90,35 @@ def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
         return sorted(datasets)
 
 
+def describe(
+    checkpoint_path: str | bytes | os.PathLike,
+) -> dict[str, Stored]:
+    """Tells shapes and dtypes of the variables of a checkpoint.
+
+    Args:
+        checkpoint_path: A prefix, a file, or a directory of checkpoints.
+
+    Returns:
+        What is stored, by variable path.
+
+    Raises:
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
+    >>> describe(prefix)["b"]
+    Stored(shape=(2,), dtype=dtype('float64'))
+    """
+    with _datasets(checkpoint_path) as datasets:
+        return {
+            path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
+            for path, dataset in datasets.items()
+        }
+
+
 def read(
     checkpoint_path: str | bytes | os.PathLike,
     paths: Iterable[str] | None = None,
@@ -119,7 +149,7 @@ def read(
         missing = [path for path in wanted if path not in datasets]
         if missing:
             raise VariableNotFoundError(
-                _explain_missing(missing, sorted(datasets), checkpoint_path)
+                explain_missing(missing, sorted(datasets), checkpoint_path)
             )
         return {
             path: encoding.read_one(path, datasets[path]) for path in wanted
@@ -175,6 +205,35 @@ def step_of(checkpoint_path: str | bytes | os.PathLike) -> int:
     return int(value(checkpoint_path, GLOBAL_STEP))
 
 
+def explain_missing(
+    missing: list[str],
+    there: list[str],
+    checkpoint_path: str | bytes | os.PathLike,
+) -> str:
+    """Says that variables are not there, and which have names like theirs.
+
+    Args:
+        missing: The variables that were asked for.
+        there: Those that the checkpoint has.
+        checkpoint_path: The checkpoint.
+
+    Returns:
+        Sentences for an error message.
+
+    Example:
+
+    >>> explain_missing(["biases"], ["bias", "kernel"], "/model.ckpt-20")
+    "The checkpoint '/model.ckpt-20' has no variable 'biases'. Close to the
+    first: 'bias'."
+    """
+    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
+    hint = "Close to the first" if near else "Among those that it has"
+    return (
+        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
+        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
+    )
+
+
 @contextlib.contextmanager
 def _datasets(
     checkpoint_path: str | bytes | os.PathLike,
@@ -208,19 +267,6 @@ def _damaged(path: str, reason: str | Exception) -> ValueError:
         f"written by this package ({reason}). Copy it again if it is a copy; "
         "otherwise delete it and use another one. "
         f"{location.alternatives(path)}"
-    )
-
-
-def _explain_missing(
-    missing: list[str],
-    there: list[str],
-    checkpoint_path: str | bytes | os.PathLike,
-) -> str:
-    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
-    hint = "Close to the first" if near else "Among those that it has"
-    return (
-        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
-        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
     )
 
 

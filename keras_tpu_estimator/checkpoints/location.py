@@ -3,6 +3,7 @@
 import difflib
 import logging
 import os
+from collections.abc import Callable
 
 from keras_tpu_estimator.checkpoints import state as state_file
 
@@ -76,19 +77,48 @@ def latest(model_dir: str | bytes | os.PathLike) -> str | None:
 
     Reference: `tf.train.latest_checkpoint`.
     """
-    model_dir = os.fsdecode(model_dir)
-    state = state_file.load(model_dir)
+    return newest(os.fsdecode(model_dir), exists)
+
+
+def newest(
+    model_dir: str,
+    is_there: Callable[[str], bool],
+    state_name: str = state_file.FILE_NAME,
+) -> str | None:
+    """Finds the newest checkpoint of a directory, of any kind.
+
+    Args:
+        model_dir: A directory, which need not exist.
+        is_there: Whether there is a checkpoint for a prefix.
+        state_name: The name of its state file. Defaults to 'checkpoint'.
+
+    Returns:
+        A prefix, or None if there is no checkpoint.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = checkpoints.save(directory, 20, {})
+    >>> newest(directory, exists) == prefix
+    True
+    """
+    state = state_file.load(model_dir, state_name)
     if state is None:
         return None
     listed = [state.latest, *(s.name for s in reversed(state.saved))]
     # `join` leaves absolute names, which TensorFlow may write, as they are.
     prefixes = [os.path.join(model_dir, name) for name in listed]
-    found = next(filter(exists, prefixes), None)
+    found = next(filter(is_there, prefixes), None)
     if found != prefixes[0]:
         _logger.warning(
-            "The latest checkpoint of %r is gone: there is no file %r. %s",
+            "The latest checkpoint of %r is gone: there is no %r. %s",
             model_dir,
-            prefixes[0] + SUFFIX,
+            prefixes[0],
             f"Using {found!r} instead."
             if found
             else "None of the others that its 'checkpoint' file lists exists.",

@@ -1,87 +1,179 @@
-"""Reading a checkpoint, whoever wrote it."""
+"""Opens a checkpoint, whatever wrote it."""
 
+import difflib
 import os
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 
-from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.checkpoints import finding
+from keras_tpu_estimator.checkpoints import keras_format
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import own_format
+from keras_tpu_estimator.checkpoints import tensorflow_format
+from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+
+_INDEX = tensorflow_format.INDEX
+
+# The first that knows a path reads it. TensorFlow's is the last, for the files
+# of its first format may have any name.
+_FORMATS: tuple[
+    tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
+] = (
+    (keras_format.exists, keras_format.KerasReader),
+    (own_format.exists, own_format.OwnReader),
+    (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
+)
 
 
-class Reader(Protocol):
-    """The variables of a checkpoint, by name."""
-
-    def get_variable_to_shape_map(self) -> Mapping[str, Any]:
-        """The shape of every variable."""
-
-    def get_tensor(self, name: str) -> np.ndarray:
-        """The value of a variable."""
-
-
-class OwnReader:
-    """The variables of a checkpoint in HDF5.
-
-    Args:
-        prefix: Its path, without '.h5'.
-    """
-
-    def __init__(self, prefix: str):
-        self._prefix = prefix
-        self._values = files.read(prefix)
-
-    def get_variable_to_shape_map(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every variable."""
-        return {name: value.shape for name, value in self._values.items()}
-
-    def get_tensor(self, name: str) -> np.ndarray:
-        """The value of a variable."""
-        return self._values[name]
-
-
-def open_any(path: str | bytes | os.PathLike) -> Reader:
-    """Opens a checkpoint of ours or of TensorFlow's.
+def load_checkpoint(
+    ckpt_dir_or_file: str | bytes | os.PathLike,
+) -> CheckpointReader:
+    """Opens a checkpoint for reading.
 
     Args:
-        path: A prefix, a file, or a directory of checkpoints, whose latest is
-            meant.
+        ckpt_dir_or_file: A prefix such as 'dir/model.ckpt-20' of a checkpoint
+            of this package or of TensorFlow; a directory, whose latest one is
+            meant; a SavedModel; or a '.weights.h5' or '.keras' file of Keras.
 
     Returns:
-        A reader. TensorFlow is imported for its own checkpoints only.
+        A reader of its variables. TensorFlow is imported only for its own
+        checkpoints.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such checkpoint, or its file is damaged.
 
     Example:
 
     >>> import tempfile
-    >>> import numpy as np
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 1, {"bias": np.ones(2)})
-    >>> open_any(prefix).get_tensor("bias")
-    array([1., 1.])
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = kte.checkpoints.save(directory, 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.load_checkpoint(directory).get_tensor("dense/bias")
+    array([1., 2.])
+
+    Reference: `tf.train.load_checkpoint`.
     """
-    name = os.fsdecode(path)
-    theirs = _of_tensorflow(name)
-    if theirs is not None:
-        import tensorflow as tf
+    path = os.fsdecode(ckpt_dir_or_file)
+    prefix = _prefix(path)
+    for exists, reader in _FORMATS:
+        if prefix is not None and exists(prefix):
+            return reader(prefix)
+    raise ValueError(f"{path!r} is no checkpoint: {_what_is_wrong(path)}")
 
-        return tf.train.load_checkpoint(theirs)
-    return OwnReader(location.resolve(name))
+
+def list_variables(
+    ckpt_dir_or_file: str | bytes | os.PathLike,
+) -> list[tuple[str, list[int]]]:
+    """Lists the variables of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+
+    Returns:
+        Pairs of a name and a shape, sorted by name.
+
+    Raises:
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.list_variables(prefix)
+    [('dense/bias', [2]), ('global_step', [])]
+
+    Reference: `tf.train.list_variables`.
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    return sorted(reader.get_variable_to_shape_map().items())
 
 
-def _of_tensorflow(path: str) -> str | None:
-    """The prefix of TensorFlow's checkpoint at a path, if there is one."""
-    if os.path.isfile(path + ".index"):
+def load_variable(
+    ckpt_dir_or_file: str | bytes | os.PathLike, name: str
+) -> np.ndarray:
+    """Reads a variable of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+        name: Its name, which may end with ':0'.
+
+    Returns:
+        Its value.
+
+    Raises:
+        VariableNotFoundError: There is no such variable; this is a `KeyError`.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.load_variable(prefix, "dense/bias")
+    array([1., 2.])
+
+    Reference: `tf.train.load_variable`.
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    return reader.get_tensor(name.removesuffix(":0"))
+
+
+def _prefix(path: str) -> str | None:
+    """What to read: a path, or what is found in it if it is a directory."""
+    path = path.removesuffix(_INDEX)
+    is_directory = os.path.isdir(path)
+    if not is_directory or own_format.exists(path) or _has_index(path):
         return path
-    in_saved_model = os.path.join(path, "variables", "variables")
-    if os.path.isfile(in_saved_model + ".index"):
-        return in_saved_model
-    if not os.path.isfile(os.path.join(path, "checkpoint")):
-        return None
-    import tensorflow as tf
+    for variables in ("variables/variables", "variables"):
+        prefix = os.path.join(path, variables)
+        if _has_index(prefix):
+            return prefix
+    return finding.latest_checkpoint(path)
 
-    latest = tf.train.latest_checkpoint(path)
-    return latest if latest and os.path.isfile(latest + ".index") else None
+
+def _has_index(prefix: str) -> bool:
+    return os.path.isfile(prefix + _INDEX)
+
+
+def _what_is_wrong(path: str) -> str:
+    if os.path.isdir(path):
+        return (
+            "the directory has neither a 'checkpoint' file that names one, nor "
+            "the 'variables/variables.index' of a SavedModel. Pass the prefix "
+            f"of a checkpoint. {_near(path)}"
+        )
+    prefix = path.removesuffix(location.SUFFIX)
+    return (
+        f"there is no file {prefix + location.SUFFIX!r} of this package, no "
+        f"{path + _INDEX!r} of TensorFlow, no directory, and no file of Keras, "
+        f"whose name would end with '.weights.h5' or '.keras'. {_near(path)}"
+    )
+
+
+def _near(path: str) -> str:
+    """Names the checkpoints in the directory of a path, the likest first."""
+    directory, name = os.path.split(path)
+    if os.path.isdir(path):
+        directory, name = path, ""
+    directory = directory or os.curdir
+    if not os.path.isdir(directory):
+        return f"The directory {directory!r} does not exist."
+    there = {_shown(file) for file in os.listdir(directory)} - {None}
+    near = difflib.get_close_matches(name, sorted(there), n=3, cutoff=0.0)
+    if not near:
+        return f"There is no checkpoint in {directory!r}."
+    return f"Checkpoints in {directory!r}: {', '.join(near)}."
+
+
+def _shown(file: str) -> str | None:
+    """How a checkpoint of which this is a file should be asked for."""
+    if file.endswith((".weights.h5", ".keras")):
+        return file
+    for suffix in (location.SUFFIX, _INDEX):
+        if file.endswith(suffix):
+            return file.removesuffix(suffix)
+    return None

@@ -50,11 +50,12 @@ class State:
     last_preserved: float | None = None
 
 
-def load(model_dir: str) -> State | None:
+def load(model_dir: str, file_name: str = FILE_NAME) -> State | None:
     """Reads the state file of a directory.
 
     Args:
         model_dir: A directory, which need not exist.
+        file_name: The name of the file. Defaults to 'checkpoint'.
 
     Returns:
         Its state, or None where there is no state file.
@@ -72,7 +73,7 @@ def load(model_dir: str) -> State | None:
     >>> load(directory).saved
     (Saved(name='model.ckpt-0', time=5.0),)
     """
-    path = os.path.join(model_dir, FILE_NAME)
+    path = os.path.join(model_dir, file_name)
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read()

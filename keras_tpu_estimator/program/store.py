@@ -103,13 +103,12 @@ class VariableStore:
 
     def _from_checkpoints(self, values: Values) -> Values:
         """What `init_from_checkpoint` was called for, unless it has values."""
+        missing = self.variables.keys() - values.keys()
         return {
             path: jnp.asarray(
-                source.value(),
-                keras_internals.stored_dtype(self.variables[path]),
+                value, keras_internals.stored_dtype(self.variables[path])
             )
-            for path, source in self.target.sources.items()
-            if path in self.variables and path not in values
+            for path, value in self.target.values(missing).items()
         }
 
     def saved_paths(self) -> list[str]:

@@ -1,0 +1,130 @@
+"""Variables of a model beside those of a checkpoint that they start from."""
+
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import numpy as np
+
+from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+
+
+class Described(Protocol):
+    """What has a shape and a dtype: a `keras.Variable`, say, or an array."""
+
+    shape: Any
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairing:
+    """A variable of a model, and the one that it starts from.
+
+    Attributes:
+        path: The variable's path in the model.
+        shape: Its shape there.
+        name: The name in the checkpoint.
+        stored_shape: The shape in the checkpoint. None, the default, if it has
+            no such variable.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    name: str
+    stored_shape: tuple[int, ...] | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the checkpoint's shape is the model's."""
+        return self.shape == self.stored_shape
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path!r} of shape {self.shape} from {self.name!r} of shape "
+            f"{self.stored_shape}"
+        )
+
+
+def pairings(
+    names: Mapping[str, str],
+    variables: Mapping[str, Described],
+    stored: Mapping[str, Any],
+) -> list[Pairing]:
+    """Puts variables beside what they start from.
+
+    Args:
+        names: Names in the checkpoint by a variable's path.
+        variables: What has a shape, by path; all of the model.
+        stored: What has a shape, by the name in the checkpoint.
+
+    Returns:
+        A pairing for each of `names`, in their order.
+
+    Example:
+
+    >>> pairings({"a": "b"}, {"a": np.zeros(2)}, {"b": np.zeros(3)})
+    [Pairing(path='a', shape=(2,), name='b', stored_shape=(3,))]
+    """
+    return [
+        Pairing(
+            path,
+            tuple(variables[path].shape),
+            name,
+            tuple(stored[name].shape) if name in stored else None,
+        )
+        for path, name in names.items()
+    ]
+
+
+def read_values(
+    reader: CheckpointReader,
+    pairs: Iterable[Pairing],
+    variables: Mapping[str, Described],
+) -> dict[str, np.ndarray]:
+    """Reads what variables start from, in their own dtypes.
+
+    Args:
+        reader: The checkpoint.
+        pairs: The variables, all of them in the checkpoint.
+        variables: What has a dtype, by path.
+
+    Returns:
+        Values by path, of the shapes in the checkpoint.
+
+    Raises:
+        ValueError: A value does not go into the variable's dtype, or the
+            checkpoint is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
+    >>> variables = {"a": np.zeros(1, "float32")}
+    >>> read_values(
+    ...     kte.load_checkpoint(prefix), [Pairing("a", (1,), "b")], variables)
+    {'a': array([1.], dtype=float32)}
+    """
+    pairs = list(pairs)
+    read = reader.get_tensors(pair.name for pair in pairs)
+    return {
+        pair.path: _cast(read[pair.name], variables[pair.path].dtype, pair)
+        for pair in pairs
+    }
+
+
+def _cast(value: np.ndarray, dtype: Any, pair: Pairing) -> np.ndarray:
+    dtype = np.dtype(dtype)
+    # From one kind of number to another, NumPy would cut off what is behind
+    # the point; and what an integer is too large for, it would wrap around.
+    if np.can_cast(value.dtype, dtype, "same_kind"):
+        cast = value.astype(dtype)
+        if dtype.kind not in "iu" or np.array_equal(cast, value):
+            return cast
+    raise ValueError(
+        f"The variable {pair.path!r} is of dtype {dtype}, which cannot hold "
+        f"the {value.dtype} values of {pair.name!r} in the checkpoint. Give it "
+        f"dtype {value.dtype} in model_fn, or do not start it from there."
+    )
