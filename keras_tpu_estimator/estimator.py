@@ -16,6 +16,9 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
@@ -96,7 +99,9 @@ class TPUEstimator:
             `True`.
         export_to_tpu: Kept for exports. Defaults to `True`.
         export_to_cpu: Kept for exports. Defaults to `True`.
-        warm_start_from: Has to be `None` in this version.
+        warm_start_from: A checkpoint to start from as long as `model_dir` has
+            none: anything that `load_checkpoint` reads, for all trainable
+            variables, or a `WarmStartSettings`. Defaults to `None`.
         embedding_config_spec: Has to be `None` in this version.
         export_saved_model_api_version: 1 or 2; kept for exports.
 
@@ -143,7 +148,7 @@ class TPUEstimator:
         eval_on_tpu: bool = True,
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
-        warm_start_from: None = None,
+        warm_start_from: str | os.PathLike | WarmStartSettings | None = None,
         embedding_config_spec: None = None,
         export_saved_model_api_version: int = 1,
     ):
@@ -159,9 +164,9 @@ class TPUEstimator:
         check_signature(model_fn, has_params=params is not None)
         validation.check_not_overridden(self, TPUEstimator)
         directory = validation.resolve_model_dir(model_dir, config)
+        self._warm_start = validation.warm_start_settings(warm_start_from)
         validation.check_unavailable(
-            warm_start_from=warm_start_from,
-            embedding_config_spec=embedding_config_spec,
+            embedding_config_spec=embedding_config_spec
         )
         validation.check_api_version(export_saved_model_api_version)
         if config.fast_dev_run:
@@ -550,7 +555,7 @@ class TPUEstimator:
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         feeds = {mode: self._placement.feed(mode) for mode in modes}
         model = EstimatorModel(program, feeds)
-        return Runtime(model, self._config.debug_nans)
+        return Runtime(model, self._config.debug_nans, self._warm_start)
 
     def _pipeline(
         self, mode: str, input_fn: InputFn, steps: int | None, chunk: int

@@ -18,6 +18,7 @@ from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reading import load_checkpoint
 from keras_tpu_estimator.variables import current_scope
 from keras_tpu_estimator.variables import is_accumulator
+from keras_tpu_estimator.variables import is_seed
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -122,7 +123,7 @@ def init_from_checkpoint(
         )
     scope = current_scope()
     variables = {**target.variables, **(scope.objects if scope else {})}
-    variables = {p: v for p, v in variables.items() if _is_weight(p, v)}
+    variables = {p: v for p, v in variables.items() if _is_weight(v)}
     reader = load_checkpoint(ckpt_dir_or_file)
     names = resolve_assignments(assignment_map, variables, reader)
     for path, name in names.items():
@@ -130,7 +131,10 @@ def init_from_checkpoint(
         target.sources[path] = Source(reader, name)
 
 
-def _is_weight(path: str, variable: keras.Variable) -> bool:
+def _is_weight(variable: keras.Variable) -> bool:
     """Whether a variable is none of those that only this package has."""
-    own = ("global_step", "seed_generator_state")
-    return not path.endswith(own) and not is_accumulator(variable)
+    return not (
+        is_accumulator(variable)
+        or is_seed(variable)
+        or variable.path == "global_step"
+    )

@@ -9,6 +9,10 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
 from keras_tpu_estimator.device_loop import DeviceLoop
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.program.steps import Step
@@ -29,13 +33,21 @@ class Runtime:
     Args:
         model: The model.
         debug_nans: As in `DeviceLoop`. Defaults to `False`.
+        warm_start: Which variables start from another model's checkpoint as
+            long as there is none of this one. Defaults to `None`.
     """
 
-    def __init__(self, model: EstimatorModel, debug_nans: bool = False):
+    def __init__(
+        self,
+        model: EstimatorModel,
+        debug_nans: bool = False,
+        warm_start: WarmStartSettings | None = None,
+    ):
         self.model = model
         self.loop = DeviceLoop(model, debug_nans)
         self._values: Values = {}
         self._source: tuple[Any, ...] | None = None
+        self._warm_start = warm_start
         self._initialized: set[int] = set()
         self._readers = 0
         # Constants that a callback has set: state, from then on.
@@ -186,8 +198,19 @@ class Runtime:
             read = _read_checked(checkpoint, paths, store.variables)
         rest = wanted - read.keys()
         if rest:
-            read |= store.initial_values(rest, self._values | read)
+            known = self._values | read
+            if checkpoint is None and self._warm_start is not None:
+                known |= self._warm_values(rest)
+            read |= store.initial_values(rest, known)
         self._values = self._values | self.loop.put_values(read)
+
+    def _warm_values(self, wanted: set[str]) -> Values:
+        """Values from the checkpoint of another model."""
+        store = self.model.program.store
+        weights = {p: store.variables[p] for p in store.weights()}
+        values, report = warm_start_values(self._warm_start, weights)
+        _logger.info("%s", report)
+        return {p: value for p, value in values.items() if p in wanted}
 
 
 class Reading:

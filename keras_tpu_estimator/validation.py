@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.modes import ModeKeys
@@ -111,6 +114,23 @@ def check_not_overridden(estimator: Any, base: type) -> None:
                 f"Received: {type(estimator).__name__}. Give the method "
                 "another name, or wrap the estimator in a class of your own."
             )
+
+
+def warm_start_settings(value: Any) -> WarmStartSettings | None:
+    """What `warm_start_from` says, as settings.
+
+    Raises:
+        ValueError: It is neither a path nor settings.
+    """
+    if value is None or isinstance(value, WarmStartSettings):
+        return value
+    if isinstance(value, str | bytes | os.PathLike):
+        return WarmStartSettings(value)
+    raise ValueError(
+        "`warm_start_from` should be the path of a checkpoint or a "
+        f"WarmStartSettings. Received: {value!r} of type "
+        f"{type(value).__name__}"
+    )
 
 
 def check_unavailable(**arguments: Any) -> None:

@@ -176,6 +176,11 @@ def is_accumulator(variable: keras.Variable) -> bool:
     return variable.synchronization == "on_read"
 
 
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of one of Keras's seed generators."""
+    return variable.name == "seed_generator_state" and variable.shape == (2,)
+
+
 def current_scope() -> VariableScope | None:
     """The scope of the trace that is running on this thread, if one is."""
     return _active.get()

@@ -153,10 +153,10 @@ ALSO_REFUSED = {
         "and 'there'. Set one of them",
     ),
     "warm start": (
-        {"warm_start_from": "/some/checkpoint"},
+        {"warm_start_from": 3},
         ValueError,
-        "`warm_start_from` must be None in this version .* Received: "
-        "'/some/checkpoint'. Leave it out",
+        "`warm_start_from` should be the path of a checkpoint or a "
+        "WarmStartSettings. Received: 3 of type int",
     ),
     "embeddings": (
         {"embedding_config_spec": object()},

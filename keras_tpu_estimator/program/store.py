@@ -12,6 +12,7 @@ from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.capture import capture
 from keras_tpu_estimator.initialization import Target
 from keras_tpu_estimator.variables import is_accumulator
+from keras_tpu_estimator.variables import is_seed
 
 GLOBAL_STEP = "global_step"
 Values = dict[str, Any]
@@ -110,6 +111,10 @@ class VariableStore:
             )
             for path, value in self.target.values(missing).items()
         }
+
+    def weights(self) -> list[str]:
+        """Paths of the variables that other programs may have as well."""
+        return [p for p in self.saved_paths() if not is_seed(self.variables[p])]
 
     def saved_paths(self) -> list[str]:
         """Paths of the variables that belong into a checkpoint."""

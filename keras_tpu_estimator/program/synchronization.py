@@ -9,6 +9,7 @@ import keras
 
 from keras_tpu_estimator.distribution import Cores
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.variables import is_seed
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
@@ -16,12 +17,7 @@ _SEED_STRIDE = 0x9E3779B1
 
 def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
     """Paths of the states of Keras's seed generators."""
-    return tuple(
-        path
-        for path, variable in objects.items()
-        if variable.name == "seed_generator_state"
-        and tuple(variable.shape) == (2,)
-    )
+    return tuple(path for path, v in objects.items() if is_seed(v))
 
 
 def fold_seeds(
