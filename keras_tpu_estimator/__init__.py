@@ -11,6 +11,7 @@ _backend.select_jax()
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import experimental
+from keras_tpu_estimator import export
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
@@ -39,6 +40,7 @@ from keras_tpu_estimator.optimizers import CrossShardOptimizer
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import get_global_step
 from keras_tpu_estimator.optimizers import trainable_variables
+from keras_tpu_estimator.outside_compilation import outside_compilation
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
@@ -67,6 +69,7 @@ __all__ = [
     "cross_replica_mean",
     "cross_replica_sum",
     "experimental",
+    "export",
     "get_global_step",
     "gradients",
     "hooks",
@@ -77,6 +80,7 @@ __all__ = [
     "load_checkpoint",
     "load_variable",
     "metrics",
+    "outside_compilation",
     "summary",
     "trainable_variables",
 ]

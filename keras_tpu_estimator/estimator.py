@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,9 @@ from keras_tpu_estimator import validation
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.export.exporting import Export
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.export.exporting import run_export
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
@@ -97,13 +101,17 @@ class TPUEstimator:
             labels. Defaults to `None`.
         eval_on_tpu: With `False`, `evaluate` runs on one core. Defaults to
             `True`.
-        export_to_tpu: Kept for exports. Defaults to `True`.
-        export_to_cpu: Kept for exports. Defaults to `True`.
+        export_to_tpu: Whether exports have a metagraph with the tags 'serve'
+            and 'tpu'. Defaults to `True`.
+        export_to_cpu: Whether they have one with the tag 'serve' alone.
+            Defaults to `True`.
         warm_start_from: A checkpoint to start from as long as `model_dir` has
             none: anything that `load_checkpoint` reads, for all trainable
             variables, or a `WarmStartSettings`. Defaults to `None`.
         embedding_config_spec: Has to be `None` in this version.
-        export_saved_model_api_version: 1 or 2; kept for exports.
+        export_saved_model_api_version: 1, where both are the same model, or
+            2, where `model_fn` is called for each of them, for the one for TPU
+            with `params["use_tpu"]`. Defaults to 1.
 
     Raises:
         ValueError: Arguments are missing or contradict each other.
@@ -168,7 +176,14 @@ class TPUEstimator:
         validation.check_unavailable(
             embedding_config_spec=embedding_config_spec
         )
-        validation.check_api_version(export_saved_model_api_version)
+        self._export_settings = ExportSettings(
+            to_cpu=bool(export_to_cpu),
+            to_tpu=bool(export_to_tpu),
+            api_version=validation.check_api_version(
+                export_saved_model_api_version
+            ),
+            seed=config.tf_random_seed,
+        )
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
@@ -499,6 +514,125 @@ class TPUEstimator:
                     else:
                         yield chosen
 
+    def export_saved_model(
+        self,
+        export_dir_base: str | os.PathLike,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | os.PathLike | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
+    ) -> str:
+        """Exports the trained model as a SavedModel.
+
+        It runs wherever TensorFlow does, without JAX: on CPU, GPU and TPU, and
+        with batches of any size. What is written is loaded and run once before
+        this returns.
+
+        Args:
+            export_dir_base: The folder in which a new one is made, named by
+                the seconds since 1970.
+            serving_input_receiver_fn: Function of no arguments that returns a
+                receiver, as those of `keras_tpu_estimator.export`. Its ops
+                become part of the SavedModel, in front of the model.
+            assets_extra: Dict from paths below `assets.extra` in the export to
+                files to copy there. Defaults to none.
+            as_text: Whether the graphs are written as text. Defaults to
+                `False`.
+            checkpoint_path: The checkpoint to export. Defaults to the latest.
+            experimental_mode: The mode of the model. Defaults to PREDICT.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: There is no checkpoint; or the model does not fit it,
+                the receivers or TensorFlow.
+            TypeError: An argument is of a wrong type.
+            RuntimeError: There is no free name for the folder.
+        """
+        return self._export(
+            Export(
+                export_dir_base,
+                {experimental_mode: serving_input_receiver_fn},
+                assets_extra,
+                as_text,
+            ),
+            checkpoint_path,
+        )
+
+    def export_savedmodel(
+        self,
+        export_dir_base: str | os.PathLike,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | os.PathLike | None = None,
+        strip_default_attrs: bool | None = None,
+    ) -> str:
+        """Exports as `export_saved_model` does, under its older name.
+
+        Args:
+            export_dir_base: As in `export_saved_model`, like all others.
+            serving_input_receiver_fn: See there.
+            assets_extra: See there.
+            as_text: See there.
+            checkpoint_path: See there.
+            strip_default_attrs: Whether attributes with default values are
+                left out of the graphs. Defaults to `None`, which is `True`.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: As in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
+        """
+        return self._export(
+            Export(
+                export_dir_base,
+                {ModeKeys.PREDICT: serving_input_receiver_fn},
+                assets_extra,
+                as_text,
+                strip_default_attrs is not False,
+            ),
+            checkpoint_path,
+        )
+
+    def experimental_export_all_saved_models(
+        self,
+        export_dir_base: str | os.PathLike,
+        input_receiver_fn_map: Mapping[str, Callable[[], Any]],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | os.PathLike | None = None,
+    ) -> str:
+        """Exports the model in several modes, as metagraphs of one SavedModel.
+
+        Args:
+            export_dir_base: As in `export_saved_model`, like all others.
+            input_receiver_fn_map: Dict from modes to receiver functions; those
+                of TRAIN and EVAL return a `SupervisedInputReceiver`.
+            assets_extra: See there.
+            as_text: See there.
+            checkpoint_path: See there.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: The map is empty, or as in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
+        """
+        return self._export(
+            Export(
+                export_dir_base, input_receiver_fn_map, assets_extra, as_text
+            ),
+            checkpoint_path,
+        )
+
     def eval_dir(self, name: str | None = None) -> str:
         """The directory that `evaluate` writes its results to.
 
@@ -605,6 +739,17 @@ class TPUEstimator:
                 self.model_dir,
             )
         return latest
+
+    def _export(
+        self, export: Export, checkpoint_path: str | os.PathLike | None
+    ) -> str:
+        checkpoint = (
+            self._existing_checkpoint()
+            if checkpoint_path is None
+            else checkpoints.resolve(checkpoint_path)
+        )
+        model_fn = ModelFn(self._model_fn, self._params, self._config)
+        return run_export(export, self._export_settings, model_fn, checkpoint)
 
     def _existing_checkpoint(self) -> str:
         checkpoint = self.latest_checkpoint()

@@ -11,10 +11,12 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.export_outputs import check_export_outputs
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import Update
+from keras_tpu_estimator.outside_compilation import HostTensor
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.scaffold import make_scaffold
 from keras_tpu_estimator.variables import current_scope
@@ -55,7 +57,10 @@ class TPUEstimatorSpec:
             host after each step with the tensors of all cores, concatenated on
             their first axis, and returns a dict from names to Keras metrics or
             to `(value, update)` pairs from `keras_tpu_estimator.metrics`.
-        export_outputs: Dict from signature names to export outputs.
+        export_outputs: Dict from signature names to export outputs, such as
+            `export.PredictOutput`; used in PREDICT. One of several must be
+            called 'serving_default'. Defaults to that one with all
+            predictions.
         scaffold_fn: Returns a `Scaffold`; called on the host, once for each
             program.
         host_call: A pair `(function, tensors)`, run on the host as
@@ -159,7 +164,7 @@ class EstimatorSpec:
         train_op: As in `TPUEstimatorSpec`. Required in TRAIN.
         eval_metric_ops: Dict from names to Keras metrics, updated with this
             batch, or to `(value, update)` tuples.
-        export_outputs: Dict from signature names to export outputs.
+        export_outputs: As in `TPUEstimatorSpec`.
         training_chief_hooks: Hooks and Keras callbacks to add in training.
         training_hooks: Hooks and Keras callbacks to add in training.
         scaffold: A `Scaffold`. Defaults to one without settings.
@@ -340,7 +345,10 @@ def _check_common(spec: Spec) -> None:
     _set(spec, "train_op", _train_ops(spec.mode, spec.train_op))
     _set(spec, "loss", _loss(spec.mode, spec.loss))
     _set(spec, "predictions", _predictions(spec.mode, spec.predictions))
-    _check_export_outputs(spec.export_outputs)
+    if spec.export_outputs is not None:
+        check_export_outputs(
+            spec.export_outputs, are_used=spec.mode == ModeKeys.PREDICT
+        )
 
 
 def _train_ops(mode: str | None, train_op: Any) -> Any:
@@ -404,7 +412,9 @@ def _predictions(mode: str | None, predictions: Any) -> Any:
         else [("predictions", predictions)]
     )
     for name, leaf in leaves:
-        if not _is_tensor(leaf) and not isinstance(leaf, keras.Variable):
+        if not _is_tensor(leaf) and not isinstance(
+            leaf, keras.Variable | HostTensor
+        ):
             raise TypeError(
                 "`predictions` should be a tensor or a dict of tensors. "
                 f"Received for {name!r}: {leaf!r} of type "
@@ -412,15 +422,6 @@ def _predictions(mode: str | None, predictions: Any) -> Any:
                 "keras.ops.convert_to_tensor, or flatten the nest."
             )
     return predictions
-
-
-def _check_export_outputs(export_outputs: Any) -> None:
-    if export_outputs is not None and not isinstance(export_outputs, Mapping):
-        raise TypeError(
-            "`export_outputs` should be a dict from signature names to export "
-            f"outputs. Received: {export_outputs!r} of type "
-            f"{type(export_outputs).__name__}"
-        )
 
 
 def _hooks_of_mode(spec: Spec) -> tuple[Hook, ...]:

@@ -147,17 +147,19 @@ def check_unavailable(**arguments: Any) -> None:
             )
 
 
-def check_api_version(version: Any) -> None:
-    """Checks the version of the export API.
+def check_api_version(version: Any) -> int:
+    """Checks the version of the export API; returns it as a number.
 
     Raises:
         ValueError: It is neither 1 nor 2.
     """
-    if getattr(version, "value", version) not in (1, 2):
+    number = getattr(version, "value", version)
+    if number not in (1, 2):
         raise ValueError(
             "`export_saved_model_api_version` should be 1 or 2. Received: "
             f"{version!r}. Leave it out for 1."
         )
+    return number
 
 
 def resolve_model_dir(

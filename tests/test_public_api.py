@@ -12,7 +12,14 @@ import pytest
 import keras_tpu_estimator as kte
 
 ROOT = pathlib.Path(__file__).parents[1]
-MODULES = {"checkpoints", "experimental", "hooks", "metrics", "summary"}
+MODULES = {
+    "checkpoints",
+    "experimental",
+    "export",
+    "hooks",
+    "metrics",
+    "summary",
+}
 
 
 def test_names_are_sorted_and_exist_once() -> None:

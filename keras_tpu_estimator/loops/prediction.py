@@ -17,6 +17,7 @@ from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
@@ -152,7 +153,10 @@ class Running:
 
     def finish(self) -> Any:
         """Waits for the predictions; returns them without padding."""
-        return jax.tree_util.tree_map_with_path(self._cut, self.predictions)
+        return with_host_tensors(
+            jax.tree_util.tree_map_with_path(self._cut, self.predictions),
+            finish=np.asarray,
+        )
 
     def _cut(self, path: Any, leaf: jax.Array) -> np.ndarray:
         size = len(self.step.is_padding)

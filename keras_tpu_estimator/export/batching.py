@@ -1,0 +1,151 @@
+"""Small requests to a server, run together as one batch."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+_requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
+    contextvars.ContextVar("batch_configs", default=None)
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchConfig:
+    """How a server puts requests together.
+
+    Args:
+        num_batch_threads: Batches that are run at the same time.
+        max_batch_size: Examples in a request, and in a batch, at most.
+        batch_timeout_micros: Microseconds that a request waits for others.
+        allowed_batch_sizes: Sizes that batches are padded to, increasing, the
+            last one `max_batch_size`. Defaults to any size.
+        max_enqueued_batches: Batches that may wait. Defaults to 100.
+
+    Raises:
+        ValueError: A number is not positive, or sizes do not increase.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> kte.export.BatchConfig(2, 8, 1000, [4, 8]).allowed_batch_sizes
+    (4, 8)
+    """
+
+    num_batch_threads: int
+    max_batch_size: int
+    batch_timeout_micros: int
+    allowed_batch_sizes: Sequence[int] | None = None
+    max_enqueued_batches: int = 100
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "num_batch_threads": 1,
+            "max_batch_size": 1,
+            "batch_timeout_micros": 0,
+            "max_enqueued_batches": 1,
+        }
+        for name, least in lowest.items():
+            value = getattr(self, name)
+            is_int = isinstance(value, int) and not isinstance(value, bool)
+            if not is_int or value < least:
+                raise ValueError(
+                    f"`{name}` should be an int of at least {least}. "
+                    f"Received: {value!r}"
+                )
+        if self.allowed_batch_sizes is None:
+            return
+        sizes = tuple(self.allowed_batch_sizes)
+        object.__setattr__(self, "allowed_batch_sizes", sizes)
+        if list(sizes) != sorted({*sizes}) or sizes[-1:] != (
+            self.max_batch_size,
+        ):
+            raise ValueError(
+                "`allowed_batch_sizes` should increase and end with "
+                f"max_batch_size={self.max_batch_size}. Received: {sizes}"
+            )
+
+    def batched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of TensorFlow's tensors, run on batches of requests."""
+        import tensorflow as tf
+
+        return tf.nondifferentiable_batch_function(
+            num_batch_threads=self.num_batch_threads,
+            max_batch_size=self.max_batch_size,
+            batch_timeout_micros=self.batch_timeout_micros,
+            allowed_batch_sizes=self.allowed_batch_sizes
+            and list(self.allowed_batch_sizes),
+            max_enqueued_batches=self.max_enqueued_batches,
+            autograph=False,
+        )(function)
+
+
+def inference_on_tpu(
+    computation: Callable[..., Any],
+    inputs_to_tpu: Sequence[Any],
+    num_batch_threads: int,
+    max_batch_size: int | None,
+    batch_timeout_micros: int,
+    allowed_batch_sizes: Sequence[int] | None = None,
+    max_enqueued_batches: int = 100,
+) -> Any:
+    """Runs a computation, and has the exported model batch its requests.
+
+    For use in a `model_fn`. The whole of `model_fn` is compiled anyway, and it
+    is the whole of it whose requests are put together; outside an export this
+    is a call of `computation`.
+
+    The counterpart of the function of this name in TensorFlow's TPU estimator.
+
+    Args:
+        computation: Function of tensors.
+        inputs_to_tpu: Its arguments, in a list.
+        num_batch_threads: As in `BatchConfig`.
+        max_batch_size: As in `BatchConfig`; without it nothing is batched.
+        batch_timeout_micros: As in `BatchConfig`.
+        allowed_batch_sizes: As in `BatchConfig`. Defaults to any size.
+        max_enqueued_batches: As in `BatchConfig`. Defaults to 100.
+
+    Returns:
+        What `computation` returns.
+
+    Raises:
+        ValueError: The numbers do not fit, or inputs are no list.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> kte.export.inference_on_tpu(lambda x: 2 * x, [3], 1, 8, 1000)
+    6
+    """
+    if not isinstance(inputs_to_tpu, list | tuple):
+        raise ValueError(
+            "`inputs_to_tpu` should be a list of tensors. Received: "
+            f"{type(inputs_to_tpu).__name__}. Put a single one into a list."
+        )
+    if max_batch_size:
+        config = BatchConfig(
+            num_batch_threads,
+            max_batch_size,
+            batch_timeout_micros,
+            allowed_batch_sizes,
+            max_enqueued_batches,
+        )
+        requested = _requested.get()
+        if requested is not None:
+            requested.append(config)
+    return computation(*inputs_to_tpu)
+
+
+@contextlib.contextmanager
+def batching_requests() -> Iterator[list[BatchConfig]]:
+    """Collects the configurations that a `model_fn` asks for in a block."""
+    requested: list[BatchConfig] = []
+    token = _requested.set(requested)
+    try:
+        yield requested
+    finally:
+        _requested.reset(token)

@@ -1,0 +1,178 @@
+"""Running an export once, where there is no JAX, and comparing the results."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+from typing import Self
+
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.export.serving_graph import ServingGraph
+from keras_tpu_estimator.export.stablehlo import UnservableError
+
+_SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
+# Relative to the largest number: another compiler adds in another order.
+_TOLERANCES = {"float16": 2e-2, "bfloat16": 5e-2, "float64": 1e-4}
+_TOLERANCE = 1e-3
+
+
+class FirstRequest:
+    """A process without JAX, started ahead, that tries one export.
+
+    A context manager: the process starts with the block and ends with it.
+    """
+
+    def __enter__(self) -> Self:
+        self._files = tempfile.TemporaryDirectory()
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        self._process = subprocess.Popen(
+            # -P keeps this folder's modules from standing in for others.
+            [sys.executable, "-P", str(_SCRIPT)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._files.cleanup()
+
+    def check(
+        self, folder: str, graphs: Sequence[tuple[ServingGraph, Sequence[Any]]]
+    ) -> None:
+        """Runs every metagraph, and compares what it returns with JAX.
+
+        Args:
+            folder: The SavedModel.
+            graphs: Its graphs, each with the sets of tags it is found by.
+
+        Raises:
+            UnservableError: A metagraph cannot be loaded or run, or it returns
+                something else.
+        """
+        trials = [
+            _trial(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
+            for i, (graph, tag_sets) in enumerate(graphs)
+            for j, tags in enumerate(tag_sets)
+        ]
+        for trial in trials:
+            np.savez(trial.case["features"], *map(_wide, trial.features))
+        request = {"folder": folder, "cases": [t.case for t in trials]}
+        failure, log = self._process.communicate(json.dumps(request) + "\n")
+        if self._process.returncode:
+            raise UnservableError(_explained(failure or log[-2000:]))
+        for trial in trials:
+            trial.compare()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """One metagraph to try.
+
+    Attributes:
+        case: What the process is asked for.
+        features: What it is given.
+        expected: What JAX makes of it.
+    """
+
+    case: Mapping[str, Any]
+    features: Sequence[np.ndarray]
+    expected: Sequence[np.ndarray]
+
+    def compare(self) -> None:
+        """Compares the results with JAX's."""
+        with np.load(self.case["outputs"]) as file:
+            results = [file[name] for name in file.files]
+        for name, got, expected in zip(
+            self.case["fetches"], results, self.expected, strict=True
+        ):
+            _compare(name, self.case["tags"], got, expected)
+
+
+def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
+    # A graph that is there under other tags, too, is loaded, and run once.
+    is_run = path.endswith(".0")
+    case = {
+        "tags": list(tags),
+        "features": f"{path}.in.npz",
+        "outputs": f"{path}.out.npz",
+        "feeds": graph.features,
+        "fetches": graph.outputs if is_run else [],
+        "results": graph.results if is_run else [],
+    }
+    trial = graph.model.trial
+    return _Trial(case, trial.features, trial.outputs if is_run else [])
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    """The array in a dtype that NumPy's files have."""
+    is_own = array.dtype.kind != "V" and array.dtype.isbuiltin
+    return array if is_own else array.astype("float32")
+
+
+def _explained(failure: str) -> str:
+    """A message that names the op and the way out."""
+    op = re.search(
+        r"(?:FFI handler registered for|unregistered operation|"
+        r"custom call (?:target|to)) '?([\w.]+)",
+        failure,
+    )
+    named = f"The op {op.group(1)}" if op else "An op of the model"
+    return (
+        f"{named} cannot be run by TensorFlow, which a server would run this "
+        "export with. Expected a model that TensorFlow runs as JAX does. "
+        f"Received: {failure.strip()} Compute this part with other functions, "
+        "in the receiver function, or with "
+        "keras_tpu_estimator.outside_compilation."
+    )
+
+
+def _compare(
+    name: str, tags: Sequence[str], got: np.ndarray, expected: np.ndarray
+) -> None:
+    if jnp.issubdtype(expected.dtype, jnp.inexact):
+        expected_wide = expected.astype(
+            "complex128" if expected.dtype.kind == "c" else "float64"
+        )
+        finite = np.abs(expected_wide[np.isfinite(expected_wide)])
+        tolerance = _TOLERANCES.get(expected.dtype.name, _TOLERANCE)
+        same = got.shape == expected.shape and np.allclose(
+            got,
+            expected_wide,
+            rtol=tolerance,
+            atol=tolerance * max(finite, default=0.0),
+            equal_nan=True,
+        )
+    else:
+        same = np.array_equal(got, expected)
+    if not same:
+        raise UnservableError(
+            f"The exported model with tags {sorted(tags)} computes something "
+            f"else than JAX does. Expected for {name!r}: {expected!r}. "
+            f"Received: {got!r}. A function of the model is not the same in "
+            "TensorFlow's runtime: compute it in another way."
+        )

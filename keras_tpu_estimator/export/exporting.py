@@ -1,0 +1,214 @@
+"""One export, from a receiver function to a folder that a server can load."""
+
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.export import folders
+from keras_tpu_estimator.export import saved_model
+from keras_tpu_estimator.export.checking import FirstRequest
+from keras_tpu_estimator.export.lowering import lower
+from keras_tpu_estimator.export.receivers import ServingInputReceiver
+from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
+from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
+from keras_tpu_estimator.export.serving_graph import ServingGraph
+from keras_tpu_estimator.export.serving_graph import build_graph
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_fn import ModelFn
+
+_logger = logging.getLogger("keras_tpu_estimator")
+_TAGS = {
+    ModeKeys.TRAIN: "train",
+    ModeKeys.EVAL: "eval",
+    ModeKeys.PREDICT: "serve",
+}
+_SERVING = (ServingInputReceiver, TensorServingInputReceiver)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportSettings:
+    """What an estimator knows about its exports.
+
+    Attributes:
+        to_cpu: Whether there is a metagraph with the tag 'serve' alone.
+        to_tpu: Whether there is one with the tags 'serve' and 'tpu'.
+        api_version: 1, where both are the same model, or 2, where `model_fn`
+            is called for each, for the latter with `params["use_tpu"]`.
+        seed: The seed of the estimator's programs, or `None`.
+    """
+
+    to_cpu: bool
+    to_tpu: bool
+    api_version: int
+    seed: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """What is to be exported, and how it is written.
+
+    Attributes:
+        base: The folder of exports.
+        receiver_fns: Receiver functions by mode.
+        assets_extra: Dict from paths below `assets.extra` to files, or `None`.
+        as_text: Whether graphs are written as text. Defaults to `False`.
+        strip_default_attrs: Whether attributes with default values are left
+            out. Defaults to `True`.
+    """
+
+    base: str | os.PathLike
+    receiver_fns: Mapping[str, Any]
+    assets_extra: Any = None
+    as_text: bool = False
+    strip_default_attrs: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.receiver_fns:
+            raise ValueError(
+                "There should be a receiver function for one mode at least. "
+                "Received an empty map. Pass {ModeKeys.PREDICT: receiver_fn}."
+            )
+        for mode, receiver_fn in self.receiver_fns.items():
+            _check_receiver_fn(mode, receiver_fn)
+        assets = folders.check_assets_extra(self.assets_extra)
+        object.__setattr__(self, "assets_extra", assets)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """One graph to build: its mode, its tags, and how `model_fn` is called."""
+
+    mode: str
+    tag_sets: Sequence[tuple[str, ...]]
+    use_tpu: bool
+
+
+def run_export(
+    export: Export,
+    settings: ExportSettings,
+    model_fn: ModelFn,
+    checkpoint: str,
+) -> str:
+    """Exports a model, and tries what was exported.
+
+    Args:
+        export: What is to be exported.
+        settings: What the estimator says about it.
+        model_fn: The user's function.
+        checkpoint: The prefix of the checkpoint.
+
+    Returns:
+        The path of the new folder.
+
+    Raises:
+        ValueError: The model does not fit the receivers, the checkpoint or
+            TensorFlow.
+        TypeError: Something is of a wrong type.
+        RuntimeError: There is no free name for the folder.
+    """
+    plans = list(_plans(export.receiver_fns, settings))
+    with (
+        FirstRequest() as first_request,
+        folders.export_folder(export.base) as (temporary, final),
+    ):
+        graphs = [
+            (
+                _build(export, settings, plan, model_fn, checkpoint),
+                plan.tag_sets,
+            )
+            for plan in plans
+        ]
+        saved_model.write(
+            temporary, graphs, export.as_text, export.strip_default_attrs
+        )
+        folders.copy_assets(temporary, export.assets_extra)
+        first_request.check(temporary, graphs)
+    _logger.info("SavedModel written to: %s", final)
+    return final
+
+
+def _plans(
+    receiver_fns: Mapping[str, Any], settings: ExportSettings
+) -> Iterator[_Plan]:
+    """The graphs of an export, TRAIN first and PREDICT last."""
+    if not settings.to_cpu and not settings.to_tpu:
+        raise ValueError(
+            "`export_to_cpu` and `export_to_tpu` are both False. Expected one "
+            "of them to be True: an export has one metagraph at least."
+        )
+    for mode, tag in _TAGS.items():
+        if mode not in receiver_fns:
+            continue
+        if mode != ModeKeys.PREDICT:
+            if settings.to_tpu:
+                _logger.warning(
+                    "`export_to_tpu` is for mode 'infer' only: the metagraph "
+                    "of mode %r gets the tag %r alone.",
+                    mode,
+                    tag,
+                )
+            yield _Plan(mode, [(tag,)], use_tpu=False)
+            continue
+        cpu = [(tag,)] if settings.to_cpu else []
+        tpu = [(tag, "tpu")] if settings.to_tpu else []
+        if settings.api_version == 1:
+            yield _Plan(mode, cpu + tpu, use_tpu=False)
+            continue
+        if cpu:
+            yield _Plan(mode, cpu, use_tpu=False)
+        if tpu:
+            yield _Plan(mode, tpu, use_tpu=True)
+
+
+def _build(
+    export: Export,
+    settings: ExportSettings,
+    plan: _Plan,
+    model_fn: ModelFn,
+    checkpoint: str,
+) -> ServingGraph:
+    return build_graph(
+        export.receiver_fns[plan.mode],
+        _SERVING
+        if plan.mode == ModeKeys.PREDICT
+        else (SupervisedInputReceiver,),
+        functools.partial(
+            lower,
+            model_fn,
+            plan.mode,
+            plan.use_tpu,
+            checkpoint,
+            seed=settings.seed,
+        ),
+    )
+
+
+def _check_receiver_fn(mode: str, receiver_fn: Callable[[], Any] | Any) -> None:
+    if mode not in _TAGS:
+        raise ValueError(
+            f"The modes of an export are {sorted(_TAGS)}. Received: {mode!r}. "
+            "Use the values of ModeKeys."
+        )
+    if receiver_fn is None:
+        raise ValueError(
+            "An export needs a serving input receiver function. Received: "
+            "None. Make one with export.build_raw_serving_input_receiver_fn."
+        )
+    if isinstance(receiver_fn, (*_SERVING, SupervisedInputReceiver)):
+        raise TypeError(
+            "The serving input receiver function was called. Expected the "
+            f"function itself. Received a {type(receiver_fn).__name__}: leave "
+            "out the parentheses after its name."
+        )
+    if not callable(receiver_fn):
+        raise TypeError(
+            "The serving input receiver should be a function without "
+            f"arguments. Received: {receiver_fn!r} of type "
+            f"{type(receiver_fn).__name__}"
+        )

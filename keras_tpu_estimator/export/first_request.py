@@ -1,0 +1,55 @@
+"""A script: loads a SavedModel as a server would, and runs it once.
+
+It is run by its path, in a process of its own, and imports nothing of this
+package. It says on its standard output what went wrong, if anything did.
+"""
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def main() -> None:
+    """Runs what the first line of the standard input asks for."""
+    # TensorFlow imports them where they are; a server has none of them.
+    sys.modules.update(dict.fromkeys(("jax", "jaxlib", "keras")))
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    request = json.loads(sys.stdin.readline())
+    try:
+        for case in request["cases"]:
+            run(request["folder"], case)
+    except Exception as error:
+        sys.stdout.write(f"{type(error).__name__}: {error}")
+        sys.exit(3)
+
+
+def run(folder: str, case: dict[str, Any]) -> None:
+    """Loads one metagraph and writes down its outputs."""
+    import tensorflow as tf
+
+    with np.load(case["features"]) as file:
+        arrays = [file[name] for name in file.files]
+    graph = tf.Graph()
+    with graph.as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.saved_model.load(session, case["tags"], folder)
+        feeds = {
+            name: array.astype(
+                graph.get_tensor_by_name(name).dtype.as_numpy_dtype
+            )
+            for name, array in zip(case["feeds"], arrays, strict=True)
+        }
+        # All that signatures return has to be computable, text included.
+        outputs, _ = session.run((case["fetches"], case["results"]), feeds)
+    wide = [
+        output.astype("float32") if output.dtype.kind == "V" else output
+        for output in outputs
+    ]
+    np.savez(case["outputs"], *wide)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Folders of exports: named by the time, there whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+_ATTEMPTS = 10
+_EXTRA = "assets.extra"
+
+
+@contextlib.contextmanager
+def export_folder(
+    base: str | os.PathLike, clock: Callable[[], float] = time.time
+) -> Iterator[tuple[str, str]]:
+    """Gives a temporary folder, which gets its name when the block succeeds.
+
+    Args:
+        base: The folder to make it in.
+        clock: Tells the seconds since 1970. Defaults to `time.time`.
+
+    Yields:
+        The path of the temporary folder, and its path in the end.
+
+    Raises:
+        RuntimeError: There are folders of all the names it could have.
+
+    Example:
+
+    >>> import tempfile
+    >>> base = tempfile.mkdtemp()
+    >>> with export_folder(base, clock=lambda: 12.5) as (temporary, final):
+    ...     os.listdir(base)
+    ['temp-12']
+    >>> os.listdir(base)
+    ['12']
+    """
+    base = os.fspath(base)
+    if isinstance(base, bytes):
+        base = os.fsdecode(base)
+    existed = os.path.isdir(base)
+    os.makedirs(base, exist_ok=True)
+    temporary, final = _reserved(base, int(clock()))
+    try:
+        yield temporary, final
+        os.rename(temporary, final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not existed:
+            with contextlib.suppress(OSError):
+                os.rmdir(base)
+        raise
+
+
+def check_assets_extra(assets_extra: Any) -> dict[str, str]:
+    """Checks which files are to be put beside a model.
+
+    Args:
+        assets_extra: Dict from paths in `assets.extra` to files, or `None`.
+
+    Returns:
+        The dict; an empty one for `None`.
+
+    Raises:
+        TypeError: It is no dict.
+        ValueError: A path leads elsewhere, or a file does not exist.
+    """
+    if assets_extra is None:
+        return {}
+    if not isinstance(assets_extra, Mapping):
+        raise TypeError(
+            "`assets_extra` should be a dict from paths in the export to "
+            f"files. Received: {assets_extra!r} of type "
+            f"{type(assets_extra).__name__}"
+        )
+    checked = {}
+    for target, source in assets_extra.items():
+        path = os.path.normpath(os.fspath(target))
+        if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
+            raise ValueError(
+                "The keys of `assets_extra` should be paths below "
+                f"{_EXTRA!r}. Received: {target!r}. Pass a name, such as "
+                f"{os.path.basename(os.fspath(source))!r}."
+            )
+        if not os.path.isfile(source):
+            raise ValueError(
+                f"The file of `assets_extra[{target!r}]` does not exist. "
+                f"Received: {os.fspath(source)!r}"
+            )
+        checked[path] = os.fspath(source)
+    return checked
+
+
+def copy_assets(folder: str, assets: Mapping[str, str]) -> None:
+    """Copies what `check_assets_extra` returned into an export."""
+    for target, source in assets.items():
+        path = os.path.join(folder, _EXTRA, target)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        shutil.copyfile(source, path)
+
+
+def _reserved(base: str, start: int) -> tuple[str, str]:
+    """Makes the first temporary folder whose names are free."""
+    for stamp in range(start, start + _ATTEMPTS):
+        temporary = os.path.join(base, f"temp-{stamp}")
+        final = os.path.join(base, str(stamp))
+        if os.path.exists(final):
+            continue
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(temporary)
+            return temporary, final
+    raise RuntimeError(
+        "An export gets a folder named by the time. Expected a free name from "
+        f"{start} to {start + _ATTEMPTS - 1} in {base!r}. All of them exist: "
+        "export into another folder, or less often."
+    )

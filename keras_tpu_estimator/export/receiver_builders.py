@@ -1,0 +1,229 @@
+"""Receiver functions for the usual ways of serving a model."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.export.receivers import SINGLE_FEATURE
+from keras_tpu_estimator.export.receivers import SINGLE_LABEL
+from keras_tpu_estimator.export.receivers import SINGLE_RECEIVER
+from keras_tpu_estimator.export.receivers import ServingInputReceiver
+from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
+
+ReceiverFn = Callable[[], Any]
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Any, default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for requests that give the features.
+
+    The counterpart of the function of this name in `tf.estimator.export`.
+
+    Args:
+        features: Dict of anything with a shape and a dtype (tensors, arrays,
+            `tf.TensorSpec`s), batch first; or a single one.
+        default_batch_size: The batch size of requests. By default any.
+
+    Returns:
+        A function of no arguments, to be passed to `export_saved_model`.
+
+    Raises:
+        ValueError: A feature has no shape or no dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
+    ...     {"x": np.zeros((1, 3), "float32")})
+    """
+    specs = _raw_specs(features, SINGLE_FEATURE, default_batch_size)
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        placeholders = _placeholders(specs)
+        return ServingInputReceiver(placeholders, placeholders)
+
+    return serving_input_receiver_fn
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for requests that give `tf.Example`s.
+
+    The input is called 'examples', a tensor of serialized `tf.Example`s.
+
+    The counterpart of the function of this name in `tf.estimator.export`.
+
+    Args:
+        feature_spec: Dict from names to `tf.io.FixedLenFeature`s and others
+            that `tf.io.parse_example` makes dense tensors of.
+        default_batch_size: The batch size of requests. By default any.
+
+    Returns:
+        A function of no arguments, to be passed to `export_saved_model`.
+
+    Raises:
+        ValueError: There is no feature.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_parsing_serving_input_receiver_fn(
+    ...     {"x": tf.io.FixedLenFeature([3], tf.float32)})
+    """
+    if not isinstance(feature_spec, Mapping) or not feature_spec:
+        raise ValueError(
+            "`feature_spec` should be a dict from names to tf.io features. "
+            f"Received: {feature_spec!r}. Pass what tf.io.parse_example takes."
+        )
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        import tensorflow as tf
+
+        _check_in_graph()
+        examples = tf.compat.v1.placeholder(
+            tf.string, [default_batch_size], name="input_example_tensor"
+        )
+        features = tf.io.parse_example(examples, dict(feature_spec))
+        return ServingInputReceiver(features, {"examples": examples})
+
+    return serving_input_receiver_fn
+
+
+def build_raw_supervised_input_receiver_fn(
+    features: Any, labels: Any, default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for exporting a model in TRAIN or EVAL.
+
+    The counterpart of the function of this name in
+    `tf.estimator.experimental`.
+
+    Args:
+        features: As in `build_raw_serving_input_receiver_fn`; a single one is
+            received under the name 'input'.
+        labels: The same; a single one is received under the name 'label'.
+        default_batch_size: The batch size of requests. By default any.
+
+    Returns:
+        A function of no arguments, for `experimental_export_all_saved_models`.
+
+    Raises:
+        ValueError: Features and labels have names in common, or one has no
+            shape or no dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_raw_supervised_input_receiver_fn(
+    ...     {"x": np.zeros((1, 3), "float32")}, np.zeros((1, 1), "float32"))
+    """
+    feature_specs = _raw_specs(features, SINGLE_RECEIVER, default_batch_size)
+    label_specs = _raw_specs(labels, SINGLE_LABEL, default_batch_size)
+    common = feature_specs.keys() & label_specs.keys()
+    if common:
+        raise ValueError(
+            "Features and labels should have different names. Received in "
+            f"both: {sorted(common)}. Rename the labels."
+        )
+
+    def supervised_input_receiver_fn() -> SupervisedInputReceiver:
+        own = _placeholders(feature_specs)
+        other = _placeholders(label_specs)
+        return SupervisedInputReceiver(
+            own if isinstance(features, Mapping) else own[SINGLE_RECEIVER],
+            other if isinstance(labels, Mapping) else other[SINGLE_LABEL],
+            {**own, **other},
+        )
+
+    return supervised_input_receiver_fn
+
+
+def build_supervised_input_receiver_fn_from_input_fn(
+    input_fn: Callable[..., Any], **input_fn_args: Any
+) -> ReceiverFn:
+    """Makes a receiver function with the features and labels of an `input_fn`.
+
+    The counterpart of the function of this name in
+    `tf.estimator.experimental`.
+
+    Args:
+        input_fn: Returns a `tf.data.Dataset`, or a pair of features and labels.
+        **input_fn_args: Its arguments.
+
+    Returns:
+        A function of no arguments, for `experimental_export_all_saved_models`.
+
+    Raises:
+        ValueError: `input_fn` has no labels.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> def input_fn(params):
+    ...     size = params["batch_size"]
+    ...     return {"x": np.zeros((size, 3))}, np.zeros((size, 1))
+    >>> build = kte.export.build_supervised_input_receiver_fn_from_input_fn
+    >>> receiver_fn = build(input_fn, params={"batch_size": 2})
+    """
+    data = input_fn(**input_fn_args)
+    data = getattr(data, "element_spec", data)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(
+            "`input_fn` should return features and labels. Received: "
+            f"{data!r}. Pass one for training, or use "
+            "build_raw_supervised_input_receiver_fn."
+        )
+    return build_raw_supervised_input_receiver_fn(*data)
+
+
+def _raw_specs(
+    tensors: Any, single: str, batch_size: int | None
+) -> dict[str, tuple[list[int | None], Any]]:
+    """Shapes and dtypes of placeholders like these tensors."""
+    if not isinstance(tensors, Mapping):
+        tensors = {single: tensors}
+    specs = {}
+    for name, tensor in tensors.items():
+        shape = getattr(tensor, "shape", None)
+        if shape is None or not hasattr(tensor, "dtype") or not len(shape):
+            raise ValueError(
+                f"{name!r} should have a shape, batch first, and a dtype. "
+                f"Received: {tensor!r} of type {type(tensor).__name__}. Pass "
+                "a tensor, an array or a tf.TensorSpec."
+            )
+        specs[name] = ([batch_size, *shape[1:]], tensor.dtype)
+    return specs
+
+
+def _placeholders(
+    specs: Mapping[str, tuple[list[int | None], Any]],
+) -> dict[str, Any]:
+    import tensorflow as tf
+
+    _check_in_graph()
+    return {
+        name: tf.compat.v1.placeholder(dtype, shape, name=_op_name(name))
+        for name, (shape, dtype) in specs.items()
+    }
+
+
+def _op_name(name: Any) -> str | None:
+    """The name of a placeholder, if TensorFlow allows it."""
+    text = str(name)
+    return text if text.isidentifier() and text[0] != "_" else None
+
+
+def _check_in_graph() -> None:
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "A serving input receiver function was called. Expected it to be "
+            "passed on: export_saved_model(path, receiver_fn), without "
+            "parentheses after it. The export calls it in a graph."
+        )

@@ -1,0 +1,230 @@
+"""What a server receives, and what becomes of it: TensorFlow's tensors."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+SINGLE_FEATURE = "feature"
+SINGLE_RECEIVER = "input"
+SINGLE_LABEL = "label"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingInputReceiver:
+    """The inputs of a served model, and the features made of them.
+
+    What a serving input receiver function returns. It is called in a
+    TensorFlow graph: the receivers are placeholders
+    (`tf.compat.v1.placeholder`), and all ops between them and the features
+    become part of the SavedModel.
+
+    Args:
+        features: Dict of tensors, as `model_fn` reads them; a single tensor
+            becomes `{"feature": tensor}`.
+        receiver_tensors: Dict from input names to placeholders; a single one
+            becomes `{"input": placeholder}`.
+        receiver_tensors_alternatives: Dict from names to other sets of tensors
+            that a request may give instead. Each adds signatures, named like
+            'name:serving_default'. Defaults to none.
+
+    Raises:
+        ValueError: Something is missing, or is no tensor.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import keras_tpu_estimator as kte
+    >>> def receiver_fn():
+    ...     png = tf.compat.v1.placeholder(tf.string, [None], name="png")
+    ...     image = tf.map_fn(
+    ...         lambda each: tf.io.decode_png(each, channels=1), png,
+    ...         fn_output_signature=tf.uint8)
+    ...     image = tf.ensure_shape(image, [None, 28, 28, 1])
+    ...     features = {"image": tf.cast(image, tf.float32) / 255}
+    ...     return kte.export.ServingInputReceiver(features, {"png": png})
+    >>> with tf.Graph().as_default():
+    ...     sorted(receiver_fn().features)
+    ['image']
+    """
+
+    features: Any
+    receiver_tensors: Any
+    receiver_tensors_alternatives: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, "features", _features(self.features))
+        _normalize_receivers(self)
+
+    @property
+    def inputs(self) -> Any:
+        """What `model_fn` is given, as a nest of tensors."""
+        return self.features
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorServingInputReceiver:
+    """As `ServingInputReceiver`, for a `model_fn` whose features are a tensor.
+
+    Args:
+        features: The tensor.
+        receiver_tensors: As in `ServingInputReceiver`.
+        receiver_tensors_alternatives: As in `ServingInputReceiver`.
+
+    Raises:
+        ValueError: Something is missing, or is no tensor.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import keras_tpu_estimator as kte
+    >>> with tf.Graph().as_default():
+    ...     x = tf.compat.v1.placeholder(tf.float32, [None, 3])
+    ...     receiver = kte.export.TensorServingInputReceiver(x, x)
+    >>> receiver.receiver_tensors
+    {'input': <tf.Tensor 'Placeholder:0' shape=(None, 3) dtype=float32>}
+    """
+
+    features: Any
+    receiver_tensors: Any
+    receiver_tensors_alternatives: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.features, Mapping):
+            raise ValueError(
+                "The features of TensorServingInputReceiver should be one "
+                f"tensor. Received a dict of {sorted(self.features)}. Use "
+                "ServingInputReceiver."
+            )
+        _check_tensor("features", SINGLE_FEATURE, self.features)
+        _normalize_receivers(self)
+
+    @property
+    def inputs(self) -> Any:
+        """What `model_fn` is given, as a nest of tensors."""
+        return self.features
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisedInputReceiver:
+    """Features and labels, for exporting a model in TRAIN or EVAL.
+
+    Args:
+        features: Tensor, or a dict of them.
+        labels: The same.
+        receiver_tensors: As in `ServingInputReceiver`.
+
+    Raises:
+        ValueError: Something is missing, or is no tensor.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import keras_tpu_estimator as kte
+    >>> with tf.Graph().as_default():
+    ...     x = tf.compat.v1.placeholder(tf.float32, [None, 3])
+    ...     y = tf.compat.v1.placeholder(tf.float32, [None, 1])
+    ...     receiver = kte.export.SupervisedInputReceiver(
+    ...         {"x": x}, y, {"x": x, "y": y})
+    >>> sorted(receiver.receiver_tensors)
+    ['x', 'y']
+    """
+
+    features: Any
+    labels: Any
+    receiver_tensors: Any
+
+    def __post_init__(self) -> None:
+        for name in ("features", "labels"):
+            _check_tensors(name, getattr(self, name))
+        _normalize_receivers(self)
+
+    @property
+    def receiver_tensors_alternatives(self) -> None:
+        """There are none."""
+
+    @property
+    def inputs(self) -> Any:
+        """Features and labels, as a nest of tensors."""
+        return {"features": self.features, "labels": self.labels}
+
+
+Receiver = (
+    ServingInputReceiver | TensorServingInputReceiver | SupervisedInputReceiver
+)
+
+
+def _set(record: Any, name: str, value: Any) -> None:
+    """Normalises a field of a frozen record while it is made."""
+    object.__setattr__(record, name, value)
+
+
+def _normalize_receivers(record: Any) -> None:
+    receivers = _receivers("receiver_tensors", record.receiver_tensors)
+    _set(record, "receiver_tensors", receivers)
+    alternatives = record.receiver_tensors_alternatives
+    if alternatives is None:
+        return
+    if not isinstance(alternatives, Mapping):
+        raise ValueError(
+            "`receiver_tensors_alternatives` should be a dict from names to "
+            f"receiver tensors. Received: {alternatives!r} of type "
+            f"{type(alternatives).__name__}"
+        )
+    _set(
+        record,
+        "receiver_tensors_alternatives",
+        {
+            name: _receivers(f"receiver_tensors_alternatives[{name!r}]", each)
+            for name, each in alternatives.items()
+        },
+    )
+
+
+def _features(features: Any) -> dict[Any, Any]:
+    if features is not None and not isinstance(features, Mapping):
+        features = {SINGLE_FEATURE: features}
+    _check_tensors("features", features)
+    for key in features:
+        if not isinstance(key, str | int):
+            raise ValueError(
+                "The keys of `features` should be strings or integers. "
+                f"Received: {key!r} of type {type(key).__name__}"
+            )
+    return dict(features)
+
+
+def _receivers(name: str, tensors: Any) -> dict[str, Any]:
+    if tensors is not None and not isinstance(tensors, Mapping):
+        tensors = {SINGLE_RECEIVER: tensors}
+    _check_tensors(name, tensors)
+    for key in tensors:
+        if not isinstance(key, str):
+            raise ValueError(
+                f"The keys of `{name}` should be strings. Received: {key!r} "
+                f"of type {type(key).__name__}"
+            )
+    return dict(tensors)
+
+
+def _check_tensors(name: str, tensors: Any) -> None:
+    if tensors is None or (isinstance(tensors, Mapping) and not tensors):
+        raise ValueError(
+            f"`{name}` should be a tensor or a dict of tensors. Received: "
+            f"{tensors!r}. Pass what the receiver function made."
+        )
+    if not isinstance(tensors, Mapping):
+        _check_tensor(name, name, tensors)
+        return
+    for key, tensor in tensors.items():
+        _check_tensor(name, key, tensor)
+
+
+def _check_tensor(name: str, key: Any, tensor: Any) -> None:
+    import tensorflow as tf
+
+    if not tf.is_tensor(tensor):
+        raise ValueError(
+            f"{key!r} in `{name}` should be a tensor of TensorFlow. Received: "
+            f"{tensor!r} of type {type(tensor).__name__}. Make receivers with "
+            "tf.compat.v1.placeholder, and features from these."
+        )

@@ -1,0 +1,155 @@
+"""A user's `model_fn` as an export calls it: for its signatures' outputs."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.export.batching import BatchConfig
+from keras_tpu_estimator.export.batching import batching_requests
+from keras_tpu_estimator.export_outputs import ExportOutput
+from keras_tpu_estimator.export_outputs import PredictOutput
+from keras_tpu_estimator.export_outputs import signature_outputs
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_call import IS_PADDING
+from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.spec import EstimatorSpec
+from keras_tpu_estimator.spec import Spec
+from keras_tpu_estimator.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec import metric_value
+
+
+@dataclasses.dataclass(frozen=True)
+class SignatureOutput:
+    """The outputs of one signature, as names among a program's outputs.
+
+    Attributes:
+        method: The kind of request: 'predict', 'classify' or 'regress'.
+        names: From the output's name to that of the program's output.
+    """
+
+    method: str
+    names: Mapping[str, str]
+
+
+class ServedModelFn:
+    """Calls `model_fn` in any mode; all outputs of signatures are predictions.
+
+    Args:
+        model_fn: The user's function.
+        mode: The mode it is called in.
+        use_tpu: The value of `params["use_tpu"]`.
+
+    Attributes:
+        signatures: What the last call's signatures return.
+        batch_config: What that call asked for, or `None`.
+    """
+
+    signatures: Mapping[str, SignatureOutput]
+    batch_config: BatchConfig | None
+
+    def __init__(self, model_fn: ModelFn, mode: str, use_tpu: bool):
+        self._model_fn = model_fn
+        self._mode = mode
+        self._use_tpu = use_tpu
+
+    def __call__(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        additional: Mapping[str, Any],
+    ) -> Spec:
+        """Calls the user's function, as a program calls one to predict."""
+        # Batches have any size here, so `params` says nothing about it.
+        del mode, additional
+        if self._mode != ModeKeys.PREDICT:
+            features, labels = features["features"], features["labels"]
+        with batching_requests() as requested:
+            spec = self._called(features, labels)
+        self.batch_config = requested[-1] if requested else None
+        outputs = _outputs(self._mode, spec)
+        distinct = list({id(each): each for each in outputs.values()}.values())
+        self.signatures = {
+            signature: SignatureOutput(
+                output.method,
+                {
+                    name: f"{_index(distinct, output)}/{name}"
+                    for name in output.tensors
+                },
+            )
+            for signature, output in outputs.items()
+        }
+        predictions = {
+            f"{index}/{name}": tensor
+            for index, output in enumerate(distinct)
+            for name, tensor in output.tensors.items()
+        }
+        return TPUEstimatorSpec(
+            ModeKeys.PREDICT, predictions, scaffold_fn=spec.make_scaffold
+        )
+
+    def _called(self, features: Any, labels: Any) -> Spec:
+        try:
+            return self._model_fn(
+                features, labels, self._mode, {"use_tpu": self._use_tpu}
+            )
+        except KeyError as error:
+            key = error.args[0] if error.args else None
+            if key == "batch_size":
+                raise ValueError(
+                    "`model_fn` reads params['batch_size'], which an exported "
+                    "model does not have: its requests have any size. Use the "
+                    "shape of a feature."
+                ) from error
+            if isinstance(features, Mapping) and key not in (
+                *features,
+                IS_PADDING,
+            ):
+                raise ValueError(
+                    f"`model_fn` reads {key!r}, which the serving input "
+                    "receiver does not give it. Received features: "
+                    f"{sorted(map(str, features))}. Make the features of the "
+                    "receiver those of `input_fn`."
+                ) from error
+            raise
+        except Exception as error:
+            error.add_note(
+                "This happened in an export. The features of the serving input "
+                f"receiver were {features!r}."
+            )
+            raise
+
+
+def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
+    if mode == ModeKeys.PREDICT:
+        outputs = signature_outputs(spec.export_outputs, spec.predictions)
+        if not any(output.tensors for output in outputs.values()):
+            raise ValueError(
+                "An export should have a signature. Received `export_outputs` "
+                f"{spec.export_outputs!r} and predictions "
+                f"{spec.predictions!r}. Leave `export_outputs` out to export "
+                "all predictions, or add export.PredictOutput(tensors)."
+            )
+        return outputs
+    tensors = {"loss": spec.loss}
+    predictions = spec.predictions
+    if isinstance(predictions, Mapping):
+        tensors |= {f"predictions/{k}": v for k, v in predictions.items()}
+    else:
+        tensors["predictions"] = predictions
+    if mode == ModeKeys.EVAL:
+        tensors |= {
+            f"metrics/{name}/value": metric_value(metric)
+            for name, metric in _metric_ops(spec).items()
+        }
+    return {mode: PredictOutput(tensors)}
+
+
+def _metric_ops(spec: Spec) -> Mapping[str, Any]:
+    if not isinstance(spec, EstimatorSpec):
+        spec = spec.as_estimator_spec()
+    return spec.eval_metric_ops
+
+
+def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:
+    return next(i for i, each in enumerate(outputs) if each is output)

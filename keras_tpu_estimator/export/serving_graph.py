@@ -1,0 +1,232 @@
+"""The TensorFlow graph of a served model: receivers, model, signatures."""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.export.lowering import LoweredModel
+from keras_tpu_estimator.export.receivers import Receiver
+from keras_tpu_estimator.export.served_model_fn import SignatureOutput
+from keras_tpu_estimator.export.shapes import feature_spec
+from keras_tpu_estimator.inputs.forms import hide_gpus
+from keras_tpu_estimator.outside_compilation import with_host_tensors
+
+_logger = logging.getLogger("keras_tpu_estimator")
+Lower = Callable[[Any], LoweredModel]
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingGraph:
+    """A graph, and what is known of it.
+
+    Attributes:
+        graph: The graph of TensorFlow.
+        signatures: `SignatureDef`s by name.
+        variables: TensorFlow's variables by path.
+        model: The model in it.
+        features: Names of the tensors that the model is given.
+        outputs: Names of the tensors that the model returns.
+        results: Names of all tensors that signatures return.
+    """
+
+    graph: Any
+    signatures: Mapping[str, Any]
+    variables: Mapping[str, Any]
+    model: LoweredModel
+    features: tuple[str, ...]
+    outputs: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def build_graph(
+    receiver_fn: Callable[[], Any], kind: type | Any, lower: Lower
+) -> ServingGraph:
+    """Builds the graph of a served model.
+
+    Args:
+        receiver_fn: The user's function, called in the graph.
+        kind: The types that it should return.
+        lower: Makes a model for a nest of `FeatureSpec`s.
+
+    Raises:
+        TypeError: The function returned something else.
+        ValueError: Receivers, model or signatures do not fit each other.
+    """
+    import tensorflow as tf
+
+    hide_gpus()
+    graph = tf.Graph()
+    with graph.as_default():
+        receiver = _checked_receiver(receiver_fn(), kind)
+        paths, nest = jax.tree_util.tree_flatten_with_path(
+            receiver.inputs, is_leaf=tf.is_tensor
+        )
+        specs = [
+            feature_spec(jax.tree_util.keystr(path) or "", tensor)
+            for path, tensor in paths
+        ]
+        features = [tensor for _, tensor in paths]
+        _check_fed(features, receiver.receiver_tensors, "the features")
+        model = lower(jax.tree.unflatten(nest, specs))
+        variables = make_variables(model.values)
+        flat = model.call(
+            [variable.read_value() for variable in variables.values()],
+            features,
+        )
+        outputs = with_host_tensors(
+            jax.tree.unflatten(model.outputs, flat),
+            finish=lambda tensor: tensor,
+        )
+        signatures = dict(_signatures(receiver, model.signatures, outputs))
+    _check_any(model.signatures, signatures)
+    return ServingGraph(
+        graph=graph,
+        signatures=signatures,
+        variables=variables,
+        model=model,
+        features=tuple(tensor.name for tensor in features),
+        outputs=tuple(tensor.name for tensor in flat),
+        results=tuple(tensor.name for tensor in outputs.values()),
+    )
+
+
+def _checked_receiver(receiver: Any, kind: Any) -> Receiver:
+    if isinstance(receiver, kind):
+        return receiver
+    names = " or a ".join(each.__name__ for each in kind)
+    hint = "Return one from it."
+    if callable(receiver):
+        hint = "It returned a function: call that, or pass it in its place."
+    raise TypeError(
+        f"The serving input receiver function should return a {names}. "
+        f"Received: {receiver!r} of type {type(receiver).__name__}. {hint}"
+    )
+
+
+def make_variables(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """A variable of TensorFlow for each path, without its value."""
+    import tensorflow as tf
+
+    return {
+        path: tf.compat.v1.get_variable(
+            re.sub(r"[^\w./-]", "_", path),
+            value.shape,
+            value.dtype,
+            initializer=tf.compat.v1.zeros_initializer(),
+            use_resource=True,
+        )
+        for path, value in values.items()
+    }
+
+
+def _signatures(
+    receiver: Receiver,
+    signatures: Mapping[str, SignatureOutput],
+    outputs: Mapping[str, Any],
+) -> Iterator[tuple[str, Any]]:
+    """`SignatureDef`s by name, those that requests cannot use left out."""
+    receivers = {"": receiver.receiver_tensors}
+    for name, alternative in (
+        receiver.receiver_tensors_alternatives or {}
+    ).items():
+        receivers[f"{name}:"] = alternative
+    for prefix, inputs in receivers.items():
+        for name, signature in signatures.items():
+            tensors = {
+                output: outputs[there]
+                for output, there in signature.names.items()
+            }
+            reason = _unusable(signature.method, inputs)
+            if reason is None and prefix and _unfed(tensors.values(), inputs):
+                reason = "its inputs are not enough to compute the outputs"
+            if reason is None:
+                yield (
+                    prefix + name,
+                    _signature(signature.method, inputs, tensors),
+                )
+            else:
+                _logger.warning(
+                    "The signature %r is left out: %s.", prefix + name, reason
+                )
+
+
+def _unusable(method: str, inputs: Mapping[str, Any]) -> str | None:
+    """Why requests of a kind cannot give these inputs, if they cannot."""
+    if method == "predict":
+        return None
+    dtypes = [tensor.dtype.name for tensor in inputs.values()]
+    if dtypes == ["string"]:
+        return None
+    return (
+        f"requests to {method} give one tensor of strings, but the inputs are "
+        f"{dict(zip(inputs, dtypes, strict=True))}"
+    )
+
+
+def _signature(
+    method: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> Any:
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    if method != "predict":
+        (tensor,) = inputs.values()
+        inputs = {"inputs": tensor}
+    return meta_graph_pb2.SignatureDef(
+        inputs={name: _info(tensor) for name, tensor in inputs.items()},
+        outputs={name: _info(tensor) for name, tensor in outputs.items()},
+        method_name=f"tensorflow/serving/{method}",
+    )
+
+
+def _info(tensor: Any) -> Any:
+    from tensorflow.core.protobuf import meta_graph_pb2
+
+    return meta_graph_pb2.TensorInfo(
+        name=tensor.name,
+        dtype=tensor.dtype.as_datatype_enum,
+        tensor_shape=tensor.shape.as_proto(),
+    )
+
+
+def _check_fed(
+    tensors: Iterable[Any], inputs: Mapping[str, Any], what: str
+) -> None:
+    unfed = _unfed(tensors, inputs)
+    if unfed:
+        raise ValueError(
+            f"`receiver_tensors` should have all placeholders that {what} are "
+            f"made of. Missing: {sorted(unfed)}. Received: {sorted(inputs)}."
+        )
+
+
+def _unfed(tensors: Iterable[Any], inputs: Mapping[str, Any]) -> set[str]:
+    """Names of the placeholders that tensors need beside these inputs."""
+    fed = {tensor.ref() for tensor in inputs.values()}
+    waiting, seen, unfed = list(tensors), set(), set()
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.ref() in fed or tensor.op.name in seen:
+            continue
+        seen.add(tensor.op.name)
+        if tensor.op.type == "Placeholder":
+            unfed.add(tensor.op.name)
+        waiting.extend(tensor.op.inputs)
+    return unfed
+
+
+def _check_any(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    if not there.keys() & wanted.keys():
+        raise ValueError(
+            "None of the signatures can be called: ClassificationOutput and "
+            "RegressionOutput need one input, a tensor of strings. Received: "
+            f"{sorted(wanted)}. Add a PredictOutput to `export_outputs`, or "
+            "use build_parsing_serving_input_receiver_fn."
+        )

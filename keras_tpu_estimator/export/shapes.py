@@ -1,0 +1,115 @@
+"""The shapes of features: open dimensions as symbols, and as samples."""
+
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+# Sizes of open dimensions in samples: odd, so that it stands out in a message;
+# and large enough for a few strides.
+_SAMPLE_BATCH = 3
+_SAMPLE_LENGTH = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """A feature as JAX sees it.
+
+    Attributes:
+        name: What messages call it.
+        shape: Sizes; `None` where any will do.
+        dtype: The dtype that JAX gives it.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: np.dtype
+
+
+def feature_spec(name: str, tensor: Any) -> FeatureSpec:
+    """The spec of a tensor of TensorFlow.
+
+    Raises:
+        ValueError: JAX cannot take it.
+    """
+    import tensorflow as tf
+
+    if not isinstance(tensor, tf.Tensor):
+        raise ValueError(
+            f"The feature {name} should be a dense tensor. Received: "
+            f"{type(tensor).__name__}. Make it dense in the receiver function, "
+            "with tf.sparse.to_dense or .to_tensor()."
+        )
+    if tensor.dtype in (tf.string, tf.resource, tf.variant):
+        raise ValueError(
+            f"The feature {name} should be numbers. Received: "
+            f"{tensor.dtype.name}. Convert it in the receiver function "
+            "(tf.io.decode_png, tf.lookup, ...), or leave it out of `features`."
+        )
+    if tensor.shape.rank is None:
+        raise ValueError(
+            f"The feature {name} should have a known number of dimensions. "
+            "Received a tensor of unknown rank. Call tf.ensure_shape(tensor, "
+            "[None, ...]) in the receiver function."
+        )
+    if tensor.shape.rank == 0:
+        raise ValueError(
+            f"The feature {name} should have the batch as its first dimension. "
+            "Received a scalar."
+        )
+    dtype = jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)
+    return FeatureSpec(name, tuple(tensor.shape), np.dtype(dtype))
+
+
+def samples(specs: Sequence[FeatureSpec]) -> list[np.ndarray]:
+    """Arrays to try a model with: the same ones for the same specs."""
+    rng = np.random.default_rng(0)
+    return [_sample(rng, spec) for spec in specs]
+
+
+def symbolic(
+    specs: Sequence[FeatureSpec],
+) -> Iterator[list[jax.ShapeDtypeStruct]]:
+    """Shapes with symbols for open dimensions, the most general ones first.
+
+    All features have the batch in common. Other open dimensions are first taken
+    to be independent, then to be the same for all features on one axis.
+    """
+    yield _symbolic(specs, "d{axis}_{feature}")
+    if sum(None in spec.shape[1:] for spec in specs) > 1:
+        yield _symbolic(specs, "d{axis}")
+
+
+def _symbolic(
+    specs: Sequence[FeatureSpec], pattern: str
+) -> list[jax.ShapeDtypeStruct]:
+    scope = jax.export.SymbolicScope()
+    result = []
+    for feature, spec in enumerate(specs):
+        names = [
+            str(size)
+            if size is not None
+            else pattern.format(axis=axis, feature=feature)
+            if axis
+            else "batch"
+            for axis, size in enumerate(spec.shape)
+        ]
+        shape = jax.export.symbolic_shape(",".join(names), scope=scope)
+        result.append(jax.ShapeDtypeStruct(shape, spec.dtype))
+    return result
+
+
+def _sample(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
+    shape = [
+        size
+        if size is not None
+        else (_SAMPLE_LENGTH if axis else _SAMPLE_BATCH)
+        for axis, size in enumerate(spec.shape)
+    ]
+    if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
+        # Numbers that are in every vocabulary.
+        return rng.integers(0, 2, shape).astype(spec.dtype)
+    return rng.uniform(size=shape).astype(spec.dtype)

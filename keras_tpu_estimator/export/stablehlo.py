@@ -1,0 +1,134 @@
+"""What JAX lowers to, in the form that TensorFlow's runtime can read."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo
+from jaxlib.mlir.dialects import func
+from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import stablehlo
+
+# Old enough for any TensorFlow that can call modules of JAX, and new enough
+# for all that JAX lowers to beside composites.
+_VERSIONS = ("1.9.0", "1.13.0")
+
+# The routines of LAPACK that JAX calls; TensorFlow does not have its wrappers.
+_LINEAR_ALGEBRA = {
+    "potrf": "cholesky",
+    "getrf": "lu (solve, inv, det)",
+    "geqrf": "qr",
+    "geqp3": "qr",
+    "orgqr": "qr",
+    "ungqr": "qr",
+    "gesdd": "svd",
+    "gesvd": "svd",
+    "syevd": "eigh",
+    "heevd": "eigh",
+    "geev": "eig",
+    "gees": "schur",
+    "gehrd": "hessenberg",
+    "trsm": "triangular_solve",
+}
+
+
+class UnservableError(ValueError):
+    """A model cannot run where it would be served.
+
+    Args:
+        message: Which op it is about, and the way out.
+    """
+
+
+def for_tensorflow(module: bytes) -> bytes:
+    """The same module, as TensorFlow can read it.
+
+    Newer releases of JAX lower some functions (erf, top_k) to composite ops,
+    which TensorFlow cannot read or cannot run with open dimensions. Each
+    becomes a call of the function that it is composed of.
+
+    Args:
+        module: A portable artifact of StableHLO.
+
+    Raises:
+        UnservableError: It has ops that TensorFlow does not have.
+    """
+    with ir.Context() as context, ir.Location.unknown():
+        stablehlo.register_dialect(context)
+        chlo.register_dialect(context)
+        sdy.register_dialect(context)
+        parsed = stablehlo.deserialize_portable_artifact(context, module)
+        operations = list(_operations(parsed.body))
+        _check_custom_calls(operations)
+        for operation in operations:
+            _forget_shardings(operation)
+            if operation.name == "stablehlo.composite":
+                _call_instead(operation)
+        return _serialized(parsed)
+
+
+def _operations(block: Any) -> Iterator[Any]:
+    for operation in block.operations:
+        for region in operation.operation.regions:
+            for inner in region.blocks:
+                yield from _operations(inner)
+        yield operation.operation
+
+
+def _call_instead(composite: Any) -> None:
+    """Replaces a composite op by a call of its decomposition."""
+    call = func.CallOp(
+        [result.type for result in composite.results],
+        composite.attributes["decomposition"],
+        list(composite.operands),
+        ip=ir.InsertionPoint(composite),
+    )
+    for old, new in zip(composite.results, call.operation.results, strict=True):
+        old.replace_all_uses_with(new)
+    composite.erase()
+
+
+def _forget_shardings(operation: Any) -> None:
+    """Removes hints for several devices; TensorFlow's runtime has none."""
+    # Releases of JAX differ in whether these are names or have names.
+    names = [getattr(each, "name", each) for each in operation.attributes]
+    for name in names:
+        if name.startswith("sdy."):
+            del operation.attributes[name]
+
+
+def _check_custom_calls(operations: list[Any]) -> None:
+    found = {
+        ir.StringAttr(operation.attributes["call_target_name"]).value
+        for operation in operations
+        if operation.name == "stablehlo.custom_call"
+    }
+    missing = sorted(_shown(name) for name in found if "lapack_" in name)
+    if missing:
+        raise UnservableError(
+            "The model uses linear algebra that TensorFlow cannot run for "
+            f"JAX: {', '.join(missing)}. Compute it in the receiver function "
+            "or with keras_tpu_estimator.outside_compilation and tf.linalg, "
+            "or leave it out of the predictions."
+        )
+
+
+def _shown(target: str) -> str:
+    routine = re.sub(r"^lapack_[sdcz]|_ffi$", "", target)
+    known = _LINEAR_ALGEBRA.get(routine)
+    return f"{known} ({target})" if known else target
+
+
+def _serialized(module: Any) -> bytes:
+    for version in _VERSIONS:
+        try:
+            return stablehlo.serialize_portable_artifact(module, version)
+        except ValueError as error:
+            # The diagnostics of MLIR hold the op.
+            reason = error
+    raise UnservableError(
+        "The model has ops that are too new for TensorFlow. Expected ops of "
+        f"StableHLO {_VERSIONS[-1]}. Received: {reason}. Compute these with "
+        "other functions, or install an older JAX."
+    ) from reason

@@ -1,0 +1,435 @@
+"""What cannot be exported is refused, with a way out."""
+
+import dataclasses
+import os
+
+import keras
+import numpy as np
+import pytest
+from conftest import classifier
+from conftest import data
+from helpers import estimator_of
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.export import checking
+from keras_tpu_estimator.export import exporting
+
+X, Y = data()
+RAW = kte.export.build_raw_serving_input_receiver_fn(X)
+
+
+def receiver_of(make_features, dtype="float32", shape=(None, 4)):
+    """A receiver function of one placeholder and what is made of it."""
+
+    def receiver_fn():
+        import tensorflow as tf
+
+        placeholder = tf.compat.v1.placeholder(dtype, shape)
+        return kte.export.ServingInputReceiver(
+            {"x": make_features(tf, placeholder)}, {"x": placeholder}
+        )
+
+    return receiver_fn
+
+
+def forgets_a_placeholder():
+    import tensorflow as tf
+
+    x = tf.compat.v1.placeholder(tf.float32, [None, 4], name="x")
+    y = tf.compat.v1.placeholder(tf.float32, [None, 4], name="y")
+    return kte.export.ServingInputReceiver({"x": x + y}, {"x": x})
+
+
+def called_too_early():
+    import tensorflow as tf
+
+    with tf.Graph().as_default():
+        return RAW()
+
+
+RECEIVERS = {
+    "none": (None, ValueError, "needs a serving input receiver function"),
+    "called": (
+        called_too_early(),
+        TypeError,
+        "was called. Expected the function itself.*leave out the parentheses",
+    ),
+    "no function": ({"x": 1}, TypeError, "a function without arguments"),
+    "returns a function": (
+        lambda: RAW,
+        TypeError,
+        "should return a ServingInputReceiver or a TensorServ.*call that",
+    ),
+    "returns features": (
+        lambda: X,
+        TypeError,
+        "Received: {'x'.* of type dict. Return one",
+    ),
+    "other names": (
+        kte.export.build_raw_serving_input_receiver_fn({"z": X["x"]}),
+        ValueError,
+        r"reads 'x', which the serving input receiver does not.*\['z'\]",
+    ),
+    "other width": (
+        receiver_of(lambda tf, x: x[:, :3]),
+        ValueError,
+        r"In mode 'infer': The variable 'dense/kernel' has shape \(3, 8\)",
+    ),
+    "text": (
+        receiver_of(lambda tf, x: x, "string"),
+        ValueError,
+        r"\['x'\] should be numbers. Received: string. Convert it",
+    ),
+    "sparse": (
+        receiver_of(lambda tf, x: tf.sparse.from_dense(x), shape=(3, 4)),
+        ValueError,
+        r"\['x'\] should be a dense tensor. Received: SparseTensor.*to_dense",
+    ),
+    "unknown rank": (
+        receiver_of(lambda tf, x: x, shape=None),
+        ValueError,
+        r"\['x'\] should have a known number of dim.*tf.ensure_shape",
+    ),
+    "scalar": (
+        receiver_of(lambda tf, x: x, shape=()),
+        ValueError,
+        r"\['x'\] should have the batch as its first dimension",
+    ),
+    "forgotten placeholder": (
+        forgets_a_placeholder,
+        ValueError,
+        r"all placeholders that the features are made of. Missing: \['y'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECEIVERS)
+def test_receivers(name, estimator, tmp_path, untried):
+    receiver_fn, exception, message = RECEIVERS[name]
+    with pytest.raises(exception, match=f"(?s){message}"):
+        estimator.export_saved_model(tmp_path / "new", receiver_fn)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_builders_function_is_called():
+    with pytest.raises(RuntimeError, match="without parentheses after it"):
+        RAW()
+
+
+def predicting(**settings):
+    """A model_fn like the classifier, with other settings in PREDICT."""
+
+    def model_fn(features, labels, mode, params):
+        spec = classifier(features, labels, mode, params)
+        if mode != kte.ModeKeys.PREDICT:
+            return spec
+        changes = {
+            name: make(features["x"]) if callable(make) else make
+            for name, make in settings.items()
+        }
+        return dataclasses.replace(spec, **({"export_outputs": None} | changes))
+
+    return model_fn
+
+
+def reads_batch_size(features, labels, mode, params):
+    return kte.TPUEstimatorSpec(
+        mode, {"y": features["x"] * params["batch_size"]}
+    )
+
+
+def fixes_the_batch(features, labels, mode, params):
+    x = features["x"]
+    rows = [x[i] for i in range(int(x.shape[0]))]
+    return kte.TPUEstimatorSpec(mode, {"y": ops.stack(rows)})
+
+
+def new_layer(features, labels, mode, params):
+    y = keras.layers.Dense(2, name="fresh")(features["x"])
+    return kte.TPUEstimatorSpec(mode, {"y": y})
+
+
+def solves(features, labels, mode, params):
+    x = features["x"]
+    matrix = ops.eye(4) + ops.transpose(x) @ x
+    return kte.TPUEstimatorSpec(mode, {"y": x @ ops.cholesky(matrix)})
+
+
+MODELS = {
+    "no outputs": (
+        predicting(export_outputs={}),
+        ValueError,
+        "An export should have a signature. Received `export_outputs` {}",
+    ),
+    "none default": (
+        predicting(
+            export_outputs=lambda x: {
+                name: kte.export.PredictOutput(x) for name in "ab"
+            }
+        ),
+        ValueError,
+        r"should be 'serving_default'. Received: \['a', 'b'\]",
+    ),
+    "no export output": (
+        predicting(export_outputs=lambda x: {"a": x}),
+        TypeError,
+        r"`export_outputs\['a'\]` should be a PredictOutput.*Wrap it",
+    ),
+    "never called": (
+        predicting(
+            export_outputs=lambda x: {"a": kte.export.RegressionOutput(x)}
+        ),
+        ValueError,
+        r"None of the signatures can be called.*\['a', 'serving_default'\]",
+    ),
+    "batch size": (
+        reads_batch_size,
+        ValueError,
+        r"reads params\['batch_size'\], which an exported model does not",
+    ),
+    "fixed batch": (
+        fixes_the_batch,
+        ValueError,
+        "can be run, but not be exported.*Fix the sizes in the receiver",
+    ),
+    "not in the checkpoint": (
+        new_layer,
+        ValueError,
+        "In mode 'infer': The checkpoint .*fresh/",
+    ),
+    "linear algebra": (
+        solves,
+        kte.export.UnservableError,
+        r"cholesky \(lapack_spotrf_ffi\).*outside_compilation",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, model_dir, tmp_path, untried):
+    model_fn, exception, message = MODELS[name]
+    with pytest.raises(exception, match=f"(?s){message}"):
+        estimator_of(model_fn, model_dir).export_saved_model(tmp_path, RAW)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(ValueError, match="There is no checkpoint in .*`train`"):
+        estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
+
+
+def test_no_metagraph(model_dir, tmp_path):
+    neither = estimator_of(
+        classifier, model_dir, export_to_cpu=False, export_to_tpu=False
+    )
+    with pytest.raises(ValueError, match="are both False. Expected one of"):
+        neither.export_saved_model(tmp_path, RAW)
+
+
+def test_no_modes(estimator, tmp_path):
+    with pytest.raises(ValueError, match="Received an empty map"):
+        estimator.experimental_export_all_saved_models(tmp_path, {})
+    with pytest.raises(ValueError, match="Received: 'serve'. Use the values"):
+        estimator.export_saved_model(tmp_path, RAW, experimental_mode="serve")
+
+
+@pytest.mark.parametrize(
+    ("assets", "exception", "message"),
+    [
+        ("words.txt", TypeError, "should be a dict from paths"),
+        ({"../words.txt": __file__}, ValueError, "below 'assets.extra'"),
+        ({"/words.txt": __file__}, ValueError, "Received: '/words.txt'"),
+        ({"a": "/no/such"}, ValueError, "does not exist. Received: '/no/such'"),
+    ],
+)
+def test_assets(assets, exception, message, estimator, tmp_path):
+    with pytest.raises(exception, match=message):
+        estimator.export_saved_model(tmp_path, RAW, assets_extra=assets)
+
+
+def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch):
+    build = exporting.build_graph
+
+    def build_wrong(*args):
+        graph = build(*args)
+        trial = graph.model.trial
+        wrong = dataclasses.replace(
+            trial, outputs=[output + 1 for output in trial.outputs]
+        )
+        return dataclasses.replace(
+            graph, model=dataclasses.replace(graph.model, trial=wrong)
+        )
+
+    monkeypatch.setattr(exporting, "build_graph", build_wrong)
+    with pytest.raises(
+        kte.export.UnservableError, match="something else than JAX does"
+    ):
+        estimator.export_saved_model(tmp_path, RAW)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
+    from keras_tpu_estimator.export import stablehlo
+
+    monkeypatch.setattr(stablehlo, "for_tensorflow", lambda module: b"new")
+    with pytest.raises(
+        kte.export.UnservableError, match="cannot be run by TensorFlow"
+    ):
+        estimator.export_saved_model(tmp_path, RAW)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "op"),
+    [
+        ("No FFI handler registered for some_ffi on", "The op some_ffi"),
+        ("unregistered operation 'vhlo.new_v1' in", "The op vhlo.new_v1"),
+        ("something else", "An op of the model"),
+    ],
+)
+def test_the_op_is_named(failure, op):
+    assert checking._explained(failure).startswith(f"{op} cannot be run")
+
+
+TENSORS = {
+    "no scores": (
+        lambda: kte.export.ClassificationOutput(),
+        "should have `scores` or `classes`",
+    ),
+    "scores are integers": (
+        lambda: kte.export.ClassificationOutput(np.ones(2, int)),
+        "should be floats. Received: int64",
+    ),
+    "classes are numbers": (
+        lambda: kte.export.ClassificationOutput(classes=np.ones(2)),
+        "should be strings.*outside_compilation",
+    ),
+    "a value of integers": (
+        lambda: kte.export.RegressionOutput(np.ones(2, int)),
+        "`value` of RegressionOutput should be floats",
+    ),
+    "an output is a list": (
+        lambda: kte.export.PredictOutput({"y": [1]}),
+        r"'y' in PredictOutput should be a tensor. Received: \[1\]",
+    ),
+    "an output without name": (
+        lambda: kte.export.PredictOutput({3: np.ones(2)}),
+        "should be strings, or tuples of them. Received: 3",
+    ),
+    "a feature without shape": (
+        lambda: kte.export.build_raw_serving_input_receiver_fn({"x": 3}),
+        "'x' should have a shape, batch first, and a dtype",
+    ),
+    "no features to parse": (
+        lambda: kte.export.build_parsing_serving_input_receiver_fn({}),
+        "`feature_spec` should be a dict",
+    ),
+    "labels called as features": (
+        lambda: kte.export.build_raw_supervised_input_receiver_fn(X, X),
+        r"different names. Received in both: \['x'\]",
+    ),
+    "an input_fn without labels": (
+        lambda: kte.export.build_supervised_input_receiver_fn_from_input_fn(
+            lambda: X
+        ),
+        "should return features and labels",
+    ),
+    "sizes do not increase": (
+        lambda: kte.export.BatchConfig(1, 8, 0, [8, 4]),
+        "should increase and end with max_batch_size=8",
+    ),
+    "no thread": (
+        lambda: kte.export.BatchConfig(0, 8, 0),
+        "`num_batch_threads` should be an int of at least 1. Received: 0",
+    ),
+    "inputs are no list": (
+        lambda: kte.export.inference_on_tpu(abs, X["x"], 1, 8, 0),
+        "`inputs_to_tpu` should be a list",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_values(name):
+    make, message = TENSORS[name]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_names_of_outputs():
+    one = kte.export.PredictOutput(np.ones(2))
+    assert list(one.tensors) == ["output"]
+    heads = kte.export.PredictOutput({("head", "y"): np.ones(2)})
+    assert list(heads.tensors) == ["head/y"]
+
+
+FIELDS = {
+    "features are missing": (
+        lambda tensor: kte.export.ServingInputReceiver(None, tensor),
+        "`features` should be a tensor or a dict of tensors. Received: None",
+    ),
+    "a feature is an array": (
+        lambda tensor: kte.export.ServingInputReceiver(X, tensor),
+        "'x' in `features` should be a tensor of TensorFlow",
+    ),
+    "a key is a float": (
+        lambda tensor: kte.export.ServingInputReceiver({0.5: tensor}, tensor),
+        "strings or integers. Received: 0.5",
+    ),
+    "receivers are missing": (
+        lambda tensor: kte.export.ServingInputReceiver(tensor, {}),
+        "`receiver_tensors` should be a tensor or a dict",
+    ),
+    "a receiver's name is a number": (
+        lambda tensor: kte.export.ServingInputReceiver(tensor, {1: tensor}),
+        "The keys of `receiver_tensors` should be strings. Received: 1",
+    ),
+    "alternatives are a tensor": (
+        lambda tensor: kte.export.ServingInputReceiver(tensor, tensor, tensor),
+        "`receiver_tensors_alternatives` should be a dict",
+    ),
+    "bare features are a dict": (
+        lambda tensor: kte.export.TensorServingInputReceiver(
+            {"x": tensor}, tensor
+        ),
+        "should be one tensor.*Use ServingInputReceiver",
+    ),
+    "labels are missing": (
+        lambda tensor: kte.export.SupervisedInputReceiver(tensor, None, tensor),
+        "`labels` should be a tensor or a dict",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_receiver_fields(name):
+    import tensorflow as tf
+
+    make, message = FIELDS[name]
+    with pytest.raises(ValueError, match=message):
+        make(tf.constant([1.0]))
+
+
+def test_single_tensors_get_names():
+    import tensorflow as tf
+
+    tensor = tf.constant([1.0])
+    receiver = kte.export.ServingInputReceiver(
+        tensor, tensor, {"other": tensor}
+    )
+    assert list(receiver.features) == ["feature"]
+    assert list(receiver.receiver_tensors) == ["input"]
+    assert list(receiver.receiver_tensors_alternatives["other"]) == ["input"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: kte.outside_compilation(X["x"]), "a function and its tensors"),
+        (lambda: kte.outside_compilation(abs, 3), "tensors of the model"),
+    ],
+)
+def test_outside_compilation(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()

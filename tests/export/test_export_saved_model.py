@@ -1,0 +1,242 @@
+"""The folder that an export writes: its name, its files, its metagraphs."""
+
+import os
+import pathlib
+
+import conftest
+import numpy as np
+import pytest
+from conftest import classifier
+from conftest import data
+from conftest import input_fn
+from helpers import estimator_of
+from served_helpers import serve
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.export.folders import export_folder
+
+X, Y = data()
+RAW = kte.export.build_raw_serving_input_receiver_fn(X)
+SUPERVISED = kte.export.build_raw_supervised_input_receiver_fn(X, Y)
+LIKE_INPUT_FN = kte.export.build_supervised_input_receiver_fn_from_input_fn(
+    input_fn, params={}
+)
+
+
+def metagraphs(folder):
+    """The metagraphs of a SavedModel by their tags."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString(
+        pathlib.Path(folder, "saved_model.pb").read_bytes()
+    )
+    return {
+        tuple(sorted(graph.meta_info_def.tags)): graph
+        for graph in saved.meta_graphs
+    }
+
+
+def files(folder):
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in pathlib.Path(folder).rglob("*")
+        if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("settings", "tags"),
+    [
+        ({}, [("serve",), ("serve", "tpu")]),
+        ({"export_to_tpu": False}, [("serve",)]),
+        ({"export_to_cpu": False}, [("serve", "tpu")]),
+    ],
+)
+def test_metagraphs(settings, tags, version, model_dir, tmp_path, untried):
+    estimator = estimator_of(
+        classifier,
+        model_dir,
+        export_saved_model_api_version=version,
+        **settings,
+    )
+    folder = estimator.export_saved_model(tmp_path, RAW)
+    assert sorted(metagraphs(folder)) == tags
+
+
+def test_signatures(estimator, tmp_path, untried):
+    folder = estimator.export_saved_model(tmp_path, RAW)
+    for graph in metagraphs(folder).values():
+        # Classification and regression take examples, which are not received.
+        (signature,) = graph.signature_def.values()
+        assert signature.method_name == "tensorflow/serving/predict"
+        assert set(signature.inputs) == {"x"}
+        assert set(signature.outputs) == {"logits", "names"}
+        sizes = [d.size for d in signature.inputs["x"].tensor_shape.dim]
+        assert sizes == [-1, 4]
+
+
+def test_version_two_calls_model_fn_for_each_metagraph(
+    model_dir, tmp_path, untried
+):
+    seen = set()
+
+    def model_fn(features, labels, mode, params):
+        seen.add((params["use_tpu"], "batch_size" in params))
+        return classifier(features, labels, mode, params)
+
+    def exported(version):
+        seen.clear()
+        estimator_of(
+            model_fn, model_dir, export_saved_model_api_version=version
+        ).export_saved_model(tmp_path, RAW)
+        return seen.copy()
+
+    assert exported(1) == {(False, False)}
+    assert exported(2) == {(False, False), (True, False)}
+
+
+def test_files(estimator, tmp_path, untried):
+    note = tmp_path / "note.txt"
+    note.write_text("of this model")
+    base = tmp_path / "exports" / "new"
+    folder = estimator.export_saved_model(
+        str(base), RAW, assets_extra={"a/b.txt": note}
+    )
+    assert isinstance(folder, str)
+    assert os.path.dirname(folder) == str(base)
+    assert os.listdir(base) == [os.path.basename(folder)]
+    assert os.path.basename(folder).isdigit()
+    assert files(folder) == [
+        "assets.extra/a/b.txt",
+        "saved_model.pb",
+        "variables/variables.data-00000-of-00001",
+        "variables/variables.index",
+    ]
+    copied = pathlib.Path(folder, "assets.extra", "a", "b.txt")
+    assert copied.read_text() == "of this model"
+
+
+def test_text_and_the_older_name(estimator, tmp_path, untried):
+    folder = estimator.export_savedmodel(
+        tmp_path, RAW, as_text=True, strip_default_attrs=True
+    )
+    assert files(folder)[0] == "saved_model.pbtxt"
+    assert "serving_default" in pathlib.Path(
+        folder, "saved_model.pbtxt"
+    ).read_text("latin-1")
+
+
+def test_default_attributes_are_left_out(estimator, tmp_path, untried):
+    stripped, whole = (
+        estimator.export_savedmodel(tmp_path, RAW, strip_default_attrs=strip)
+        for strip in (None, False)
+    )
+
+    def marks(folder):
+        return {
+            graph.meta_info_def.stripped_default_attrs
+            for graph in metagraphs(folder).values()
+        }
+
+    assert (marks(stripped), marks(whole)) == ({True}, {False})
+
+
+def test_modes_checkpoints_and_tags_are_served(
+    estimator, model_dir, tmp_path, untried
+):
+    trained = estimator_of(classifier, tmp_path / "model")
+    trained.train(input_fn, steps=1)
+    first = trained.latest_checkpoint()
+    (early,) = trained.predict(input_fn, yield_single_examples=False)
+    early_loss = trained.evaluate(input_fn)
+    trained.train(input_fn, steps=5)
+    everything = trained.experimental_export_all_saved_models(
+        tmp_path / "export",
+        {
+            kte.ModeKeys.PREDICT: RAW,
+            kte.ModeKeys.TRAIN: SUPERVISED,
+            kte.ModeKeys.EVAL: LIKE_INPUT_FN,
+        },
+        checkpoint_path=first,
+    )
+    assert sorted(metagraphs(everything)) == [
+        ("eval",),
+        ("serve",),
+        ("serve", "tpu"),
+        ("train",),
+    ]
+    one = estimator_of(
+        classifier, model_dir, export_to_tpu=False
+    ).export_saved_model(tmp_path / "export", RAW)
+    labelled = X | {"label": Y}
+    predicted, evaluated, in_training, without_tags = serve(
+        (everything, ["serve"], "serving_default", X),
+        (everything, ["eval"], "eval", labelled),
+        (everything, ["train"], "train", labelled),
+        (one, None, "serving_default", X),
+    )
+    np.testing.assert_allclose(predicted["logits"], early["logits"], rtol=1e-4)
+    np.testing.assert_allclose(evaluated["loss"], early_loss["loss"], rtol=1e-4)
+    np.testing.assert_allclose(
+        evaluated["metrics/accuracy/value"], early_loss["accuracy"], rtol=1e-5
+    )
+    assert in_training.keys() == {"loss", "predictions/logits"}
+    (latest,) = estimator.predict(input_fn, yield_single_examples=False)
+    np.testing.assert_allclose(
+        without_tags["logits"], latest["logits"], rtol=1e-4
+    )
+
+
+def test_training_goes_on_after_an_export(tmp_path, untried):
+    def trained(model_dir, exports):
+        estimator = estimator_of(classifier, tmp_path / model_dir)
+        estimator.train(input_fn, steps=2)
+        if exports:
+            estimator.export_saved_model(tmp_path / "export", RAW)
+        estimator.train(input_fn, steps=2)
+        return estimator.get_variable_value("dense/kernel")
+
+    np.testing.assert_array_equal(
+        trained("with", exports=True), trained("without", exports=False)
+    )
+
+
+def test_another_second_is_taken_if_a_folder_exists(tmp_path):
+    (tmp_path / "70").mkdir()
+    (tmp_path / "temp-71").mkdir()
+    with export_folder(tmp_path, clock=lambda: 70.5) as (temporary, final):
+        assert temporary == str(tmp_path / "temp-72")
+    assert final == str(tmp_path / "72")
+    assert sorted(os.listdir(tmp_path)) == ["70", "72", "temp-71"]
+
+
+def test_no_name_is_free(tmp_path):
+    for stamp in range(70, 80):
+        (tmp_path / str(stamp)).mkdir()
+    with (
+        pytest.raises(RuntimeError, match="a free name from 70 to 79 in .*All"),
+        export_folder(tmp_path, clock=lambda: 70),
+    ):
+        pass
+
+
+class Refusing(conftest.NoRequest):
+    """A first request that fails."""
+
+    def check(self, folder, graphs):
+        assert os.listdir(folder)
+        raise KeyboardInterrupt
+
+
+def test_nothing_is_left_of_a_failed_export(estimator, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "keras_tpu_estimator.export.exporting.FirstRequest", Refusing
+    )
+    with pytest.raises(KeyboardInterrupt):
+        estimator.export_saved_model(tmp_path / "new", RAW)
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "exports").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        estimator.export_saved_model(tmp_path / "exports", RAW)
+    assert os.listdir(tmp_path / "exports") == []
