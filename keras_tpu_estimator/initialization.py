@@ -78,6 +78,12 @@ def initializing(target: Target) -> Iterator[None]:
         _target.reset(token)
 
 
+def program_variables() -> Mapping[str, keras.Variable]:
+    """The variables of the program that is being made, by path."""
+    target = _target.get()
+    return {} if target is None else target.variables
+
+
 def init_from_checkpoint(
     ckpt_dir_or_file: str | os.PathLike, assignment_map: AssignmentMap
 ) -> None:

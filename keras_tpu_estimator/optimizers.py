@@ -15,6 +15,8 @@ import keras
 from keras_tpu_estimator import distribution
 from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.gradient_requests import scalar
+from keras_tpu_estimator.initialization import program_variables
+from keras_tpu_estimator.variables import current_scope
 from keras_tpu_estimator.variables import scope_for
 
 Gradient = Any
@@ -230,14 +232,18 @@ class CrossShardOptimizer:
 def trainable_variables() -> list[keras.Variable]:
     """The trainable variables that `model_fn` has made or used so far.
 
-    The counterpart of `tf.compat.v1.trainable_variables`.
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.trainable_variables`.
 
     Returns:
         A list of `keras.Variable`, in the order of creation.
 
     Raises:
-        ValueError: It is called outside a `model_fn`.
+        ValueError: It is called elsewhere.
     """
+    made = program_variables()
+    if current_scope() is None and made:
+        return [variable for variable in made.values() if variable.trainable]
     return scope_for("trainable_variables").trainable()
 
 

@@ -1,7 +1,5 @@
 """Moving averages, against TensorFlow's."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -34,12 +32,13 @@ def model_fn(features, labels, mode, params):
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
         train_op = [optimizer.minimize(loss), averages.apply()]
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-    names = averages.variables_to_restore()
+
+    def scaffold_fn():
+        names = averages.variables_to_restore()  # As well as outside.
+        return kte.Scaffold(variables_to_restore=names)
+
     return kte.TPUEstimatorSpec(
-        mode,
-        loss=loss,
-        predictions={"y": outputs},
-        scaffold_fn=functools.partial(kte.Scaffold, variables_to_restore=names),
+        mode, loss=loss, predictions={"y": outputs}, scaffold_fn=scaffold_fn
     )
 
 
