@@ -66,6 +66,36 @@ def path_of(key: str, dataset: h5py.Dataset) -> str:
     return dataset.attrs.get("path", key)
 
 
+def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
+    """Finds a variable that is stored under its own path, as nearly all are.
+
+    Args:
+        file: A file open for reading.
+        path: The path of the variable.
+
+    Returns:
+        Its dataset; None if it is not there, or stored as '%0', say. No links
+        are followed, which may lead to other files.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     write_all(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
+    ...     find_plain(file, "a/b").shape, find_plain(file, "%a")
+    ((2,), None)
+    """
+    if not _fits_hdf5(path):
+        return None
+    item: h5py.Group | h5py.Dataset = file
+    for part in path.split("/"):
+        link = isinstance(item, h5py.Group) and item.get(part, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            return None
+        item = item[part]
+    return item if isinstance(item, h5py.Dataset) else None
+
+
 def read_one(path: str, dataset: h5py.Dataset) -> np.ndarray:
     """Reads a variable.
 

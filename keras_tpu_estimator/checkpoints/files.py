@@ -86,8 +86,8 @@ def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
     >>> names(checkpoints.save(tempfile.mkdtemp(), 20, {"bias": np.ones(2)}))
     ['bias', 'global_step']
     """
-    with _datasets(checkpoint_path) as datasets:
-        return sorted(datasets)
+    with _opened(checkpoint_path) as file:
+        return sorted(_all(file))
 
 
 def describe(
@@ -112,10 +112,10 @@ def describe(
     >>> describe(prefix)["b"]
     Stored(shape=(2,), dtype=dtype('float64'))
     """
-    with _datasets(checkpoint_path) as datasets:
+    with _opened(checkpoint_path) as file:
         return {
             path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
-            for path, dataset in datasets.items()
+            for path, dataset in _all(file).items()
         }
 
 
@@ -144,8 +144,9 @@ def read(
     >>> read(prefix, ["b"])
     {'b': array([1., 1.])}
     """
-    with _datasets(checkpoint_path) as datasets:
-        wanted = sorted(datasets) if paths is None else list(paths)
+    with _opened(checkpoint_path) as file:
+        wanted = sorted(_all(file)) if paths is None else list(paths)
+        datasets = _named(file, wanted)
         missing = [path for path in wanted if path not in datasets]
         if missing:
             raise VariableNotFoundError(
@@ -235,30 +236,39 @@ def explain_missing(
 
 
 @contextlib.contextmanager
-def _datasets(
-    checkpoint_path: str | bytes | os.PathLike,
-) -> Iterator[dict[str, h5py.Dataset]]:
-    """Opens a checkpoint and gives its datasets by variable path."""
+def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[h5py.File]:
+    """Opens a checkpoint that is as it was written."""
     path = location.resolve(checkpoint_path) + location.SUFFIX
-    found: dict[str, h5py.Dataset] = {}
-
-    def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[encoding.path_of(key, item)] = item
-
     if not checksum.is_intact(path):
         raise _damaged(path, "its checksum is wrong or missing")
     try:
         # A file never changes once it has its name, so nothing need be locked;
         # some network file systems cannot.
         with h5py.File(path, "r", locking=False) as file:
-            # This follows no links, which may lead to other files.
-            file.visititems(collect)
-            yield found
+            yield file
     except (VariableNotFoundError, FileNotFoundError, PermissionError):
         raise
     except (OSError, RuntimeError, KeyError) as error:
         raise _damaged(path, error) from error
+
+
+def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
+    """At least those of the datasets of these variables that are there."""
+    found = {path: encoding.find_plain(file, path) for path in paths}
+    return _all(file) if None in found.values() else found
+
+
+def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """All datasets by variable path."""
+    found: dict[str, h5py.Dataset] = {}
+
+    def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[encoding.path_of(key, item)] = item
+
+    # This follows no links, which may lead to other files.
+    file.visititems(collect)
+    return found
 
 
 def _damaged(path: str, reason: str | Exception) -> ValueError:

@@ -1,6 +1,7 @@
 import os
 import sys
 
+import h5py
 import keras
 import ml_dtypes
 import numpy as np
@@ -10,6 +11,7 @@ from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import checksum
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {
@@ -34,7 +36,8 @@ class Layer(tf.Module):
 def written(tmp_path_factory):
     """Paths of checkpoints of every kind."""
     root = tmp_path_factory.mktemp("written")
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+    dense = keras.layers.Dense(2, name="dense")
+    model = keras.Sequential([keras.Input([3]), dense])
     model.layers[0].set_weights([KERNEL, np.array([1, 2])])
     model.save_weights(root / "a.weights.h5")
     model.save(root / "a.keras")
@@ -182,6 +185,22 @@ def test_a_missing_name_is_a_key_error_with_those_like_it(written, kind):
         reader.get_tensor("dense/kernels")
 
 
+def test_links_in_own_files_are_not_followed(tmp_path):
+    other = checkpoints.save(tmp_path / "other", 0, {"secret": KERNEL})
+    prefix = checkpoints.save(tmp_path, 0, {"a": KERNEL})
+    with h5py.File(f"{prefix}.h5", "r+") as file:
+        file["external"] = h5py.ExternalLink(f"{other}.h5", "secret")
+        file["soft"] = h5py.SoftLink("/a")
+    checksum.append(f"{prefix}.h5")
+
+    reader = kte.load_checkpoint(prefix)
+    np.testing.assert_array_equal(reader.get_tensor("a"), KERNEL)
+    for name in ("external", "soft"):
+        assert not reader.has_tensor(name)
+        with pytest.raises(checkpoints.VariableNotFoundError):
+            checkpoints.value(prefix, name)
+
+
 def test_a_checkpoint_comes_before_a_directory_of_its_name(written):
     os.makedirs(f"{written['tf1']}", exist_ok=True)
     assert kte.load_variable(written["tf1"], "global_step") == 7
@@ -233,7 +252,8 @@ def cut(path, keep):
 def test_a_cut_file_is_a_value_error(tmp_path, name, file, keep):
     save_tf1(str(tmp_path), TF1, step=7)
     checkpoints.save(tmp_path, 9, TF1)
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+    dense = keras.layers.Dense(2, name="dense")
+    model = keras.Sequential([keras.Input([3]), dense])
     model.save_weights(tmp_path / "a.weights.h5")
     model.save(tmp_path / "a.keras")
     (tmp_path / "text").write_text("neither of them" * 100)
