@@ -1,6 +1,7 @@
 """The façade: what users of the original know, composed of what is below."""
 
 import copy
+import dataclasses
 import functools
 import itertools
 import logging
@@ -183,6 +184,7 @@ class TPUEstimator:
                 export_saved_model_api_version
             ),
             seed=config.tf_random_seed,
+            options=dataclasses.replace(TraceOptions.of(config), records=False),
         )
         if config.fast_dev_run:
             directory = None

@@ -205,8 +205,8 @@ def _output_name(key: Any) -> str:
 def _tensor(kind: str, name: Any, value: Any) -> Any:
     if isinstance(value, keras.Variable):
         return value.value
-    allowed = jax.Array | np.ndarray | np.generic | HostTensor
-    if not isinstance(value, allowed):
+    arrays = jax.Array | np.ndarray | np.generic
+    if not isinstance(value, arrays | keras.KerasTensor | HostTensor):
         raise ValueError(
             f"{name!r} in {kind} should be a tensor. Received: {value!r} of "
             f"type {type(value).__name__}. Convert it with "

@@ -413,7 +413,7 @@ def _predictions(mode: str | None, predictions: Any) -> Any:
     )
     for name, leaf in leaves:
         if not _is_tensor(leaf) and not isinstance(
-            leaf, keras.Variable | HostTensor
+            leaf, keras.Variable | keras.KerasTensor | HostTensor
         ):
             raise TypeError(
                 "`predictions` should be a tensor or a dict of tensors. "

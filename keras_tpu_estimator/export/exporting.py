@@ -1,7 +1,6 @@
 """One export, from a receiver function to a folder that a server can load."""
 
 import dataclasses
-import functools
 import logging
 import os
 from collections.abc import Callable
@@ -13,14 +12,18 @@ from typing import Any
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
+from keras_tpu_estimator.export.loading import load_model
+from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.lowering import lower
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.program.options import TraceOptions
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _TAGS = {
@@ -41,12 +44,14 @@ class ExportSettings:
         api_version: 1, where both are the same model, or 2, where `model_fn`
             is called for each, for the latter with `params["use_tpu"]`.
         seed: The seed of the estimator's programs, or `None`.
+        options: How they are traced. Defaults to `None`.
     """
 
     to_cpu: bool
     to_tpu: bool
     api_version: int
     seed: int | None
+    options: TraceOptions | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,20 +178,17 @@ def _build(
     model_fn: ModelFn,
     checkpoint: str,
 ) -> ServingGraph:
-    return build_graph(
-        export.receiver_fns[plan.mode],
-        _SERVING
-        if plan.mode == ModeKeys.PREDICT
-        else (SupervisedInputReceiver,),
-        functools.partial(
-            lower,
-            model_fn,
-            plan.mode,
-            plan.use_tpu,
-            checkpoint,
-            seed=settings.seed,
-        ),
-    )
+    def model_for(features: Any) -> LoweredModel:
+        served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
+        return lower(
+            load_model(
+                served, checkpoint, features, settings.seed, settings.options
+            )
+        )
+
+    is_served = plan.mode == ModeKeys.PREDICT
+    kinds = _SERVING if is_served else (SupervisedInputReceiver,)
+    return build_graph(export.receiver_fns[plan.mode], kinds, model_for)
 
 
 def _check_receiver_fn(mode: str, receiver_fn: Callable[[], Any] | Any) -> None:

@@ -11,7 +11,7 @@ from keras_tpu_estimator.export_outputs import PredictOutput
 from keras_tpu_estimator.export_outputs import signature_outputs
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_call import IS_PADDING
-from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import TPUEstimatorSpec
@@ -40,6 +40,7 @@ class ServedModelFn:
         use_tpu: The value of `params["use_tpu"]`.
 
     Attributes:
+        mode: The mode it is called in.
         signatures: What the last call's signatures return.
         batch_config: What that call asked for, or `None`.
     """
@@ -47,9 +48,9 @@ class ServedModelFn:
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
 
-    def __init__(self, model_fn: ModelFn, mode: str, use_tpu: bool):
-        self._model_fn = model_fn
-        self._mode = mode
+    def __init__(self, model_fn: CallModelFn, mode: str, use_tpu: bool):
+        self.model_fn = model_fn
+        self.mode = mode
         self._use_tpu = use_tpu
 
     def __call__(
@@ -62,12 +63,12 @@ class ServedModelFn:
         """Calls the user's function, as a program calls one to predict."""
         # Batches have any size here, so `params` says nothing about it.
         del mode, additional
-        if self._mode != ModeKeys.PREDICT:
+        if self.mode != ModeKeys.PREDICT:
             features, labels = features["features"], features["labels"]
         with batching_requests() as requested:
             spec = self._called(features, labels)
         self.batch_config = requested[-1] if requested else None
-        outputs = _outputs(self._mode, spec)
+        outputs = _outputs(self.mode, spec)
         distinct = list({id(each): each for each in outputs.values()}.values())
         self.signatures = {
             signature: SignatureOutput(
@@ -90,8 +91,8 @@ class ServedModelFn:
 
     def _called(self, features: Any, labels: Any) -> Spec:
         try:
-            return self._model_fn(
-                features, labels, self._mode, {"use_tpu": self._use_tpu}
+            return self.model_fn(
+                features, labels, self.mode, {"use_tpu": self._use_tpu}
             )
         except KeyError as error:
             key = error.args[0] if error.args else None

@@ -4,12 +4,14 @@ import os
 import pathlib
 
 import conftest
+import keras
 import numpy as np
 import pytest
 from conftest import classifier
 from conftest import data
 from conftest import input_fn
 from helpers import estimator_of
+from keras import ops
 from served_helpers import serve
 
 import keras_tpu_estimator as kte
@@ -240,3 +242,55 @@ def test_nothing_is_left_of_a_failed_export(estimator, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         estimator.export_saved_model(tmp_path / "exports", RAW)
     assert os.listdir(tmp_path / "exports") == []
+
+
+def test_averages_in_place_of_weights(tmp_path, untried):
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(3)(features["x"])
+        averages = kte.ExponentialMovingAverage(0.5)
+        if mode == kte.ModeKeys.PREDICT:
+            names = averages.variables_to_restore()
+            return kte.TPUEstimatorSpec(
+                mode,
+                {"y": outputs},
+                scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names),
+            )
+        loss = ops.mean((outputs - features["x"][:, :3]) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0))
+        train_op = [optimizer.minimize(loss), averages.apply()]
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    assert_served_as_predicted(estimator_of(model_fn, tmp_path), tmp_path)
+
+
+def test_layers_from_outside(tmp_path, untried):
+    layer = keras.layers.Dense(3)
+
+    def model_fn(features, labels, mode, params):
+        outputs = layer(features["x"])
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, {"y": outputs})
+        loss = ops.mean((outputs - features["x"][:, :3]) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    assert_served_as_predicted(
+        estimator_of(model_fn, tmp_path, use_tpu=True), tmp_path
+    )
+
+
+def assert_served_as_predicted(estimator, path):
+    """Trains, exports, and runs the export in this process."""
+    import tensorflow as tf
+
+    estimator.train(input_fn, steps=3)
+    folder = estimator.export_saved_model(path / "export", RAW)
+    predict = tf.saved_model.load(folder, tags=["serve"]).signatures[
+        "serving_default"
+    ]
+    (expected,) = estimator.predict(input_fn, yield_single_examples=False)
+    np.testing.assert_allclose(
+        predict(x=tf.constant(X["x"]))["y"], expected["y"], rtol=1e-4
+    )

@@ -1,0 +1,150 @@
+"""A `model_fn` with the values of a checkpoint, and a trial of it in JAX."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.export import shapes
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.model import EstimatorModel
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.program.steps import Feed
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import batch_size
+from keras_tpu_estimator.runtime import Runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Inputs to try an exported model with, and what JAX makes of them.
+
+    Attributes:
+        features: The flat features.
+        outputs: The flat outputs.
+    """
+
+    features: Sequence[np.ndarray]
+    outputs: Sequence[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model for one set of features.
+
+    Attributes:
+        served: The user's function, and what it said.
+        program: Its variables and steps.
+        features: Nest of `FeatureSpec`s.
+        known: Values of all variables by path that there are.
+        paths: Paths of those that the model reads.
+        local: Paths of those among these that belong to no checkpoint.
+        trial: How the model can be checked.
+    """
+
+    served: ServedModelFn
+    program: Program
+    features: Any
+    known: Mapping[str, Any]
+    paths: Sequence[str]
+    local: Sequence[str]
+    trial: Trial
+
+    @functools.cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """Values by path of the variables that the model reads."""
+        return {
+            path: np.asarray(self.known[path])
+            for path in self.paths
+            if path not in self.local
+        }
+
+    def step(self, features: Sequence[jax.ShapeDtypeStruct]) -> Step:
+        """The step for other shapes of the flat features."""
+        inputs = self._nest(features)
+        rows = jax.ShapeDtypeStruct((batch_size(inputs),), bool)
+        feed = Feed().step_input(inputs, rows)
+        return self.program.step(ModeKeys.PREDICT, feed)
+
+    def function(self, step: Step) -> Callable[..., Any]:
+        """A step as a function of values by path and flat features."""
+        local = {path: np.asarray(self.known[path]) for path in self.local}
+
+        def function(values: Mapping[str, Any], features: Sequence[Any]) -> Any:
+            inputs = _inputs(self._nest(features))
+            _, outputs = step.function({**values, **local}, *inputs)
+            return outputs["predictions"]
+
+        return function
+
+    def _nest(self, features: Sequence[Any]) -> Any:
+        return jax.tree.unflatten(jax.tree.structure(self.features), features)
+
+
+def load_model(
+    served: ServedModelFn,
+    checkpoint: str,
+    features: Any,
+    seed: int | None = None,
+    options: TraceOptions | None = None,
+) -> LoadedModel:
+    """Traces a model, reads its values, and runs it once.
+
+    Args:
+        served: The user's function.
+        checkpoint: The prefix of the checkpoint.
+        features: Nest of `FeatureSpec`s.
+        seed: As in a `Program`.
+        options: As in a `Program`.
+
+    Raises:
+        ValueError: The model does not fit the features or the checkpoint.
+    """
+    specs, nest = jax.tree.flatten(features)
+    samples = shapes.samples(specs)
+    program = Program(served, seed, options)
+    model = EstimatorModel(program, {ModeKeys.PREDICT: Feed()})
+    step = model.prepare(
+        ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
+    )
+    try:
+        known = Runtime(model).load(step, checkpoint)
+    except ValueError as error:
+        raise ValueError(f"In mode {served.mode!r}: {error}") from error
+    loaded = LoadedModel(
+        served=served,
+        program=program,
+        features=features,
+        known=known,
+        paths=step.reads,
+        local=step.local,
+        trial=Trial(samples, ()),
+    )
+    outputs = _run_on_host(loaded.function(step), loaded.values, samples)
+    return dataclasses.replace(loaded, trial=Trial(samples, outputs))
+
+
+def _inputs(features: Any) -> tuple[Any, Any]:
+    """Features, and that none of their rows is padding."""
+    return features, jnp.zeros((batch_size(features),), bool)
+
+
+def _run_on_host(
+    function: Any, values: Mapping[str, Any], features: Sequence[Any]
+) -> list[np.ndarray]:
+    """The flat outputs, computed on the CPU if JAX can."""
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        device = jax.local_devices()[0]
+    with jax.default_device(device):
+        outputs = jax.jit(function)(values, features)
+    return [np.asarray(output) for output in jax.tree.leaves(outputs)]
