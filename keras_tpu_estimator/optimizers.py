@@ -4,6 +4,7 @@
 after `model_fn` has returned, in one forward and backward pass.
 """
 
+import abc
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ GradientAndVariable = tuple[Gradient | None, keras.Variable]
 Reduction = Literal["mean", "sum"]
 
 
-class Update:
+class Update(abc.ABC):
     """Something to do to variables, after `model_fn` has returned.
 
     Attributes:
@@ -35,13 +36,13 @@ class Update:
     loss: Any = None
     carried: tuple[Any, ...] = ()
 
+    @abc.abstractmethod
     def apply(self, tensors: Sequence[Any]) -> None:
         """Updates the variables.
 
         Args:
             tensors: The gradients of the loss, or what is carried.
         """
-        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)

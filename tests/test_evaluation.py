@@ -17,7 +17,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.loops.outfeed import HostMetrics
-from keras_tpu_estimator.spec import HostFunction
+from keras_tpu_estimator.spec_checks import HostFunction
 
 X, Y = regression_data(examples=70)
 CLASSES = np.random.default_rng(1).integers(0, 3, 70).astype("int32")

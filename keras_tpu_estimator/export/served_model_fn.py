@@ -15,7 +15,7 @@ from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import Spec
 from keras_tpu_estimator.spec import TPUEstimatorSpec
-from keras_tpu_estimator.spec import metric_value
+from keras_tpu_estimator.spec_checks import metric_value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,9 @@ from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
-from keras_tpu_estimator.spec import HostFunction
-from keras_tpu_estimator.spec import check_metric_ops
-from keras_tpu_estimator.spec import metric_value
+from keras_tpu_estimator.spec_checks import HostFunction
+from keras_tpu_estimator.spec_checks import check_metric_ops
+from keras_tpu_estimator.spec_checks import metric_value
 from keras_tpu_estimator.variables import VariableScope
 
 _NEEDS_CONCRETE_VALUES = (
@@ -84,7 +84,7 @@ class HostMetrics:
 
     >>> import numpy as np
     >>> import keras_tpu_estimator as kte
-    >>> from keras_tpu_estimator.spec import HostFunction
+    >>> from keras_tpu_estimator.spec_checks import HostFunction
     >>> def metric_fn(labels, classes):
     ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
     >>> metrics = HostMetrics(HostFunction(metric_fn, ()))

@@ -20,9 +20,9 @@ from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
-from keras_tpu_estimator.spec import HostFunction
 from keras_tpu_estimator.spec import Spec
-from keras_tpu_estimator.spec import metric_value
+from keras_tpu_estimator.spec_checks import HostFunction
+from keras_tpu_estimator.spec_checks import metric_value
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
 

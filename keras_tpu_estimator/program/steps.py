@@ -12,7 +12,7 @@ from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import Cores
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.scaffold import Scaffold
-from keras_tpu_estimator.spec import HostFunction
+from keras_tpu_estimator.spec_checks import HostFunction
 
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
