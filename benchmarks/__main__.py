@@ -5,6 +5,7 @@ import sys
 
 from benchmarks import calls
 from benchmarks import cores
+from benchmarks import exported
 from benchmarks import host_calls
 from benchmarks import imports
 from benchmarks import inference
@@ -15,6 +16,7 @@ from benchmarks.table import render
 _GROUPS = {
     "train": train.rows,
     "inference": inference.rows,
+    "exported": exported.rows,
     "calls": calls.rows,
     "cores": cores.rows,
     "host_calls": host_calls.rows,

@@ -30,6 +30,7 @@ from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.distribution import cross_replica_mean
 from keras_tpu_estimator.distribution import cross_replica_sum
 from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.export.keras_file import export_keras
 from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.identity import identity
 from keras_tpu_estimator.initialization import init_from_checkpoint
@@ -70,6 +71,7 @@ __all__ = [
     "cross_replica_sum",
     "experimental",
     "export",
+    "export_keras",
     "get_global_step",
     "gradients",
     "hooks",

@@ -1,0 +1,99 @@
+"""Exporting, and answering requests with what was exported, against Keras."""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import keras_tpu_estimator as kte
+from benchmarks.agreement import check_equal
+from benchmarks.datasets import batches
+from benchmarks.estimators import estimator
+from benchmarks.models import Mlp
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.timing import median_seconds
+
+_CALLS = 200
+_REPETITIONS = 15
+
+
+def rows() -> Iterator[Row]:
+    """The time of an export, and requests per second of several sizes."""
+    mlp = Mlp((784, 128, 10), batch=128)
+    with tempfile.TemporaryDirectory() as directory:
+        trained = estimator(mlp, directory)
+        trained.train(lambda params: batches(mlp, 1_280), steps=10)
+        model = mlp.keras_model()
+        model.load_weights(
+            kte.export_keras(
+                trained,
+                os.path.join(directory, "mlp.weights.h5"),
+                tf.TensorSpec([None, 784], tf.float32),
+            )
+        )
+        start = time.perf_counter()
+        ours = trained.export_saved_model(directory, _receiver_fn)
+        middle = time.perf_counter()
+        peer = os.path.join(directory, "peer")
+        model.export(peer, verbose=False)
+        yield Row(
+            f"export, tried once, {mlp}, against Keras export, not tried",
+            middle - start,
+            time.perf_counter() - middle,
+            "s",
+            Goal("ours", most=10),
+        )
+        for size in (1, 8, 64):
+            yield _requests(mlp, size, ours, peer)
+
+
+def _requests(mlp: Mlp, size: int, ours: str, peer: str) -> Row:
+    x = tf.constant(np.ones((size, mlp.sizes[0]), "float32"))
+    functions = {
+        "ours": _answers(tf.saved_model.load(ours, tags=["serve"]), x),
+        "Keras": _answers(tf.saved_model.load(peer), x),
+    }
+    seconds = median_seconds(
+        {name: _repeated(f) for name, f in functions.items()}, _REPETITIONS
+    )
+    check_equal("requests", {n: f() for n, f in functions.items()}, 0.01)
+    return Row(
+        f"requests of {size}, {mlp}, against Keras export",
+        _CALLS / seconds["ours"],
+        _CALLS / seconds["Keras"],
+        "requests/s",
+        Goal("ratio", least=0.8),
+    )
+
+
+def _receiver_fn() -> kte.export.TensorServingInputReceiver:
+    x = tf.compat.v1.placeholder(tf.float32, [None, 784], name="x")
+    return kte.export.TensorServingInputReceiver(x, {"x": x})
+
+
+def _answers(model: Any, x: tf.Tensor) -> Callable[[], np.ndarray]:
+    """A request to a loaded model's only input and output."""
+    signature = model.signatures["serving_default"]
+    (name,) = signature.structured_input_signature[1]
+
+    def answer() -> np.ndarray:
+        (output,) = signature(**{name: x}).values()
+        return output.numpy()
+
+    # The signature does not keep its model alive.
+    answer.model = model
+    return answer
+
+
+def _repeated(function: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(_CALLS):
+            function()
+
+    return run

@@ -1,0 +1,199 @@
+"""A trained `model_fn` as a model that Keras itself loads."""
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import keras_internals
+from keras_tpu_estimator.export.loading import LoadedModel
+from keras_tpu_estimator.export.loading import load_model
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.shapes import FeatureSpec
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_call import CallModelFn
+from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.spec import Spec
+
+_WEIGHTS = ".weights.h5"
+_MODEL = ".keras"
+
+
+class Trained(Protocol):
+    """What is needed of an estimator."""
+
+    @property
+    def model_fn(self) -> Any:
+        """The `model_fn` with its `params` bound."""
+
+    @property
+    def config(self) -> Any:
+        """The `RunConfig`."""
+
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the latest checkpoint."""
+
+
+def export_keras(
+    estimator: Trained,
+    path: str | os.PathLike,
+    features: Any,
+    checkpoint_path: str | os.PathLike | None = None,
+) -> str:
+    """Writes a trained model into a file that Keras loads without this package.
+
+    `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
+    Keras's layers and `keras.ops` only. The file is compared with what
+    `predict` computes before this returns.
+
+    Args:
+        estimator: A trained `TPUEstimator`.
+        path: A file that ends with '.keras', for the whole model
+            (`keras.models.load_model`), or with '.weights.h5', for its weights
+            alone (`model.load_weights`).
+        features: Dict of anything with a shape and a dtype, batch first, as
+            `model_fn` reads them; or a single one.
+        checkpoint_path: The checkpoint to export. Defaults to the latest.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: There is no checkpoint, the path ends otherwise, or the
+            model is not made of what Keras can save.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1)(features["x"])
+    ...     if mode == kte.ModeKeys.PREDICT:
+    ...         return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+    >>> x = np.ones((4, 3), "float32")
+    >>> estimator = kte.TPUEstimator(
+    ...     model_fn, config=kte.RunConfig(), use_tpu=False,
+    ...     train_batch_size=4)
+    >>> def input_fn(params):
+    ...     return {"x": x}, x[:, :1]
+    >>> estimator = estimator.train(input_fn, steps=1)
+    >>> path = kte.export_keras(
+    ...     estimator, estimator.model_dir + "/trained.keras", {"x": x})
+    >>> keras.models.load_model(path).predict({"x": x}, verbose=0)["y"].shape
+    (4, 1)
+    """
+    path = os.fspath(path)
+    if not path.endswith((_MODEL, _WEIGHTS)):
+        raise ValueError(
+            f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
+            f"{path!r}. The first is a whole model, the second its weights."
+        )
+    checkpoint = checkpoints.resolve(
+        checkpoint_path
+        or estimator.latest_checkpoint()
+        or estimator.config.model_dir
+    )
+    call = ModelFn(
+        estimator.model_fn, {}, estimator.config, checks_params=False
+    )
+    specs = _specs(features)
+    served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
+    loaded = load_model(served, checkpoint, specs)
+    model = _symbolic_model(call, specs)
+    _set_weights(model, loaded)
+    folder, name = os.path.split(os.path.abspath(path))
+    # Beside the file, and under its name, by which Keras knows the format.
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        partial = os.path.join(temporary, name)
+        if name.endswith(_WEIGHTS):
+            model.save_weights(partial)
+        else:
+            model.save(partial)
+            model = keras.models.load_model(partial)
+        _compare(model, loaded)
+        os.replace(partial, path)
+    return path
+
+
+def _specs(features: Any) -> Any:
+    """The features as a nest of `FeatureSpec`s, for batches of any size."""
+
+    def spec(name: str, like: Any) -> FeatureSpec:
+        dtype = getattr(like.dtype, "as_numpy_dtype", like.dtype)
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+        return FeatureSpec(name, (None, *like.shape[1:]), np.dtype(dtype))
+
+    if isinstance(features, Mapping):
+        return {name: spec(name, like) for name, like in features.items()}
+    return spec("features", features)
+
+
+def _all_predictions(call: ModelFn) -> CallModelFn:
+    """Calls `model_fn` for its predictions, whatever its signatures are."""
+
+    def call_model_fn(*args: Any) -> Spec:
+        return dataclasses.replace(call(*args), export_outputs=None)
+
+    return call_model_fn
+
+
+def _symbolic_model(call: ModelFn, specs: Any) -> keras.Model:
+    """Calls `model_fn` with symbolic inputs, outside of any trace."""
+    inputs = jax.tree.map(
+        lambda spec: keras.Input(
+            spec.shape[1:], dtype=spec.dtype.name, name=spec.name
+        ),
+        specs,
+    )
+    try:
+        with keras_internals.fresh_names():
+            spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
+            return keras.Model(inputs, spec.predictions)
+    except Exception as error:
+        raise ValueError(
+            "`model_fn` cannot be saved as a Keras model. Expected only "
+            "Keras's layers and keras.ops in mode 'infer'. Received "
+            f"{type(error).__name__}: {error} Put other functions into a "
+            "keras.layers.Layer, or use export_saved_model."
+        ) from error
+
+
+def _set_weights(model: keras.Model, loaded: LoadedModel) -> None:
+    missing = [v.path for v in model.weights if v.path not in loaded.known]
+    if missing:
+        raise ValueError(
+            "The Keras model should have the variables of the checkpoint. It "
+            f"has others: {missing}. The checkpoint has "
+            f"{sorted(loaded.known)}. Give the layers names of their own."
+        )
+    for variable in model.variables:
+        if variable.path in loaded.known:
+            variable.assign(loaded.known[variable.path])
+
+
+def _compare(model: keras.Model, loaded: LoadedModel) -> None:
+    """Compares with what JAX computed of `model_fn` itself."""
+    features = jax.tree.unflatten(
+        jax.tree.structure(loaded.features), loaded.trial.features
+    )
+    # The program's outputs are in the order of their names, as a nest's are.
+    outputs = jax.tree.leaves(model(features, training=False))
+    for got, expected in zip(outputs, loaded.trial.outputs, strict=True):
+        if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
+            raise ValueError(
+                "The Keras model computes something else than `model_fn`. "
+                f"Expected {expected!r}. Received: {np.asarray(got)!r}. What "
+                "depends on variables without a layer, or on chance, is not "
+                "part of a Keras model: put it into a keras.layers.Layer."
+            )
