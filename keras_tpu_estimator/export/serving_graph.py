@@ -47,13 +47,13 @@ class ServingGraph:
 
 
 def build_graph(
-    receiver_fn: Callable[[], Any], kind: type | Any, lower: Lower
+    receiver_fn: Callable[[], Any], kinds: tuple[type, ...], lower: Lower
 ) -> ServingGraph:
     """Builds the graph of a served model.
 
     Args:
         receiver_fn: The user's function, called in the graph.
-        kind: The types that it should return.
+        kinds: The types that it should return.
         lower: Makes a model for a nest of `FeatureSpec`s.
 
     Raises:
@@ -65,7 +65,7 @@ def build_graph(
     hide_gpus()
     graph = tf.Graph()
     with graph.as_default():
-        receiver = _checked_receiver(receiver_fn(), kind)
+        receiver = _checked_receiver(receiver_fn(), kinds)
         paths, nest = jax.tree_util.tree_flatten_with_path(
             receiver.inputs, is_leaf=tf.is_tensor
         )
@@ -73,7 +73,8 @@ def build_graph(
             feature_spec(jax.tree_util.keystr(path) or "", tensor)
             for path, tensor in paths
         ]
-        features = [tensor for _, tensor in paths]
+        # Each of them can be fed by itself, though one may be another.
+        features = [tf.identity(tensor) for _, tensor in paths]
         _check_fed(features, receiver.receiver_tensors, "the features")
         model = lower(jax.tree.unflatten(nest, specs))
         variables = make_variables(model.values)
@@ -98,10 +99,10 @@ def build_graph(
     )
 
 
-def _checked_receiver(receiver: Any, kind: Any) -> Receiver:
-    if isinstance(receiver, kind):
+def _checked_receiver(receiver: Any, kinds: tuple[type, ...]) -> Receiver:
+    if isinstance(receiver, kinds):
         return receiver
-    names = " or a ".join(each.__name__ for each in kind)
+    names = " or a ".join(each.__name__ for each in kinds)
     hint = "Return one from it."
     if callable(receiver):
         hint = "It returned a function: call that, or pass it in its place."
@@ -117,7 +118,7 @@ def make_variables(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
     return {
         path: tf.compat.v1.get_variable(
-            re.sub(r"[^\w./-]", "_", path),
+            _variable_name(path),
             value.shape,
             value.dtype,
             initializer=tf.compat.v1.zeros_initializer(),
@@ -125,6 +126,12 @@ def make_variables(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         )
         for path, value in values.items()
     }
+
+
+def _variable_name(path: str) -> str:
+    """The path in characters that TensorFlow allows."""
+    name = re.sub(r"[^A-Za-z0-9_./-]", "_", path)
+    return name if name[0].isalnum() else f"v{name}"
 
 
 def _signatures(

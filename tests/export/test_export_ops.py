@@ -14,6 +14,7 @@ import keras_tpu_estimator as kte
 def every_op(features):
     """One output for each kind of op."""
     x, image, series = (features[name] for name in ("x", "image", "series"))
+    scale = keras.Variable(2.0, name="_scale of (x)")
     embedded = layers.Embedding(20, 6, name="embedding")(features["ids"])
     masked = layers.Embedding(20, 6, mask_zero=True)(features["ids"])
     attended = layers.MultiHeadAttention(2, 3)(embedded, embedded)
@@ -24,7 +25,8 @@ def every_op(features):
     return {
         "arccos": ops.arccos(x / 10),
         "arcsinh": ops.arcsinh(x),
-        "erf": ops.erf(x),
+        "erf": ops.erf(x) * scale,
+        "same": x - features["same"],
         "gelu": layers.Dense(3, "gelu")(x),
         "exact gelu": ops.gelu(x, approximate=False),
         "top values": values,
@@ -60,8 +62,10 @@ def model_fn(features, labels, mode, params):
 
 def batch(examples, length):
     rng = np.random.default_rng(examples)
+    x = rng.normal(size=(examples, 5)).astype("float32")
     return {
-        "x": rng.normal(size=(examples, 5)).astype("float32"),
+        "x": x,
+        "same": x,
         "image": rng.normal(size=(examples, 12, 12, 1)).astype("float32"),
         "series": rng.normal(size=(examples, length, 3)).astype("float32"),
         "ids": rng.integers(0, 20, (examples, length)).astype("int32"),
@@ -70,6 +74,7 @@ def batch(examples, length):
 
 def request(examples, length):
     features = batch(examples, length)
+    del features["same"]
     return features | {"ids": features["ids"].astype("int64")}
 
 
@@ -83,7 +88,8 @@ def receiver_fn():
         "series": placeholder(tf.float32, [None, None, 3]),
         "ids": placeholder(tf.int64, [None, None]),
     }
-    return kte.export.ServingInputReceiver(tensors, tensors)
+    features = tensors | {"same": tensors["x"]}
+    return kte.export.ServingInputReceiver(features, tensors)
 
 
 SIZES = [(1, 16), (4, 5)]
