@@ -6,8 +6,8 @@ import os
 import keras
 import numpy as np
 import pytest
-from conftest import classifier
-from conftest import data
+from export_helpers import classifier
+from export_helpers import data
 from helpers import estimator_of
 from keras import ops
 

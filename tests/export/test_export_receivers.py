@@ -5,10 +5,10 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from conftest import classifier
-from conftest import data
-from conftest import first_request_left_out
-from conftest import input_fn
+from export_helpers import classifier
+from export_helpers import data
+from export_helpers import first_request_left_out
+from export_helpers import input_fn
 from helpers import estimator_of
 from keras import ops
 from served_helpers import example

@@ -3,13 +3,13 @@
 import os
 import pathlib
 
-import conftest
+import export_helpers
 import keras
 import numpy as np
 import pytest
-from conftest import classifier
-from conftest import data
-from conftest import input_fn
+from export_helpers import classifier
+from export_helpers import data
+from export_helpers import input_fn
 from helpers import estimator_of
 from keras import ops
 from served_helpers import serve
@@ -223,7 +223,7 @@ def test_no_name_is_free(tmp_path):
         pass
 
 
-class Refusing(conftest.NoRequest):
+class Refusing(export_helpers.NoRequest):
     """A first request that fails."""
 
     def check(self, folder, graphs):

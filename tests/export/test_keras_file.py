@@ -5,8 +5,8 @@ import os
 import keras
 import numpy as np
 import pytest
-from conftest import data
-from conftest import input_fn
+from export_helpers import data
+from export_helpers import input_fn
 from helpers import estimator_of
 from keras import layers
 from keras import ops
