@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import Cores
@@ -307,7 +308,7 @@ class EstimatorModel(keras.Model):
 
     def metrics_state(self) -> list[Any]:
         """The metrics' values before anything was counted."""
-        return [jnp.zeros(v.shape, v.dtype) for v in self.metrics_variables]
+        return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
 
     def assign(self, values: Values) -> None:
         """Gives the model's variables these values by path."""

@@ -23,7 +23,7 @@ from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
 
 # More than fits a cache, or glibc's heap, is only slower.
-_MAX_BYTES = 2**24
+_MAX_BYTES = 2**25
 
 
 @dataclasses.dataclass(frozen=True)

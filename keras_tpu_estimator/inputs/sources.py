@@ -53,15 +53,18 @@ class Source:
 
 
 def even_share(steps: int, step_bytes: int, max_bytes: float) -> int:
-    """How many of some steps to take now, so that all times take about equal.
+    """How many of some steps to take now, so that all takes are equal.
 
-    Equal numbers need one compiled program only.
+    Equal numbers need one compiled program only, and no pieces are cut. Where
+    there are none, the numbers are about equal.
 
     Example:
 
-    >>> even_share(100, step_bytes=4, max_bytes=120)
+    >>> even_share(100, step_bytes=4, max_bytes=150)
     25
     """
     most = max(1, int(min(max_bytes / max(step_bytes, 1), steps)))
     times = -(-steps // most)
-    return -(-steps // times)
+    few_more = range(times, times + times // 3 + 1)
+    equal = (t for t in few_more if steps % t == 0)
+    return -(-steps // next(equal, times))
