@@ -276,7 +276,8 @@ class EstimatorModel(keras.Model):
         """
         raise NotImplementedError(
             "An EstimatorModel cannot be saved as a whole, since its model_fn "
-            "is Python code. Expected `model.save_weights(path)`, or "
+            "is Python code. Expected `kte.export_keras(estimator, path, ...)`,"
+            " `model.save_weights(path)`, or "
             "`ModelCheckpoint(path, save_weights_only=True)` with a path that "
             "ends in '.weights.h5'; make the model from model_fn again and "
             "load them there."

@@ -4,13 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.config import TPUConfig
+from keras_tpu_estimator.field_checks import is_int
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.topology import Topology
@@ -54,7 +53,7 @@ def check_batch_size(name: str, size: Any) -> None:
         TypeError: It is no integer.
         ValueError: It is not positive.
     """
-    if not _is_int(size):
+    if not is_int(size):
         raise TypeError(
             f"`{name}` must be an int. Received: {size!r} of type "
             f"{type(size).__name__}. Pass the number of examples over all "
@@ -328,7 +327,7 @@ def check_eval_steps(steps: Any) -> None:
 
 
 def _check_positive(name: str, value: Any) -> None:
-    if not _is_int(value):
+    if not is_int(value):
         raise TypeError(
             f"`{name}` must be an int. Received: {value!r} of type "
             f"{type(value).__name__}. Pass a number of steps, such as 100."
@@ -362,7 +361,3 @@ def _nearest_multiples(size: int, replicas: int) -> str:
     below = size - size % replicas
     above = below + replicas
     return f"{below} or {above}" if below else f"{above}"
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
