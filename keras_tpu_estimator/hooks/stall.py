@@ -1,10 +1,14 @@
 """Telling where a program hangs."""
 
 import contextlib
-import faulthandler
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Any
+from typing import Self
 from typing import TypeVar
 
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
@@ -14,31 +18,82 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 T = TypeVar("T")
 
 
-class StallHook(SessionRunHook):
-    """Has the stacks of all threads printed when no run ends for long.
+class StallWatch:
+    """Prints the stacks of all threads whenever nothing happens for long.
 
-    Python's `faulthandler` prints them, also while native code hangs.
+    A thread of Python's prints them. `faulthandler.dump_traceback_later` would
+    also do so while native code keeps the interpreter's lock, but reads stacks
+    without that lock, and so crashes a program that is only slow.
 
     Args:
-        timeout_secs: Seconds without the end of a run.
+        timeout_secs: Seconds in which nothing happens.
     """
 
     def __init__(self, timeout_secs: float):
         self._timeout_secs = timeout_secs
-        self.watch()
-
-    def watch(self) -> None:
-        """Starts to count anew."""
-        faulthandler.dump_traceback_later(
-            self._timeout_secs, repeat=True, file=sys.__stderr__
+        self._last = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="stall-watch", daemon=True
         )
+
+    def restart(self) -> None:
+        """Something happened: counts anew."""
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        wait = self._timeout_secs
+        while not self._is_over.wait(wait):
+            passed = time.monotonic() - self._last
+            wait = self._timeout_secs - passed
+            if wait <= 0:
+                print_stacks(f"No step has ended for {passed:.1f} seconds.")
+                self.restart()
+                wait = self._timeout_secs
+
+
+class StallHook(SessionRunHook):
+    """Tells a watch of the end of each run.
+
+    Args:
+        watch: The watch.
+    """
+
+    def __init__(self, watch: StallWatch):
+        self._watch = watch
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Counts anew."""
         del run_context, run_values
-        self.watch()
+        self._watch.restart()
+
+
+def print_stacks(why: str) -> None:
+    """Prints the stacks of all other threads to standard error.
+
+    Args:
+        why: The first line.
+    """
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    told = [f"{why} The stacks of all threads, the innermost call last:"]
+    for ident, frame in sys._current_frames().items():
+        if ident == threading.get_ident():
+            continue
+        thread = threads.get(ident)
+        told.append(f"Thread {thread.name if thread else ident}:")
+        told.append("".join(traceback.format_stack(frame)).rstrip())
+    sys.stderr.write("\n".join(told) + "\n")
+    sys.stderr.flush()
 
 
 def watched(items: Iterable[T], timeout_secs: float | None) -> Iterator[T]:
@@ -46,7 +101,7 @@ def watched(items: Iterable[T], timeout_secs: float | None) -> Iterator[T]:
 
     Args:
         items: What is iterated over.
-        timeout_secs: As in `StallHook`, or `None` for never.
+        timeout_secs: As in `StallWatch`, or `None` for never.
     """
     iterator = iter(items)
     while True:
@@ -63,7 +118,7 @@ def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
     """Shows stalls for the time of a `with` block.
 
     Args:
-        timeout_secs: As in `StallHook`, or `None` for never.
+        timeout_secs: As in `StallWatch`, or `None` for never.
 
     Yields:
         The hooks to call.
@@ -71,7 +126,5 @@ def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
     if timeout_secs is None:
         yield []
         return
-    try:
-        yield [StallHook(timeout_secs)]
-    finally:
-        faulthandler.cancel_dump_traceback_later()
+    with StallWatch(timeout_secs) as watch:
+        yield [StallHook(watch)]
