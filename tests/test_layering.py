@@ -22,7 +22,6 @@ FLOORS = (
         "_backend",
         "checkpoints",
         "clipping",
-        "event_file",
         "field_checks",
         "identity",
         "jaxprs",

@@ -216,11 +216,19 @@ def test_a_closed_writer_can_go_on(logdir):
 def test_a_deleted_directory_is_made_again(logdir):
     writer = EventWriter(logdir)
     writer.scalars({"loss": 0.5}, step=1)
-    shutil.rmtree(logdir)
     writer.flush()
+    shutil.rmtree(logdir)
     writer.scalars({"loss": 0.25}, step=2)
     writer.close()
     assert _scalars(logdir, "loss") == [(2, 0.25)]
+
+
+def test_what_waits_is_not_lost_with_a_directory(logdir):
+    writer = EventWriter(logdir, flush_secs=1000)
+    writer.scalars({"loss": 0.5}, step=1)
+    shutil.rmtree(logdir)
+    writer.close()
+    assert _scalars(logdir, "loss") == [(1, 0.5)]
 
 
 def test_a_forgotten_writer_still_writes(logdir):

@@ -1,5 +1,6 @@
 """Where summaries go, at which step, and whether at all."""
 
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -139,10 +140,33 @@ def test_set_step(tmp_path: pathlib.Path) -> None:
     assert scalars(tmp_path) == [(7, 1)]
 
 
-def test_the_step_of_a_block_ends_with_it() -> None:
-    with recording.at_step(3):
+def test_the_step_of_a_host_call_ends_with_it() -> None:
+    experimental.set_step(2)
+    with recording.host_calls():
+        experimental.set_step(3)
         assert experimental.get_step() == 3
-    assert experimental.get_step() is None
+    assert experimental.get_step() == 2
+    experimental.set_step(None)
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_host_calls_flush_once_at_their_end(
+    tmp_path: pathlib.Path, error: type[Exception] | None
+) -> None:
+    writer = summary.create_file_writer(tmp_path)
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        recording.host_calls(),
+    ):
+        for step in (1, 2):
+            with writer.as_default(step=step):
+                summary.scalar("x", step)
+        (file,) = tmp_path.iterdir()
+        size = file.stat().st_size
+        if error:
+            raise error
+    assert file.stat().st_size > size
+    assert scalars(tmp_path) == [(1, 1), (2, 2)]
 
 
 def test_another_thread_has_its_own_default(tmp_path: pathlib.Path) -> None:

@@ -26,9 +26,9 @@ def call_for_steps(
         every: It is called for step 1 and then every so many. Defaults to 1.
     """
     leaves, structure = jax.tree.flatten(tensors)
-    leaves = [np.asarray(leaf) for leaf in leaves]
-    for index, number in enumerate(numbers):
-        if (number - 1) % every == 0:
-            step = structure.unflatten([leaf[index] for leaf in leaves])
-            with recording.at_step(number):
-                host_call.call(step)
+    steps = zip(numbers, *map(np.asarray, leaves), strict=True)
+    with recording.host_calls():
+        for number, *rows in steps:
+            if (number - 1) % every == 0:
+                recording.set_step(number)
+                host_call.call(structure.unflatten(rows))

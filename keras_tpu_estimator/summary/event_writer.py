@@ -1,7 +1,6 @@
 """Event files for TensorBoard, written without TensorFlow."""
 
 import logging
-import math
 import os
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.event_file import EventFile
+from keras_tpu_estimator.summary.event_file import EventFile
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -24,7 +23,7 @@ class EventWriter:
     """Writes summaries of a run where TensorBoard finds them.
 
     They go into one event file, which is made when something is first
-    written. After `close`, or if someone deletes the directory, the next write
+    written. After `close`, or if someone deletes the directory, the next flush
     starts a new file, which TensorBoard shows as the continuation. Any thread
     may write.
 
@@ -33,7 +32,7 @@ class EventWriter:
         flush_secs: When the last flush is so many seconds ago, a write also
             flushes. Defaults to 10.0.
         max_queue: A write also flushes if more than so many events wait for
-            it. Defaults to no limit.
+            it. Defaults to 1000.
         filename_suffix: The end of the file's name. Defaults to none.
 
     Example:
@@ -48,7 +47,7 @@ class EventWriter:
         self,
         logdir: str | bytes | os.PathLike,
         flush_secs: float = 10.0,
-        max_queue: float = math.inf,
+        max_queue: float = 1000,
         filename_suffix: str = "",
     ) -> None:
         self._logdir = os.fsdecode(logdir)
@@ -205,15 +204,15 @@ class EventWriter:
             summary=summary_pb2.Summary(value=values),
         )
         with self._lock:
-            if self._file is None or not self._file.exists():
-                self._start_file()
+            if self._file is None:
+                self._file = EventFile(self._logdir, self._suffix)
             self._file.write(event)
             since = time.monotonic() - self._file.flushed_at
             if (
                 since >= self._flush_secs
-                or self._file.waiting > self._max_queue
+                or len(self._file.waiting) > self._max_queue
             ):
-                self._file.flush()
+                self._flush()
 
     def flush(self) -> None:
         """Makes all that was written readable by others.
@@ -226,8 +225,7 @@ class EventWriter:
         >>> writer.flush()
         """
         with self._lock:
-            if self._file is not None:
-                self._file.flush()
+            self._flush()
 
     def close(self) -> None:
         """Flushes and closes the event file.
@@ -243,6 +241,7 @@ class EventWriter:
         """
         with self._lock:
             if self._file is not None:
+                self._flush()
                 self._file.close()
                 self._file = None
 
@@ -252,10 +251,15 @@ class EventWriter:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _start_file(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = EventFile(self._logdir, self._suffix)
+    def _flush(self) -> None:
+        if self._file is None or not self._file.waiting:
+            return
+        if not self._file.exists():
+            deleted = self._file
+            self._file = EventFile(self._logdir, self._suffix)
+            self._file.waiting.extend(deleted.waiting)
+            deleted.waiting.clear()
+        self._file.flush()
 
 
 _shared_writers: dict[tuple[Any, ...], EventWriter] = {}

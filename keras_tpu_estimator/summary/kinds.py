@@ -7,6 +7,7 @@ in NumPy or in a trace of `model_fn`; `reduced` makes that small where it is;
 
 import abc
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
@@ -83,9 +84,7 @@ class Summary(abc.ABC):
         if isinstance(data, keras.Variable):
             data = data.value
         array = xp.asarray(data)
-        # JAX's question, because bfloat16 is unknown to NumPy.
-        real = jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool
-        if not real or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        if not _is_real(array.dtype):
             raise ValueError(
                 f"The summary {self.tag!r} should have real numbers. Received "
                 f"data of dtype {array.dtype}. Take the real part, or convert."
@@ -112,11 +111,16 @@ class Scalar(Summary):
 
     def value(self, reduced: Any) -> "SummaryProto.Value":
         """A tensor that TensorBoard plots."""
-        from tensorboard.plugins.scalar import metadata
+        from tensorboard.compat.proto import summary_pb2
+        from tensorboard.compat.proto import types_pb2
 
-        return self._record(
-            reduced, metadata.create_summary_metadata(None, self.description)
+        # By hand, as there may be one on each of many thousand steps a second.
+        value = summary_pb2.Summary.Value(
+            tag=self.tag, metadata=_scalar_metadata(self.description)
         )
+        value.tensor.dtype = types_pb2.DT_FLOAT
+        value.tensor.float_val.append(float(reduced))
+        return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -320,3 +324,19 @@ def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
         raise ValueError(
             f"`{name}` should be {least} integer. Received: {value!r}"
         )
+
+
+@functools.cache
+def _is_real(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of real numbers, or boolean."""
+    # JAX's question, because bfloat16 is unknown to NumPy.
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return False
+    return dtype.kind == "b" or jnp.issubdtype(dtype, jnp.number)
+
+
+@functools.lru_cache(maxsize=1024)
+def _scalar_metadata(description: str | None) -> "SummaryMetadata":
+    from tensorboard.plugins.scalar import metadata
+
+    return metadata.create_summary_metadata(None, description)

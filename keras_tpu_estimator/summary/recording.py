@@ -46,11 +46,14 @@ class _Recording(NamedTuple):
         sink: Where summaries go, or `None`.
         step: The step of those that have none of their own.
         condition: Whether they are recorded, or a function that knows.
+        at_end: What is done when the loop's host calls are over, or `None`
+            outside of them.
     """
 
     sink: Sink | None = None
     step: Any = None
     condition: Condition = True
+    at_end: set[Callable[[], None]] | None = None
 
 
 _NOWHERE = _Recording()
@@ -137,10 +140,28 @@ def only_to(sink: Sink) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_step(step: Any) -> Iterator[None]:
-    """Sets the default step for the time of a `with` block."""
-    with _changed(step=step):
-        yield
+def host_calls() -> Iterator[None]:
+    """Surrounds the host calls of a loop, each of which sets its step."""
+    at_end: set[Callable[[], None]] = set()
+    try:
+        with _changed(step=None, at_end=at_end):
+            yield
+    finally:
+        for do in at_end:
+            do()
+
+
+def at_end(do: Callable[[], None]) -> None:
+    """Does something at the end of the loop's host calls; elsewhere at once.
+
+    Args:
+        do: It is done once, however often it is passed.
+    """
+    later = _current.get().at_end
+    if later is None:
+        do()
+    else:
+        later.add(do)
 
 
 def get_step() -> Any:

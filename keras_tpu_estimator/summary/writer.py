@@ -30,7 +30,8 @@ class SummaryWriter(recording.Sink):
     def as_default(self, step: Any = None) -> Iterator["SummaryWriter"]:
         """Sends this thread's summaries here for the time of a `with` block.
 
-        What was written is flushed at its end.
+        What was written is flushed at its end; in a `host_call`, at the end
+        of the loop.
 
         Args:
             step: The step of summaries that have none of their own. By
@@ -58,7 +59,7 @@ class SummaryWriter(recording.Sink):
             try:
                 yield self
             finally:
-                self.flush()
+                recording.at_end(self.flush)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Writes one summary."""

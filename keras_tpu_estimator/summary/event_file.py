@@ -1,11 +1,14 @@
 """One event file of TensorBoard: records in the order they are written."""
 
+import io
 import itertools
 import os
 import socket
 import time
 import weakref
 from typing import TYPE_CHECKING
+
+from keras_tpu_estimator.summary.event_records import framed
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -24,8 +27,8 @@ class EventFile:
         suffix: The end of its name. Defaults to none.
 
     Attributes:
+        waiting: Serialized events that the next flush writes.
         flushed_at: `time.monotonic()` of the last flush, in seconds.
-        waiting: How many events have been written since.
 
     Example:
 
@@ -38,7 +41,6 @@ class EventFile:
 
     def __init__(self, logdir: str, suffix: str = "") -> None:
         from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer import record_writer
 
         os.makedirs(logdir, exist_ok=True)
         now = time.time()
@@ -49,11 +51,10 @@ class EventFile:
         self._path = os.path.join(logdir, name)
         # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
         # wherever that is installed.
-        stream = open(self._path, "xb")
-        self._records = record_writer.RecordWriter(stream)
+        self._stream = open(self._path, "xb")
+        self.waiting: list[bytes] = []
         # Closes also a forgotten file, at the latest when Python exits.
-        self.close = weakref.finalize(self, stream.close)
-        self.waiting = 0
+        self.close = weakref.finalize(self, _close, self._stream, self.waiting)
         self.write(event_pb2.Event(wall_time=now, file_version=_FILE_VERSION))
         self.flush()
 
@@ -63,11 +64,21 @@ class EventFile:
 
     def write(self, event: "Event") -> None:
         """Adds an event; others can read it after the next flush."""
-        self._records.write(event.SerializeToString())
-        self.waiting += 1
+        self.waiting.append(event.SerializeToString())
 
     def flush(self) -> None:
         """Hands all that was written to the operating system."""
-        self._records.flush()
+        _flush(self._stream, self.waiting)
         self.flushed_at = time.monotonic()
-        self.waiting = 0
+
+
+def _flush(stream: io.BufferedWriter, waiting: list[bytes]) -> None:
+    records = framed(waiting)
+    waiting.clear()
+    stream.write(records)
+    stream.flush()
+
+
+def _close(stream: io.BufferedWriter, waiting: list[bytes]) -> None:
+    with stream:
+        _flush(stream, waiting)
