@@ -44,6 +44,29 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     assert f"tensorboard --logdir {tmp_path}" in printed
 
 
+def test_bert_tiny(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    bert_tiny = example("bert_tiny")
+    result = bert_tiny.main(20, 20, model_dir=str(tmp_path))
+    # The examples that fill the last batch are not counted.
+    right = float(result["eval_accuracy"]) * bert_tiny.HELD_OUT
+    assert right == pytest.approx(round(right), abs=1e-3)
+    assert right > bert_tiny.HELD_OUT / 4
+    pretrained = tmp_path / "pretrained" / "bert_model.ckpt"
+    word_embeddings = "bert/embeddings/word_embeddings"
+    assert (
+        f"Initial value of {word_embeddings}: {word_embeddings} in {pretrained}"
+        in caplog.messages
+    )
+    # What it started from was TensorFlow's, under BERT's names.
+    assert dict(kte.list_variables(str(pretrained)))[word_embeddings] == [
+        bert_tiny.WORDS,
+        bert_tiny.HIDDEN,
+    ]
+
+
 def batches_of(features: dict[str, Any], labels: Any) -> Callable[..., Any]:
     """An input_fn over arrays, whose last batch is smaller."""
 
