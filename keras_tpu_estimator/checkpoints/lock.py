@@ -1,0 +1,62 @@
+"""One training at a time in a directory."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+try:
+    import fcntl
+except ImportError:  # Not on Windows; there it is up to the user.
+    fcntl = None
+
+_IS_TAKEN = (BlockingIOError, PermissionError)
+
+
+@contextlib.contextmanager
+def only_training(directory: str | os.PathLike) -> Iterator[None]:
+    """Refuses a second training in a directory for the time of a `with` block.
+
+    The operating system keeps the lock, and frees it when the process ends, in
+    whatever way. Where a file system knows no locks there is none.
+
+    Args:
+        directory: An existing directory.
+
+    Raises:
+        RuntimeError: Another training has the directory, in this process or in
+            another one of this machine.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory):
+    ...     with only_training(directory):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    RuntimeError: Another training writes into ...
+    """
+    if fcntl is None:
+        yield
+        return
+    # The directory itself, so that no file stays behind.
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: str | os.PathLike) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except _IS_TAKEN as error:
+        raise RuntimeError(
+            f"Another training writes into {os.fspath(directory)!r}. Expected "
+            "one at a time: their checkpoints would replace each other. Wait "
+            "for its end, or choose another `model_dir`."
+        ) from error
+    except OSError:  # A file system without locks.
+        return

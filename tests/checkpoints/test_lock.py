@@ -1,0 +1,47 @@
+"""One training at a time in a directory."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_tpu_estimator.checkpoints.lock import only_training
+
+_HOLDER = """
+import sys
+from keras_tpu_estimator.checkpoints.lock import only_training
+with only_training(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_it_ends(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        with (
+            pytest.raises(RuntimeError, match="Another training writes into"),
+            only_training(tmp_path),
+        ):
+            pass
+        holder.kill()
+    with only_training(tmp_path):
+        assert os.listdir(tmp_path) == []
+
+
+def test_it_is_free_again_after_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError), only_training(tmp_path):
+        raise ZeroDivisionError
+    with only_training(tmp_path), only_training(tmp_path.parent):
+        pass
+
+
+def test_no_directory_is_the_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError), only_training(tmp_path / "none"):
+        pass
