@@ -46,15 +46,28 @@ from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.spec import EstimatorSpec
 from keras_tpu_estimator.spec import TPUEstimatorSpec
+from keras_tpu_estimator.training.best_exporter import BestExporter
+from keras_tpu_estimator.training.continuous import evaluate_continuously
+from keras_tpu_estimator.training.exporter import Exporter
+from keras_tpu_estimator.training.exporters import FinalExporter
+from keras_tpu_estimator.training.exporters import LatestExporter
+from keras_tpu_estimator.training.specs import EvalSpec
+from keras_tpu_estimator.training.specs import TrainSpec
+from keras_tpu_estimator.training.train_and_evaluate import train_and_evaluate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BestExporter",
     "CrossShardOptimizer",
     "EstimatorModel",
     "EstimatorSpec",
+    "EvalSpec",
     "ExponentialMovingAverage",
+    "Exporter",
+    "FinalExporter",
     "InputPipelineConfig",
+    "LatestExporter",
     "ModeKeys",
     "RunConfig",
     "Scaffold",
@@ -62,6 +75,7 @@ __all__ = [
     "TPUEstimator",
     "TPUEstimatorSpec",
     "TrainOp",
+    "TrainSpec",
     "VocabInfo",
     "WarmStartSettings",
     "checkpoints",
@@ -69,6 +83,7 @@ __all__ = [
     "clip_by_global_norm",
     "cross_replica_mean",
     "cross_replica_sum",
+    "evaluate_continuously",
     "experimental",
     "export",
     "export_keras",
@@ -84,5 +99,6 @@ __all__ = [
     "metrics",
     "outside_compilation",
     "summary",
+    "train_and_evaluate",
     "trainable_variables",
 ]

@@ -323,7 +323,7 @@ class TPUEstimator:
             progress,
             saver,
             self,
-            functools.partial(self._evaluate_in_memory, progress),
+            functools.partial(self._evaluate_in_memory, progress, saver),
         )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
         metrics = self._host_metrics(step)
@@ -381,8 +381,6 @@ class TPUEstimator:
             TypeError: An argument is of a wrong type.
         """
         validation.check_eval_steps(steps)
-        if self._config.fast_dev_run:
-            steps = 1
         user_hooks = validate_hooks(hooks)
         self._placement.check(ModeKeys.EVAL)
         checkpoint = self._checkpoint(checkpoint_path)
@@ -398,6 +396,7 @@ class TPUEstimator:
     def _evaluate_in_memory(
         self,
         progress: Progress,
+        saver: Saver,
         input_fn: InputFn,
         steps: int | None,
         hooks: Iterable[Hook] | None,
@@ -416,7 +415,7 @@ class TPUEstimator:
         result, summaries = self._evaluate(
             input_fn, steps, user_hooks, values_of
         )
-        self._write_evaluation(result, summaries, None, name)
+        self._write_evaluation(result, summaries, saver.current, name)
         return result
 
     def _evaluate(
@@ -427,6 +426,8 @@ class TPUEstimator:
         values_of: Callable[[Step, bool], Values],
     ) -> tuple[dict[str, Any], Sequence[Collected]]:
         """Runs the evaluation loop on values that the step reads."""
+        if self._config.fast_dev_run:
+            steps = 1
         plan = LoopPlan(STEPS_PER_RUN, steps)
         _logger.info("Starting evaluation.")
         with (

@@ -43,7 +43,7 @@ FLOORS = (
         "variables",
     ),
     ("capture", "config", "gradient_requests", "hooks", "initialization"),
-    ("experimental", "inputs", "optimizers", "run_config", "scaffold"),
+    ("inputs", "optimizers", "run_config", "scaffold"),
     ("outside_compilation",),
     ("export_outputs",),
     ("moving_averages", "spec_checks", "validation"),
@@ -54,6 +54,8 @@ FLOORS = (
     ("runtime",),
     ("export", "loops"),
     ("estimator",),
+    ("training",),
+    ("experimental",),
     ("__init__",),
 )
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -1,6 +1,7 @@
 """Checkpoints: HDF5 files of named variables, and reading those of others."""
 
 from keras_tpu_estimator.checkpoints.assignment import resolve_assignments
+from keras_tpu_estimator.checkpoints.completion import training_is_complete
 from keras_tpu_estimator.checkpoints.files import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.files import names
 from keras_tpu_estimator.checkpoints.files import read
@@ -28,6 +29,7 @@ __all__ = [
     "resolve_assignments",
     "save",
     "step_of",
+    "training_is_complete",
     "value",
     "warm_start_values",
 ]

@@ -1,0 +1,73 @@
+"""The mark that the training in a directory has come to its end.
+
+Other processes, which see nothing but the directory, know by it that no
+checkpoint will follow.
+"""
+
+import contextlib
+import json
+import os
+
+from keras_tpu_estimator.checkpoints import commit
+
+FILE_NAME = "training_complete.json"
+
+
+def training_is_complete(model_dir: str | os.PathLike) -> bool:
+    """Whether `train_and_evaluate` has ended in a directory.
+
+    Args:
+        model_dir: The directory, which need not exist.
+
+    Returns:
+        A `bool`; false again as soon as training goes on.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> kte.checkpoints.training_is_complete(tempfile.mkdtemp())
+    False
+    """
+    return os.path.exists(os.path.join(model_dir, FILE_NAME))
+
+
+def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
+    """Marks the training in a directory as ended.
+
+    Args:
+        model_dir: The directory, made if need be.
+        global_step: The step that training came to, for who reads the file.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> training_is_complete(directory)
+    True
+    """
+    os.makedirs(model_dir, exist_ok=True)
+    path = os.path.join(model_dir, FILE_NAME)
+    with commit.replacing(path) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump({"global_step": global_step}, file)
+
+
+def unmark(model_dir: str | os.PathLike) -> None:
+    """Takes the mark away, for training goes on.
+
+    Args:
+        model_dir: The directory, marked or not.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> unmark(directory)
+    >>> training_is_complete(directory)
+    False
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(model_dir, FILE_NAME))

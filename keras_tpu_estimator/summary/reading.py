@@ -1,0 +1,100 @@
+"""Reading back the numbers in event files, without TensorFlow."""
+
+import functools
+import logging
+import os
+import struct
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import BinaryIO
+
+_logger = logging.getLogger(__name__)
+
+# Of each record: its length, the CRC of that, the record, and its CRC.
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+
+
+class _DamagedError(Exception):
+    """The rest of a file is no event."""
+
+
+def read_scalars(
+    paths: Iterable[str | os.PathLike],
+) -> dict[int, dict[str, float]]:
+    """Reads the scalars of event files.
+
+    A file is read up to where it is cut off or damaged; that is logged.
+
+    Args:
+        paths: The files. Where several have the same tag at the same step, the
+            last one counts.
+
+    Returns:
+        A dict by step, in ascending order, of dicts from tags to numbers.
+
+    Raises:
+        OSError: A file cannot be read.
+
+    Example:
+
+    >>> import glob, tempfile
+    >>> from keras_tpu_estimator.summary import EventWriter
+    >>> with EventWriter(tempfile.mkdtemp()) as writer:
+    ...     writer.scalars({"loss": 0.25}, step=20)
+    >>> read_scalars(glob.glob(f"{writer.logdir}/*.tfevents.*"))
+    {20: {'loss': 0.25}}
+    """
+    found: dict[int, dict[str, float]] = {}
+    for path in paths:
+        status = os.stat(path)
+        version = (status.st_size, status.st_mtime_ns)
+        for step, scalars in _scalars(os.fspath(path), version):
+            found.setdefault(step, {}).update(scalars)
+    return dict(sorted(found.items()))
+
+
+# Event files grow rarely, and are asked for often.
+@functools.lru_cache(maxsize=64)
+def _scalars(
+    path: str, version: tuple[int, ...]
+) -> tuple[tuple[int, Mapping[str, float]], ...]:
+    """The scalars of each event of a file that has some, and their step."""
+    del version  # Part of the cache's key only.
+    from google.protobuf import message
+    from tensorboard.compat.proto import event_pb2
+
+    events = []
+    with open(path, "rb") as file:
+        try:
+            for record in _records(file):
+                event = event_pb2.Event.FromString(record)
+                scalars = {
+                    value.tag: value.simple_value
+                    for value in event.summary.value
+                    if value.HasField("simple_value")
+                }
+                if scalars:
+                    events.append((event.step, scalars))
+        except (_DamagedError, message.DecodeError) as error:
+            _logger.warning("%s is read up to a damaged event: %s", path, error)
+    return tuple(events)
+
+
+def _records(file: BinaryIO) -> Iterator[bytes]:
+    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
+
+    while header := file.read(_LENGTH.size):
+        crc = file.read(_CRC.size)
+        if len(crc) < _CRC.size:
+            raise _DamagedError("its length is cut off")
+        if _CRC.unpack(crc)[0] != pywrap_tensorflow.masked_crc32c(header):
+            raise _DamagedError("its length is wrong")
+        (length,) = _LENGTH.unpack(header)
+        record = file.read(length)
+        # Checking the sum of the record itself, in Python, takes seconds where
+        # there are images.
+        if len(record) < length or len(file.read(_CRC.size)) < _CRC.size:
+            raise _DamagedError("it is cut off")
+        yield record

@@ -1,0 +1,1 @@
+"""Training that evaluations accompany, and what they lead to."""

@@ -1,0 +1,30 @@
+"""Checks that the functions of this room share."""
+
+from typing import Any
+
+from keras_tpu_estimator.estimator import TPUEstimator
+
+
+def check_estimator(estimator: Any) -> None:
+    """Checks that an argument is a `TPUEstimator`.
+
+    Args:
+        estimator: The argument.
+
+    Raises:
+        TypeError: It is not.
+
+    Example:
+
+    >>> check_estimator("linear")
+    Traceback (most recent call last):
+    ...
+    TypeError: `estimator` should be a TPUEstimator. Received: 'linear' of
+    type str. Make one with keras_tpu_estimator.TPUEstimator.
+    """
+    if not isinstance(estimator, TPUEstimator):
+        raise TypeError(
+            f"`estimator` should be a TPUEstimator. Received: {estimator!r} of "
+            f"type {type(estimator).__name__}. Make one with "
+            "keras_tpu_estimator.TPUEstimator."
+        )

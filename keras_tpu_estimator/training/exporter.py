@@ -1,0 +1,119 @@
+"""What is done with a model after each evaluation."""
+
+import abc
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+
+class Exporter(abc.ABC):
+    """Exports a model after an evaluation, if it is worth it.
+
+    The counterpart of `tf.estimator.Exporter`. Derive from it for a rule of
+    your own, and pass it to `EvalSpec`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> class Log(kte.Exporter):
+    ...     name = "log"
+    ...
+    ...     def export(self, estimator, export_path, checkpoint_path,
+    ...                eval_result, is_the_final_export):
+    ...         print(checkpoint_path, eval_result["loss"])
+    >>> spec = kte.EvalSpec(lambda params: [], exporters=Log())
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name of this exporter, which is that of its directory."""
+
+    @abc.abstractmethod
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports, or decides not to.
+
+        Args:
+            estimator: The `TPUEstimator`.
+            export_path: This exporter's directory, which need not exist.
+            checkpoint_path: The prefix of the checkpoint that was evaluated.
+            eval_result: What `evaluate` returned.
+            is_the_final_export: Whether `max_steps` have been made.
+
+        Returns:
+            The path of what was exported, or `None` for nothing.
+        """
+
+
+def validate_exporters(
+    exporters: Exporter | Iterable[Exporter] | None,
+) -> tuple[Exporter, ...]:
+    """Returns exporters as a tuple.
+
+    Args:
+        exporters: One, several, or `None`.
+
+    Raises:
+        TypeError: One of them is no `Exporter`.
+        ValueError: One has no name, or the name of another.
+
+    Example:
+
+    >>> validate_exporters(None)
+    ()
+    """
+    if isinstance(exporters, Exporter):
+        exporters = (exporters,)
+    if not isinstance(exporters, Iterable | None):
+        raise _wrong_type(exporters)
+    checked = tuple(exporters or ())
+    for exporter in checked:
+        if not isinstance(exporter, Exporter):
+            raise _wrong_type(exporter)
+        _check_name(exporter)
+    check_distinct(checked)
+    return checked
+
+
+def check_distinct(exporters: Iterable[Exporter]) -> None:
+    """Checks that each exporter has a directory of its own.
+
+    Args:
+        exporters: Exporters that have names.
+
+    Raises:
+        ValueError: Two have the same name.
+    """
+    names: set[str] = set()
+    for exporter in exporters:
+        if exporter.name in names:
+            raise ValueError(
+                "Every exporter should have a name of its own, for it is that "
+                f"of a directory. Received twice: {exporter.name!r}. Pass "
+                "another `name` to one of them."
+            )
+        names.add(exporter.name)
+
+
+def _check_name(exporter: Exporter) -> None:
+    name = exporter.name
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            "The name of an exporter should be that of a directory. Received: "
+            f"{name!r} of {exporter!r}. Pass a string such as 'latest'."
+        )
+
+
+def _wrong_type(value: Any) -> TypeError:
+    return TypeError(
+        "`exporters` should be an Exporter or a list of them. Received: "
+        f"{value!r} of type {type(value).__name__}. Derive it from "
+        "keras_tpu_estimator.Exporter."
+    )

@@ -1,0 +1,55 @@
+"""Estimators and exporters that tell what was evaluated."""
+
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+
+DATA = regression_data()
+TRAIN = repeated(*DATA)
+HELD_OUT = batches_of(*regression_data(examples=37, seed=1))
+
+
+class Recorder(kte.Exporter):
+    """Remembers what it was called with, and exports the step."""
+
+    name = "recorder"
+
+    def __init__(self, name="recorder"):
+        self.name = name
+        self.calls = []
+
+    def export(
+        self,
+        estimator,
+        export_path,
+        checkpoint_path,
+        eval_result,
+        is_the_final_export,
+    ):
+        step = int(eval_result["global_step"])
+        self.calls.append(
+            (step, export_path, checkpoint_path, is_the_final_export)
+        )
+        return f"export of {step}"
+
+    @property
+    def steps(self):
+        """The steps that were evaluated."""
+        return [step for step, *_ in self.calls]
+
+
+def linear_estimator(model_dir, save_every=2, **settings):
+    """A linear model with a checkpoint every other step."""
+    config = {"save_checkpoints_steps": save_every}
+    return estimator_of(
+        model_fn_of(linear),
+        model_dir,
+        iterations=1,
+        config=config | settings.pop("config", {}),
+        **settings,
+    )
