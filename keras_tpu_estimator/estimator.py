@@ -333,18 +333,19 @@ class TPUEstimator:
         if shows_progress(self._config.progress):
             hooks = (*hooks, ProgressBarHook(steps))
         try:
-            loop.run(
-                first,
-                session,
-                training_hooks(
-                    self._config,
-                    progress,
-                    listeners,
-                    hooks,
-                    step.hooks,
-                    self._training_log(loop),
-                ),
-            )
+            with saver:
+                loop.run(
+                    first,
+                    session,
+                    training_hooks(
+                        self._config,
+                        progress,
+                        listeners,
+                        hooks,
+                        step.hooks,
+                        self._training_log(loop),
+                    ),
+                )
         finally:
             runtime.give_back(progress.values, saver.current)
         _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))

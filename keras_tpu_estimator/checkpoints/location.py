@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints.writer import wait_for
 
 SUFFIX = ".h5"
 BASENAME = "model.ckpt"
@@ -53,6 +54,7 @@ def latest(model_dir: str | bytes | os.PathLike) -> str | None:
 
     Where the one that the `checkpoint` file calls the latest is gone, it is
     the newest of those listed that is still there, and a warning is logged.
+    One that this process is writing is waited for.
 
     Args:
         model_dir: A directory, which need not exist.
@@ -87,6 +89,8 @@ def newest(
 ) -> str | None:
     """Finds the newest checkpoint of a directory, of any kind.
 
+    One that this process is writing is waited for.
+
     Args:
         model_dir: A directory, which need not exist.
         is_there: Whether there is a checkpoint for a prefix.
@@ -107,6 +111,7 @@ def newest(
     >>> newest(directory, exists) == prefix
     True
     """
+    wait_for(model_dir)
     state = state_file.load(model_dir, state_name)
     if state is None:
         return None
