@@ -648,8 +648,12 @@ class TPUEstimator:
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the latest checkpoint, or `None`."""
-        return checkpoints.latest(self.model_dir)
+        """The prefix of the latest checkpoint that is whole, or `None`.
+
+        Raises:
+            ValueError: There are checkpoints, but all are damaged.
+        """
+        return checkpoints.latest_intact(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
         """The paths of all variables in the latest checkpoint.

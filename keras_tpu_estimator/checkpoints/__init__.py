@@ -6,6 +6,7 @@ from keras_tpu_estimator.checkpoints.files import names
 from keras_tpu_estimator.checkpoints.files import read
 from keras_tpu_estimator.checkpoints.files import step_of
 from keras_tpu_estimator.checkpoints.files import value
+from keras_tpu_estimator.checkpoints.intact import latest_intact
 from keras_tpu_estimator.checkpoints.location import latest
 from keras_tpu_estimator.checkpoints.location import resolve
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -22,6 +23,7 @@ __all__ = [
     "WarmStartError",
     "WarmStartReport",
     "latest",
+    "latest_intact",
     "names",
     "read",
     "resolve",

@@ -7,7 +7,6 @@ data were written in, each with its checksum, and one checksum of all the rest,
 the table included. So the structure is checked without reading the data.
 """
 
-import collections
 import os
 import struct
 import zlib
@@ -24,8 +23,9 @@ _MAGIC = b"KTEPIECE"
 _TRAILER = struct.Struct("<8sQQI")
 _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 
-# Files that were checked to their last byte, or just written.
-_INTACT: collections.deque[tuple[object, ...]] = collections.deque(maxlen=64)
+# Whether files are intact that were checked to their last byte, or written.
+_KNOWN: dict[tuple[object, ...], bool] = {}
+_MOST_KNOWN = 64
 
 
 def append(path: str, pieces: Iterable[Piece] = ()) -> None:
@@ -111,17 +111,11 @@ def is_intact(path: str) -> bool:
     False
     """
     identity = _identity(path)
-    if identity in _INTACT:
-        return True
-    pieces = load(path)
-    if pieces is None:
-        return False
-    try:
-        pieces_of.check(path, pieces.values())
-    except DamagedPieceError:
-        return False
-    _INTACT.append(identity)
-    return True
+    known = _KNOWN.get(identity)
+    if known is None:
+        known = _is_intact(path)
+        _remember(identity, known)
+    return known
 
 
 def trust(path: str) -> None:
@@ -139,7 +133,24 @@ def trust(path: str) -> None:
     >>> is_intact(str(path))
     True
     """
-    _INTACT.append(_identity(path))
+    _remember(_identity(path), True)
+
+
+def _is_intact(path: str) -> bool:
+    pieces = load(path)
+    if pieces is None:
+        return False
+    try:
+        pieces_of.check(path, pieces.values())
+    except DamagedPieceError:
+        return False
+    return True
+
+
+def _remember(identity: tuple[object, ...], is_intact: bool) -> None:
+    while len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.pop(next(iter(_KNOWN)), None)
+    _KNOWN[identity] = is_intact
 
 
 def _identity(path: str) -> tuple[object, ...]:

@@ -112,12 +112,9 @@ def newest(
     True
     """
     wait_for(model_dir)
-    state = state_file.load(model_dir, state_name)
-    if state is None:
+    prefixes = listed(model_dir, state_name)
+    if not prefixes:
         return None
-    listed = [state.latest, *(s.name for s in reversed(state.saved))]
-    # `join` leaves absolute names, which TensorFlow may write, as they are.
-    prefixes = [os.path.join(model_dir, name) for name in listed]
     found = next(filter(is_there, prefixes), None)
     if found != prefixes[0]:
         _logger.warning(
@@ -129,6 +126,32 @@ def newest(
             else "None of the others that its 'checkpoint' file lists exists.",
         )
     return found
+
+
+def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
+    """The checkpoints that a directory's state file lists.
+
+    Args:
+        model_dir: A directory, which need not exist.
+        state_name: The name of its state file. Defaults to 'checkpoint'.
+
+    Returns:
+        Prefixes, the newest first, whether or not there are such files.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> listed("/nowhere")
+    []
+    """
+    state = state_file.load(model_dir, state_name)
+    if state is None:
+        return []
+    names = [state.latest, *(saved.name for saved in reversed(state.saved))]
+    # `join` leaves absolute names, which TensorFlow may write, as they are.
+    return [os.path.join(model_dir, name) for name in dict.fromkeys(names)]
 
 
 def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
