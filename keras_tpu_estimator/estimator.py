@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.checkpoints.keep_best import note
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -782,6 +783,9 @@ class TPUEstimator:
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         writer.flush()
+        keep_best = self._config.keep_best
+        if keep_best and checkpoint and (name or None) == keep_best.name:
+            note(keep_best, self.model_dir, checkpoint, result)
         _logger.info(
             "Saving dict for global step %d: %s",
             step,
