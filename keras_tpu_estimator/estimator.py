@@ -18,6 +18,7 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.checkpoints.keep_best import note
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -333,18 +334,19 @@ class TPUEstimator:
         if shows_progress(self._config.progress):
             hooks = (*hooks, ProgressBarHook(steps))
         try:
-            loop.run(
-                first,
-                session,
-                training_hooks(
-                    self._config,
-                    progress,
-                    listeners,
-                    hooks,
-                    step.hooks,
-                    self._training_log(loop),
-                ),
-            )
+            with saver:
+                loop.run(
+                    first,
+                    session,
+                    training_hooks(
+                        self._config,
+                        progress,
+                        listeners,
+                        hooks,
+                        step.hooks,
+                        self._training_log(loop),
+                    ),
+                )
         finally:
             runtime.give_back(progress.values, saver.current)
         _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
@@ -648,8 +650,12 @@ class TPUEstimator:
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the latest checkpoint, or `None`."""
-        return checkpoints.latest(self.model_dir)
+        """The prefix of the latest checkpoint that is whole, or `None`.
+
+        Raises:
+            ValueError: There are checkpoints, but all are damaged.
+        """
+        return checkpoints.latest_intact(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
         """The paths of all variables in the latest checkpoint.
@@ -778,6 +784,9 @@ class TPUEstimator:
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         writer.flush()
+        keep_best = self._config.keep_best
+        if keep_best and checkpoint and (name or None) == keep_best.name:
+            note(keep_best, self.model_dir, checkpoint, result)
         _logger.info(
             "Saving dict for global step %d: %s",
             step,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.cluster import Task
 from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.field_checks import directory_string
@@ -90,6 +91,9 @@ class RunConfig:
             "activations" for all but matrix products and convolutions, "full"
             for all but a few tensors in between. Defaults to `None`, for
             nothing.
+        keep_best: A `checkpoints.KeepBest`, which says by which metric of
+            `evaluate` a checkpoint is the best; that one is kept beside the
+            last `keep_checkpoint_max`. Defaults to `None`.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -133,6 +137,7 @@ class RunConfig:
     micro_batches: int | None = 1
     dtype_policy: str | None = None
     remat: str | None = None
+    keep_best: KeepBest | None = None
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.field_checks import is_int
 from keras_tpu_estimator.field_checks import is_number
 
@@ -191,5 +192,10 @@ _CHECKS = (
         "remat",
         lambda value: value in ("activations", "full"),
         "None, 'activations' or 'full'",
+    ),
+    _Check(
+        "keep_best",
+        lambda value: isinstance(value, KeepBest),
+        "None or a checkpoints.KeepBest, such as KeepBest('loss', mode='min')",
     ),
 )

@@ -164,12 +164,11 @@ class Runtime:
         self._overridden |= constants.intersection(paths)
 
     def to_save(self, values: Values) -> dict[str, np.ndarray]:
-        """The values that belong into a checkpoint, on the host."""
+        """The values that belong into a checkpoint, copied to the host."""
         paths = self.model.program.store.saved_paths()
         paths += sorted(self._overridden)
-        saved = jax.device_get({p: values[p] for p in paths if p in values})
-        saved.pop(GLOBAL_STEP)
-        return saved
+        known = values.keys() - {GLOBAL_STEP}
+        return _on_host({p: values[p] for p in paths if p in known})
 
     def _initialize(self, step: Step) -> None:
         """Has a scaffold set initial values, once for each step."""
@@ -249,6 +248,22 @@ def _read_checked(
     if GLOBAL_STEP in values:
         values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
     return values
+
+
+def _on_host(values: Values) -> dict[str, np.ndarray]:
+    """Copies of values, which training may use up in the meantime."""
+    fetched = jax.device_get(values)
+    return {
+        # What the CPU gives is the buffer itself.
+        path: np.array(fetched[path]) if _is_on_cpu(value) else fetched[path]
+        for path, value in values.items()
+    }
+
+
+def _is_on_cpu(value: Any) -> bool:
+    if not isinstance(value, jax.Array):
+        return True
+    return any(device.platform == "cpu" for device in value.devices())
 
 
 def _identity(checkpoint: str) -> tuple[Any, ...]:

@@ -224,6 +224,7 @@ REFUSED = [
     ("dtype_policy", "mixed_float16", ValueError, "mixed_bfloat16"),
     ("remat", "larger_than", ValueError, "full"),
     ("remat", True, ValueError, "full"),
+    ("keep_best", "loss", ValueError, r"KeepBest\('loss', mode='min'\)"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
 ]
 

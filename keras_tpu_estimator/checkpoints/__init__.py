@@ -7,6 +7,9 @@ from keras_tpu_estimator.checkpoints.files import names
 from keras_tpu_estimator.checkpoints.files import read
 from keras_tpu_estimator.checkpoints.files import step_of
 from keras_tpu_estimator.checkpoints.files import value
+from keras_tpu_estimator.checkpoints.intact import latest_intact
+from keras_tpu_estimator.checkpoints.keep_best import KeepBest
+from keras_tpu_estimator.checkpoints.keep_best import best
 from keras_tpu_estimator.checkpoints.location import latest
 from keras_tpu_estimator.checkpoints.location import resolve
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -18,11 +21,14 @@ from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
 
 __all__ = [
     "CheckpointReader",
+    "KeepBest",
     "Retention",
     "VariableNotFoundError",
     "WarmStartError",
     "WarmStartReport",
+    "best",
     "latest",
+    "latest_intact",
     "names",
     "read",
     "resolve",

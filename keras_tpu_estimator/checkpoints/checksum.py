@@ -1,26 +1,39 @@
-"""A checksum at the end of a file, so that damage is an error.
+"""Checksums at the end of a file, so that damage is an error.
 
 HDF5 protects no data, and a damaged structure can crash the whole process
 inside the HDF5 library. HDF5 ignores what follows its own end, so a trailer
-there leaves the file readable by everybody.
+there leaves the file readable by everybody. It has a table of the pieces that
+data were written in, each with its checksum, and one checksum of all the rest,
+the table included. So the structure is checked without reading the data.
 """
 
-import functools
 import os
 import struct
 import zlib
-from typing import BinaryIO
+from collections.abc import Iterable
 
-_MAGIC = b"KTECRC32"
-_TRAILER = struct.Struct("<8sQI")  # magic, bytes before the trailer, their CRC
-_CHUNK = 1 << 20
+import numpy as np
+
+from keras_tpu_estimator.checkpoints import pieces as pieces_of
+from keras_tpu_estimator.checkpoints.pieces import DamagedPieceError
+from keras_tpu_estimator.checkpoints.pieces import Piece
+
+_MAGIC = b"KTEPIECE"
+# Magic, bytes before the table, rows of the table, CRC of all but the pieces.
+_TRAILER = struct.Struct("<8sQQI")
+_ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
+
+# Whether files are intact that were checked to their last byte, or written.
+_KNOWN: dict[tuple[object, ...], bool] = {}
+_MOST_KNOWN = 64
 
 
-def append(path: str) -> None:
-    """Adds the checksum of a file to its end.
+def append(path: str, pieces: Iterable[Piece] = ()) -> None:
+    """Adds checksums to the end of a file.
 
     Args:
-        path: A complete file without a checksum.
+        path: A complete file without checksums.
+        pieces: The pieces of it whose checksums are known. Defaults to none.
 
     Example:
 
@@ -31,23 +44,24 @@ def append(path: str) -> None:
     >>> is_intact(str(path))
     True
     """
+    table = np.array(sorted(pieces), _ROW)
     with open(path, "rb+") as file:
         length = file.seek(0, os.SEEK_END)
-        crc = _crc(file, length)
-        file.write(_TRAILER.pack(_MAGIC, length, crc))
+        crc = _crc_of_rest(file.fileno(), length, table)
+        file.write(table.tobytes())
+        file.write(_TRAILER.pack(_MAGIC, length, len(table), crc))
 
 
-def is_intact(path: str) -> bool:
-    """Whether a file is as it was when its checksum was added.
-
-    The answer is remembered for as long as size and time of the file stay.
+def load(path: str) -> dict[int, Piece] | None:
+    """Checks all of a file but its pieces.
 
     Args:
         path: An existing file.
 
     Returns:
-        False if bytes were changed, or if there is no checksum: the end was
-        cut off, or another program wrote the file.
+        The pieces by offset, still to be checked. `None` if bytes were
+        changed, or if there are no checksums: the end was cut off, or another
+        program wrote the file.
 
     Example:
 
@@ -55,38 +69,112 @@ def is_intact(path: str) -> bool:
     >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
     >>> size = path.write_bytes(b"content")
     >>> append(str(path))
+    >>> load(str(path))
+    {}
     >>> size = path.write_bytes(path.read_bytes().replace(b"ten", b"man"))
+    >>> load(str(path)) is None
+    True
+    """
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size < _TRAILER.size:
+            return None
+        file.seek(size - _TRAILER.size)
+        magic, length, rows, crc = _TRAILER.unpack(file.read(_TRAILER.size))
+        end = length + rows * _ROW.itemsize
+        if magic != _MAGIC or end != size - _TRAILER.size:
+            return None
+        file.seek(length)
+        table = np.frombuffer(file.read(end - length), _ROW)
+        try:
+            if _crc_of_rest(file.fileno(), length, table) != crc:
+                return None
+        except DamagedPieceError:
+            return None
+    return {row[0]: Piece(*row) for row in table.tolist()}
+
+
+def is_intact(path: str) -> bool:
+    """Whether a file is as it was when its checksums were added.
+
+    Every byte is read, once for as long as size and time of the file stay.
+
+    Args:
+        path: An existing file.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
+    >>> size = path.write_bytes(b"content")
     >>> is_intact(str(path))
     False
     """
-    status = os.stat(path)
-    identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
-    return _is_intact(os.path.abspath(path), status.st_size, identity)
+    identity = _identity(path)
+    known = _KNOWN.get(identity)
+    if known is None:
+        known = _is_intact(path)
+        _remember(identity, known)
+    return known
 
 
-@functools.lru_cache(maxsize=64)
-def _is_intact(path: str, size: int, identity: tuple[int, ...]) -> bool:
-    del identity  # Part of the cache's key only.
-    length = size - _TRAILER.size
-    if length < 0:
+def trust(path: str) -> None:
+    """Has `is_intact` believe in a file that this process has just written.
+
+    Args:
+        path: The file, complete and under its name.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
+    >>> size = path.write_bytes(b"content")
+    >>> trust(str(path))
+    >>> is_intact(str(path))
+    True
+    """
+    _remember(_identity(path), True)
+
+
+def _is_intact(path: str) -> bool:
+    pieces = load(path)
+    if pieces is None:
         return False
-    with open(path, "rb") as file:
-        file.seek(length)
-        magic, expected_length, expected = _TRAILER.unpack(
-            file.read(_TRAILER.size)
-        )
-        is_ours = magic == _MAGIC and expected_length == length
-        return is_ours and _crc(file, length) == expected
+    try:
+        pieces_of.check(path, pieces.values())
+    except DamagedPieceError:
+        return False
+    return True
 
 
-def _crc(file: BinaryIO, length: int) -> int:
-    """The checksum of the first bytes; leaves the file at their end."""
-    file.seek(0)
-    crc = 0
-    while length:
-        chunk = file.read(min(length, _CHUNK))
-        if not chunk:
-            break
-        crc = zlib.crc32(chunk, crc)
-        length -= len(chunk)
-    return crc
+def _remember(identity: tuple[object, ...], is_intact: bool) -> None:
+    while len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.pop(next(iter(_KNOWN)), None)
+    _KNOWN[identity] = is_intact
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    status = os.stat(path)
+    return (
+        os.path.abspath(path),
+        status.st_size,
+        *(status.st_dev, status.st_ino, status.st_mtime_ns),
+    )
+
+
+def _crc_of_rest(descriptor: int, length: int, table: np.ndarray) -> int:
+    """The checksum of what is between the pieces, and of their table.
+
+    Raises:
+        DamagedPieceError: There cannot be such pieces.
+    """
+    crc = at = 0
+    for offset, size, _ in table.tolist():
+        if offset < at:
+            raise DamagedPieceError(offset)
+        crc = pieces_of.crc_of(descriptor, at, offset, crc)
+        at = offset + size
+    if at > length:
+        raise DamagedPieceError(at)
+    crc = pieces_of.crc_of(descriptor, at, length, crc)
+    return zlib.crc32(table.tobytes(), crc)

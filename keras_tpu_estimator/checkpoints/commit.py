@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ def replacing(path: str) -> Iterator[str]:
     """Gives a temporary name, which becomes `path` when the block succeeds.
 
     The content is on the disk before the name changes, so that not even a
-    power cut leaves half a file under `path`.
+    power cut leaves half a file under `path`, and the name is when this ends.
 
     Args:
         path: The file to make or replace.
@@ -37,10 +38,23 @@ def replacing(path: str) -> Iterator[str]:
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
+        _sync_directory(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
         raise
+
+
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory or os.curdir, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems do not know this, or need not.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def remove_leftovers(directory: str) -> None:

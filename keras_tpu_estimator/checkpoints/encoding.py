@@ -20,13 +20,23 @@ import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.pieces import Place
 
-def write_all(file: h5py.File, variables: Mapping[str, np.ndarray]) -> None:
-    """Writes variables into an empty HDF5 file.
+
+def lay_out(
+    file: h5py.File, variables: Mapping[str, np.ndarray]
+) -> list[Place]:
+    """Makes room for variables in an empty HDF5 file.
+
+    Values are left to the caller, but for scalars, who can write them faster
+    than HDF5, and without holding Python's lock.
 
     Args:
         file: A file open for writing.
         variables: Arrays of numbers or booleans by variable path.
+
+    Returns:
+        Values, and where in the file they belong once it is closed.
 
     Raises:
         TypeError: A value is not an array of numbers or booleans.
@@ -35,14 +45,29 @@ def write_all(file: h5py.File, variables: Mapping[str, np.ndarray]) -> None:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     write_all(file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
+    ...     places = lay_out(
+    ...         file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
     ...     sorted(file), sorted(file["dense"]), file["%0"].attrs["path"]
     (['%0', 'dense'], ['bias'], 'dense')
+    >>> [len(place.content) for place in places]
+    [8, 16]
     """
+    places = []
     for path, key in _keys(variables).items():
-        dataset = _write_array(file, key, path, np.asarray(variables[path]))
+        array = np.asarray(variables[path], order="C")
+        bits, extension = _bits(path, array)
+        if array.ndim and array.size:
+            dataset = file.create_dataset(
+                key, array.shape, bits.dtype, dcpl=_at_once()
+            )
+            places.append(Place.of(dataset.id.get_offset(), array))
+        else:
+            dataset = file.create_dataset(key, data=bits)
+        if extension is not None:
+            dataset.attrs["dtype"] = extension
         if key != path:
             dataset.attrs["path"] = path
+    return places
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
@@ -59,7 +84,7 @@ def path_of(key: str, dataset: h5py.Dataset) -> str:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     write_all(file, {"%a": np.zeros(1)})
+    ...     places = lay_out(file, {"%a": np.zeros(1)})
     ...     path_of("%0", file["%0"])
     '%a'
     """
@@ -81,7 +106,7 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     write_all(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
+    ...     places = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
     ...     find_plain(file, "a/b").shape, find_plain(file, "%a")
     ((2,), None)
     """
@@ -96,27 +121,22 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
     return item if isinstance(item, h5py.Dataset) else None
 
 
-def read_one(path: str, dataset: h5py.Dataset) -> np.ndarray:
-    """Reads a variable.
+def check(path: str, dataset: h5py.Dataset) -> None:
+    """Checks that a dataset can hold a variable.
 
     Args:
-        path: Its path, for error messages.
-        dataset: The dataset that holds it.
-
-    Returns:
-        Its value, with the dtype and shape that were saved.
+        path: The path of the variable, for error messages.
+        dataset: The dataset.
 
     Raises:
-        ValueError: The dataset holds no numbers, or numbers of a dtype that
-            is unknown here, or it only points to another file.
+        ValueError: The dataset holds no numbers, or it only points to another
+            file.
 
     Example:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     write_all(file, {"a": np.ones(2, "bfloat16")})
-    ...     read_one("a", file["a"])
-    array([1, 1], dtype=bfloat16)
+    ...     check("a", file.create_dataset("a", data=np.ones(2)))
     """
     if dataset.external or dataset.is_virtual:
         raise ValueError(
@@ -130,8 +150,30 @@ def read_one(path: str, dataset: h5py.Dataset) -> np.ndarray:
             f"{dataset.dtype}, where numbers or booleans were expected. Use "
             "a checkpoint that this package wrote."
         )
-    # h5py gives a scalar as a NumPy number, of the machine's byte order.
-    array = np.asarray(dataset[()], dataset.dtype)
+
+
+def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
+    """Makes the content of a dataset the value of its variable.
+
+    Args:
+        path: The path of the variable, for error messages.
+        dataset: The dataset.
+        array: Its content.
+
+    Returns:
+        The value, with the dtype that was saved.
+
+    Raises:
+        ValueError: The dtype is unknown here.
+
+    Example:
+
+    >>> import io
+    >>> with h5py.File(io.BytesIO(), "w") as file:
+    ...     places = lay_out(file, {"a": np.ones(2, "bfloat16")})
+    ...     decode("a", file["a"], np.full(2, 0x3F80, "uint16"))
+    array([1, 1], dtype=bfloat16)
+    """
     extension = dataset.attrs.get("dtype")
     return array if extension is None else array.view(_named(path, extension))
 
@@ -153,7 +195,7 @@ def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     write_all(file, {"a": np.ones(2, "bfloat16")})
+    ...     places = lay_out(file, {"a": np.ones(2, "bfloat16")})
     ...     dtype_of("a", file["a"])
     dtype(bfloat16)
     """
@@ -184,11 +226,10 @@ def _fits_hdf5(path: str) -> bool:
     return not path.startswith("%") and "" not in parts and "." not in parts
 
 
-def _write_array(
-    file: h5py.File, key: str, path: str, array: np.ndarray
-) -> h5py.Dataset:
+def _bits(path: str, array: np.ndarray) -> tuple[np.ndarray, str | None]:
+    """An array of a dtype that HDF5 has, and the name of its own if not."""
     if _is_native(array.dtype):
-        return file.create_dataset(key, data=array)
+        return array, None
     if not _is_extension(array.dtype):
         raise TypeError(
             f"Variable {path!r} cannot be saved: a checkpoint holds arrays of "
@@ -196,9 +237,16 @@ def _write_array(
             "values out of the model's variables."
         )
     bits = np.dtype(f"u{array.dtype.itemsize}")
-    dataset = file.create_dataset(key, data=array.view(bits))
-    dataset.attrs["dtype"] = array.dtype.name
-    return dataset
+    return array.view(bits), array.dtype.name
+
+
+def _at_once() -> h5py.h5p.PropDCID:
+    """Has a dataset get its place in the file when it is made."""
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_layout(h5py.h5d.CONTIGUOUS)
+    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    return layout
 
 
 def _named(path: str, extension: str) -> np.dtype:

@@ -1,6 +1,7 @@
-"""The checkpoint file: named variables in HDF5, followed by a checksum."""
+"""The checkpoint file: named variables in HDF5, followed by checksums."""
 
 import contextlib
+import dataclasses
 import difflib
 import os
 from collections.abc import Iterable
@@ -14,9 +15,13 @@ from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import pieces
 from keras_tpu_estimator.checkpoints.stored import Stored
 
 GLOBAL_STEP = "global_step"
+
+# HDF5 puts its structures together in blocks of so many bytes.
+_STRUCTURE_BLOCK = 16 << 10
 
 
 class VariableNotFoundError(KeyError):
@@ -61,10 +66,15 @@ def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
     with commit.replacing(path) as partial:
         # The format of HDF5 1.10 is written in half the time of the oldest.
         with h5py.File(
-            partial, "w", libver=("v110", "v110"), locking=False
+            partial,
+            "w",
+            libver=("v110", "v110"),
+            meta_block_size=_STRUCTURE_BLOCK,
+            locking=False,
         ) as file:
-            encoding.write_all(file, variables)
-        checksum.append(partial)
+            places = encoding.lay_out(file, variables)
+        checksum.append(partial, pieces.write(partial, places))
+    checksum.trust(path)
 
 
 def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
@@ -86,8 +96,8 @@ def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
     >>> names(checkpoints.save(tempfile.mkdtemp(), 20, {"bias": np.ones(2)}))
     ['bias', 'global_step']
     """
-    with _opened(checkpoint_path) as file:
-        return sorted(_all(file))
+    with _opened(checkpoint_path) as opened:
+        return sorted(_all(opened.file))
 
 
 def describe(
@@ -112,10 +122,10 @@ def describe(
     >>> describe(prefix)["b"]
     Stored(shape=(2,), dtype=dtype('float64'))
     """
-    with _opened(checkpoint_path) as file:
+    with _opened(checkpoint_path) as opened:
         return {
             path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
-            for path, dataset in _all(file).items()
+            for path, dataset in _all(opened.file).items()
         }
 
 
@@ -144,17 +154,15 @@ def read(
     >>> read(prefix, ["b"])
     {'b': array([1., 1.])}
     """
-    with _opened(checkpoint_path) as file:
-        wanted = sorted(_all(file)) if paths is None else list(paths)
-        datasets = _named(file, wanted)
+    with _opened(checkpoint_path) as opened:
+        wanted = sorted(_all(opened.file)) if paths is None else list(paths)
+        datasets = _named(opened.file, wanted)
         missing = [path for path in wanted if path not in datasets]
         if missing:
             raise VariableNotFoundError(
                 explain_missing(missing, sorted(datasets), checkpoint_path)
             )
-        return {
-            path: encoding.read_one(path, datasets[path]) for path in wanted
-        }
+        return opened.read({path: datasets[path] for path in wanted})
 
 
 def value(checkpoint_path: str | bytes | os.PathLike, name: str) -> np.ndarray:
@@ -235,20 +243,63 @@ def explain_missing(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """A checkpoint whose structure is as it was written.
+
+    Attributes:
+        path: The file.
+        file: The same, open.
+        pieces: What its data were written in, by offset.
+    """
+
+    path: str
+    file: h5py.File
+    pieces: Mapping[int, pieces.Piece]
+
+    def read(
+        self, datasets: Mapping[str, h5py.Dataset]
+    ) -> dict[str, np.ndarray]:
+        """Reads datasets by the paths of their variables, and checks them."""
+        arrays, places = {}, []
+        for path, dataset in datasets.items():
+            encoding.check(path, dataset)
+            offset = dataset.id.get_offset()
+            if offset in self.pieces:
+                arrays[path] = np.empty(dataset.shape, dataset.dtype)
+                places.append(pieces.Place.of(offset, arrays[path]))
+            else:
+                # It is empty, or of another program, and was checked with the
+                # structure. h5py gives a scalar as a NumPy number, of the
+                # machine's byte order.
+                arrays[path] = np.asarray(dataset[()], dataset.dtype)
+        pieces.read(self.path, places, self.pieces)
+        return {
+            path: encoding.decode(path, datasets[path], array)
+            for path, array in arrays.items()
+        }
+
+
 @contextlib.contextmanager
-def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[h5py.File]:
-    """Opens a checkpoint that is as it was written."""
+def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[_Opened]:
+    """Opens a checkpoint whose structure is as it was written."""
     path = location.resolve(checkpoint_path) + location.SUFFIX
-    if not checksum.is_intact(path):
+    known = checksum.load(path)
+    if known is None:
         raise _damaged(path, "its checksum is wrong or missing")
     try:
         # A file never changes once it has its name, so nothing need be locked;
         # some network file systems cannot.
         with h5py.File(path, "r", locking=False) as file:
-            yield file
+            yield _Opened(path, file, known)
     except (VariableNotFoundError, FileNotFoundError, PermissionError):
         raise
-    except (OSError, RuntimeError, KeyError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        pieces.DamagedPieceError,
+    ) as error:
         raise _damaged(path, error) from error
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints.writer import wait_for
 
 SUFFIX = ".h5"
 BASENAME = "model.ckpt"
@@ -53,6 +54,7 @@ def latest(model_dir: str | bytes | os.PathLike) -> str | None:
 
     Where the one that the `checkpoint` file calls the latest is gone, it is
     the newest of those listed that is still there, and a warning is logged.
+    One that this process is writing is waited for.
 
     Args:
         model_dir: A directory, which need not exist.
@@ -87,6 +89,8 @@ def newest(
 ) -> str | None:
     """Finds the newest checkpoint of a directory, of any kind.
 
+    One that this process is writing is waited for.
+
     Args:
         model_dir: A directory, which need not exist.
         is_there: Whether there is a checkpoint for a prefix.
@@ -107,12 +111,10 @@ def newest(
     >>> newest(directory, exists) == prefix
     True
     """
-    state = state_file.load(model_dir, state_name)
-    if state is None:
+    wait_for(model_dir)
+    prefixes = listed(model_dir, state_name)
+    if not prefixes:
         return None
-    listed = [state.latest, *(s.name for s in reversed(state.saved))]
-    # `join` leaves absolute names, which TensorFlow may write, as they are.
-    prefixes = [os.path.join(model_dir, name) for name in listed]
     found = next(filter(is_there, prefixes), None)
     if found != prefixes[0]:
         _logger.warning(
@@ -124,6 +126,32 @@ def newest(
             else "None of the others that its 'checkpoint' file lists exists.",
         )
     return found
+
+
+def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
+    """The checkpoints that a directory's state file lists.
+
+    Args:
+        model_dir: A directory, which need not exist.
+        state_name: The name of its state file. Defaults to 'checkpoint'.
+
+    Returns:
+        Prefixes, the newest first, whether or not there are such files.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> listed("/nowhere")
+    []
+    """
+    state = state_file.load(model_dir, state_name)
+    if state is None:
+        return []
+    names = [state.latest, *(saved.name for saved in reversed(state.saved))]
+    # `join` leaves absolute names, which TensorFlow may write, as they are.
+    return [os.path.join(model_dir, name) for name in dict.fromkeys(names)]
 
 
 def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:

@@ -57,11 +57,15 @@ class Retention:
                 f"{hours!r}."
             )
 
-    def split(self, state: State) -> tuple[State, tuple[str, ...]]:
+    def split(
+        self, state: State, best: str | None = None
+    ) -> tuple[State, tuple[str, ...]]:
         """Decides what leaves a directory.
 
         Args:
             state: The checkpoints in it, the newest included.
+            best: The name of one that stays for as long as it is the best.
+                Defaults to None.
 
         Returns:
             The state afterwards, and the names of the checkpoints to delete.
@@ -78,18 +82,20 @@ class Retention:
         if not self.max_to_keep:
             return state, ()
         preserved = state.last_preserved
-        dropped = []
+        stay, dropped = [], []
         for old in state.saved[: -self.max_to_keep]:
-            if preserved is not None and self._outlives(old.time - preserved):
+            if old.name == best:
+                stay.append(old)
+            elif preserved is not None and self._outlives(old.time - preserved):
                 preserved = old.time
             else:
                 dropped.append(old.name)
-        stays = dataclasses.replace(
+        after = dataclasses.replace(
             state,
-            saved=state.saved[-self.max_to_keep :],
+            saved=(*stay, *state.saved[-self.max_to_keep :]),
             last_preserved=preserved,
         )
-        return stays, tuple(dropped)
+        return after, tuple(dropped)
 
     def _outlives(self, seconds: float) -> bool:
         return seconds >= self.keep_every_n_hours * _SECONDS_PER_HOUR

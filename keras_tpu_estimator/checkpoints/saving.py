@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.checkpoints import keep_best
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import state as state_file
 from keras_tpu_estimator.checkpoints.retention import Retention
@@ -31,7 +32,8 @@ def save(
     The file is made under another name and renamed once it is on the disk;
     then the `checkpoint` file is replaced in the same way; then older
     checkpoints are deleted. A process killed at any moment leaves a directory
-    whose latest checkpoint is whole. One process at a time may save.
+    whose latest checkpoint is whole. One process at a time may save. The best
+    checkpoint stays, if `KeepBest` has found one.
 
     Args:
         model_dir: The directory, made if need be.
@@ -75,7 +77,10 @@ def save(
         {**variables, files.GLOBAL_STEP: np.int64(step)},
     )
     # In this order, for a `checkpoint` file must never name a deleted one.
-    after, dropped = retention.split(_append(model_dir, before, new))
+    best = keep_best.best(model_dir)
+    after, dropped = retention.split(
+        _append(model_dir, before, new), best and os.path.basename(best)
+    )
     state_file.store(model_dir, after)
     for name in dropped:
         with contextlib.suppress(FileNotFoundError):

@@ -75,6 +75,10 @@ class CheckpointSaverHook(SessionRunHook):
     that training starts from is not written again. The counterpart of
     `tf.compat.v1.train.CheckpointSaverHook`.
 
+    Training waits only until the values are copied off the devices, and for a
+    checkpoint before that is still being written; with listeners, until the
+    checkpoint is on the disk.
+
     Args:
         checkpoint_dir: The directory of the checkpoints, made if need be.
         save_secs: Seconds between checkpoints. Defaults to `None`.
@@ -167,7 +171,12 @@ class CheckpointSaverHook(SessionRunHook):
             return False
         for listener in self._listeners:
             listener.before_save(session, step)
-        session.save_checkpoint(self._directory, self._basename)
+        session.save_checkpoint(
+            self._directory,
+            self._basename,
+            # Listeners are told of what is there.
+            wait=bool(self._listeners),
+        )
         answers = [
             listener.after_save(session, step) for listener in self._listeners
         ]

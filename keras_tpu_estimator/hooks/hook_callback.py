@@ -194,9 +194,13 @@ class FitSession(Session):
         return self._saved.get(os.path.realpath(directory))
 
     def save_checkpoint(
-        self, directory: str | os.PathLike, basename: str = "model.ckpt"
+        self,
+        directory: str | os.PathLike,
+        basename: str = "model.ckpt",
+        wait: bool = True,
     ) -> None:
-        """Writes the variables into a checkpoint."""
+        """Writes the variables into a checkpoint, and waits for it."""
+        del wait
         step = int(self.run("global_step"))
         values = {
             path: keras.ops.convert_to_numpy(variable)

@@ -58,13 +58,20 @@ class Session:
         raise _only_in_training("save checkpoints")
 
     def save_checkpoint(
-        self, directory: str | os.PathLike, basename: str = "model.ckpt"
+        self,
+        directory: str | os.PathLike,
+        basename: str = "model.ckpt",
+        wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint.
 
         Args:
             directory: Where it is written.
             basename: What its name begins with. Defaults to `'model.ckpt'`.
+            wait: Whether to return only when it is on the disk. Otherwise it
+                is written while training goes on; the next one waits for it,
+                as does the end of training, and an error is raised there.
+                Defaults to `True`.
 
         Raises:
             RuntimeError: This is no session of `train`.

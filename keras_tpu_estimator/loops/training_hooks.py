@@ -1,16 +1,21 @@
 """The hooks that accompany every `train`, in the order they are called."""
 
+import functools
 import logging
 import os
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
+from typing import Self
 
 import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
+from keras_tpu_estimator.checkpoints.location import name_for
+from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
@@ -28,6 +33,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 class Saver:
     """Writes a training loop's checkpoints and remembers the last one.
+
+    They are written in the background, one at a time, from copies of the
+    values. The end of its `with` block waits for the last one.
 
     Args:
         config: Where, and how many to keep.
@@ -48,6 +56,8 @@ class Saver:
         self._progress = progress
         # The last checkpoint of each directory.
         self._last: dict[str, _Saved] = {}
+        self._writer = Writer()
+        self._writes_into: str | os.PathLike = config.model_dir
         if checkpoint is not None:
             self._remember(config.model_dir, checkpoint)
 
@@ -62,7 +72,12 @@ class Saver:
         return last.step
 
     def save(self, directory: str | os.PathLike, basename: str) -> None:
-        """Writes a checkpoint, unless the loss has become NaN."""
+        """Begins to write a checkpoint, unless the loss has become NaN.
+
+        Raises:
+            Exception: The one before could not be written.
+        """
+        self.wait()
         step = self._progress.step
         last = self._last.get(os.path.realpath(directory))
         is_new = last is not None and step != last.step
@@ -73,7 +88,8 @@ class Saver:
             step,
             os.path.join(directory, basename),
         )
-        prefix = checkpoints.save(
+        write = functools.partial(
+            checkpoints.save,
             directory,
             step,
             self._runtime.to_save(self._progress.values),
@@ -83,13 +99,40 @@ class Saver:
             ),
             basename=basename,
         )
+        prefix = os.path.join(directory, name_for(step, basename))
         self._remember(directory, prefix)
+        self._writes_into = directory
+        self._writer.start(directory, write)
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is on the disk.
+
+        Raises:
+            Exception: It could not be written.
+        """
+        try:
+            self._writer.wait()
+        except Exception:
+            del self._last[os.path.realpath(self._writes_into)]
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if kind is None:
+                raise
+            _logger.exception("The last checkpoint could not be written.")
 
     @property
     def current(self) -> str | None:
         """The checkpoint that holds the loop's values, if one does."""
         directory = self._config.model_dir
-        if self.saved_step(directory) != self._progress.step:
+        is_saved = self.saved_step(directory) == self._progress.step
+        if not is_saved or self._writer.is_busy:
             return None
         return self._last[os.path.realpath(directory)].prefix
 

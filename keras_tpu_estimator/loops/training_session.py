@@ -51,10 +51,15 @@ class TrainingSession(Session):
         return self._saver.saved_step(directory)
 
     def save_checkpoint(
-        self, directory: str | os.PathLike, basename: str = "model.ckpt"
+        self,
+        directory: str | os.PathLike,
+        basename: str = "model.ckpt",
+        wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
         self._saver.save(directory, basename)
+        if wait:
+            self._saver.wait()
 
     def whence_nan(self) -> str:
         """What is known of the first NaN of the last run, as a sentence."""

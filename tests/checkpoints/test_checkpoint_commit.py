@@ -1,5 +1,8 @@
+import contextlib
+import errno
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -83,7 +86,30 @@ def test_content_reaches_the_disk_before_the_name(tmp_path, monkeypatch):
 
     checkpoints.save(tmp_path, 1, {})
 
-    assert calls == ["fsync", "replace"] * 2  # the checkpoint, then its list
+    # The checkpoint, then its list; of each the content, then the name.
+    assert calls == ["fsync", "replace", "fsync"] * 2
+
+
+@pytest.mark.parametrize(
+    ("number", "expectation"),
+    [
+        (errno.EINVAL, contextlib.nullcontext()),
+        (errno.EIO, pytest.raises(OSError, match="Input/output error")),
+    ],
+)
+def test_directories_that_cannot_be_synchronised(
+    tmp_path, monkeypatch, number, expectation
+):
+    original = os.fsync
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with expectation:
+        checkpoints.save(tmp_path, 1, {})
 
 
 def test_the_sweep_touches_nothing_of_the_user(tmp_path):

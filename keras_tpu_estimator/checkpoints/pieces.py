@@ -1,0 +1,240 @@
+"""Content of a file in pieces, each with a checksum of its own.
+
+What is written is summed on its way, while it is in the processor's cache, so
+that a large file is not gone through twice. Neither holds Python's lock.
+"""
+
+import concurrent.futures
+import os
+import zlib
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+_PIECE = 16 << 20
+_CHUNK = 1 << 20
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+class Piece(NamedTuple):
+    """A range of a file.
+
+    Attributes:
+        offset: Where it begins.
+        length: How many bytes it has.
+        crc: Their checksum.
+    """
+
+    offset: int
+    length: int
+    crc: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.offset + self.length
+
+
+class Place(NamedTuple):
+    """Memory that belongs to a range of a file.
+
+    Attributes:
+        offset: Where the range begins.
+        content: The memory, as bytes.
+    """
+
+    offset: int
+    content: memoryview
+
+    @classmethod
+    def of(cls, offset: int, array: np.ndarray) -> "Place":
+        """The place of an array, whose elements lie one after the other."""
+        return cls(offset, memoryview(array.reshape(-1).view(np.uint8)))
+
+
+class DamagedPieceError(Exception):
+    """A piece is not as it was written, or not there.
+
+    Args:
+        offset: Where it should be.
+    """
+
+    def __init__(self, offset: int):
+        super().__init__(f"the checksum of its bytes at {offset} is wrong")
+
+
+def write(path: str, places: Iterable[Place]) -> list[Piece]:
+    """Writes memory into a file.
+
+    Args:
+        path: An existing file.
+        places: What is written, and where.
+
+    Returns:
+        The pieces that it was written in.
+
+    Example:
+
+    >>> import tempfile
+    >>> _, path = tempfile.mkstemp()
+    >>> write(path, [Place.of(100, np.ones(2, "float32"))])
+    [Piece(offset=100, length=8, crc=...)]
+    """
+    with open(path, "rb+", buffering=0) as file:
+        return [
+            _write_piece(file.fileno(), Place(place.offset + at, content))
+            for place in sorted(places, key=lambda place: place.offset)
+            for at, content in _cut(place.content, _PIECE)
+        ]
+
+
+def read(
+    path: str, places: Iterable[Place], pieces: Mapping[int, Piece]
+) -> None:
+    """Reads a file into memory, and checks what it reads.
+
+    Args:
+        path: A file.
+        places: What is read, and where.
+        pieces: The pieces that each of them was written in, by offset.
+
+    Raises:
+        DamagedPieceError: A checksum is wrong.
+
+    Example:
+
+    >>> import tempfile
+    >>> _, path = tempfile.mkstemp()
+    >>> pieces = write(path, [Place.of(100, np.ones(2, "float32"))])
+    >>> array = np.empty(2, "float32")
+    >>> read(path, [Place.of(100, array)], {100: pieces[0]})
+    >>> array
+    array([1., 1.], dtype=float32)
+    """
+    _verify(path, [job for place in places for job in _jobs(place, pieces)])
+
+
+def check(path: str, pieces: Iterable[Piece]) -> None:
+    """Checks pieces of a file.
+
+    Args:
+        path: The file.
+        pieces: What was written.
+
+    Raises:
+        DamagedPieceError: A checksum is wrong.
+
+    Example:
+
+    >>> import tempfile
+    >>> _, path = tempfile.mkstemp()
+    >>> check(path, write(path, [Place.of(100, np.ones(2, "float32"))]))
+    """
+    _verify(path, [_Job(piece) for piece in pieces])
+
+
+def crc_of(descriptor: int, start: int, end: int, crc: int = 0) -> int:
+    """The checksum of a range of a file.
+
+    Args:
+        descriptor: Of the file.
+        start: Where the range begins.
+        end: Where it ends.
+        crc: The checksum of what is before it. Defaults to that of nothing.
+
+    Raises:
+        DamagedPieceError: The file ends before.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryFile() as file:
+    ...     size = file.write(b"content")
+    ...     file.flush()
+    ...     crc_of(file.fileno(), 3, 7) == zlib.crc32(b"tent")
+    True
+    """
+    memory = memoryview(bytearray(min(_CHUNK, max(0, end - start))))
+    while start < end:
+        chunk = memory[: end - start]
+        _fill(descriptor, chunk, start)
+        crc = zlib.crc32(chunk, crc)
+        start += len(chunk)
+    return crc
+
+
+def _cut(memory: memoryview, size: int) -> Iterator[tuple[int, memoryview]]:
+    """Parts of memory, and where they begin."""
+    for at in range(0, len(memory), size):
+        yield at, memory[at : at + size]
+
+
+def _write_piece(descriptor: int, place: Place) -> Piece:
+    crc = 0
+    for at, chunk in _cut(place.content, _CHUNK):
+        crc = zlib.crc32(chunk, crc)
+        offset = place.offset + at
+        while chunk:
+            written = os.pwrite(descriptor, chunk, offset)
+            chunk, offset = chunk[written:], offset + written
+    return Piece(place.offset, len(place.content), crc)
+
+
+class _Job(NamedTuple):
+    """A piece to check, and the memory that its content goes to, if any."""
+
+    piece: Piece
+    memory: memoryview | None = None
+
+    def run(self, descriptor: int) -> None:
+        piece = self.piece
+        if self.memory is None:
+            crc = crc_of(descriptor, piece.offset, piece.end)
+        else:
+            crc = _read_piece(descriptor, piece.offset, self.memory)
+        if crc != piece.crc:
+            raise DamagedPieceError(piece.offset)
+
+
+def _jobs(place: Place, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
+    at, end = 0, len(place.content)
+    while at < end:
+        piece = pieces.get(place.offset + at)
+        if piece is None or not 0 < piece.length <= end - at:
+            raise DamagedPieceError(place.offset + at)
+        yield _Job(piece, place.content[at : at + piece.length])
+        at += piece.length
+
+
+def _verify(path: str, jobs: Sequence[_Job]) -> None:
+    """Runs all jobs, on several threads if they are worth it."""
+    with open(path, "rb", buffering=0) as file:
+        if sum(job.piece.length for job in jobs) <= _PIECE:
+            for job in jobs:
+                job.run(file.fileno())
+            return
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
+            for done in [
+                threads.submit(job.run, file.fileno()) for job in jobs
+            ]:
+                done.result()
+
+
+def _read_piece(descriptor: int, offset: int, memory: memoryview) -> int:
+    crc = 0
+    for at, chunk in _cut(memory, _CHUNK):
+        _fill(descriptor, chunk, offset + at)
+        crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def _fill(descriptor: int, memory: memoryview, offset: int) -> None:
+    while memory:
+        count = os.preadv(descriptor, [memory], offset)
+        if not count:
+            raise DamagedPieceError(offset)
+        memory, offset = memory[count:], offset + count

@@ -1,0 +1,146 @@
+"""Checksums of pieces of a file, and of what lies between them."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.pieces import Piece
+from keras_tpu_estimator.checkpoints.pieces import Place
+
+BIAS = np.arange(3, dtype="float32")
+KERNEL = np.arange(1, 7, dtype="float32")
+
+
+@pytest.fixture
+def file(tmp_path):
+    prefix = checkpoints.save(
+        tmp_path, 7, {"dense/bias": BIAS, "dense/kernel": KERNEL}
+    )
+    return pathlib.Path(prefix + ".h5")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Pieces of eight bytes, read by three, on threads."""
+    monkeypatch.setattr(pieces, "_PIECE", 8)
+    monkeypatch.setattr(pieces, "_CHUNK", 3)
+
+
+def flip(file, at):
+    """Changes a bit; the time of the file changes, too."""
+    status = file.stat()
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(0, status.st_mtime_ns + 1))
+
+
+def test_a_bit_flipped_anywhere_is_noticed(file):
+    size = file.stat().st_size
+    data = file.read_bytes().index(KERNEL.tobytes())
+    everywhere = {*range(0, size, 61), *range(data, data + KERNEL.nbytes)}
+    for at in sorted(everywhere | {*range(size - 100, size)}):
+        flip(file, at)
+        assert not checksum.is_intact(str(file)), at
+        flip(file, at)
+    assert checksum.is_intact(str(file))
+
+
+@pytest.mark.parametrize("cut", [1, 27, 28, 29, 60, 10_000])
+def test_a_cut_is_noticed(file, cut):
+    os.truncate(file, file.stat().st_size - cut)
+    assert checksum.load(str(file)) is None
+
+
+def test_damage_concerns_only_those_who_read_it(file):
+    flip(file, file.read_bytes().index(KERNEL.tobytes()))
+
+    np.testing.assert_array_equal(checkpoints.value(file, "dense/bias"), BIAS)
+    assert checkpoints.step_of(file) == 7
+    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+        checkpoints.value(file, "dense/kernel")
+    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+        checkpoints.read(file)
+
+
+def test_one_variable_is_read_without_the_others(file, monkeypatch):
+    read = []
+    original = os.preadv
+
+    def preadv(descriptor, buffers, offset):
+        count = original(descriptor, buffers, offset)
+        read.append((offset, offset + count))
+        return count
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    checkpoints.value(file, "dense/bias")
+    kernel = file.read_bytes().index(KERNEL.tobytes())
+    assert not any(start <= kernel < end for start, end in read)
+
+
+def test_many_pieces_come_back(tmp_path, small_pieces):
+    values = {
+        "large": np.arange(1000, dtype="int64"),
+        "odd": np.arange(13, dtype="uint8"),
+        "small": np.ones(1, "float32"),
+    }
+    prefix = checkpoints.save(tmp_path, 1, values)
+
+    table = checksum.load(prefix + ".h5")
+    assert sum(piece.length for piece in table.values()) == 8000 + 13 + 4
+    assert max(piece.length for piece in table.values()) == 8
+    for path, value in checkpoints.read(prefix, values).items():
+        np.testing.assert_array_equal(value, values[path])
+
+
+def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
+    value = np.arange(1000, dtype="int64")
+    file = pathlib.Path(checkpoints.save(tmp_path, 1, {"v": value}) + ".h5")
+    flip(file, file.read_bytes().index(value.tobytes()) + 4000)
+
+    assert not checksum.is_intact(str(file))
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        checkpoints.value(file, "v")
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [Piece(0, 4, 0), Piece(2, 4, 0)],
+        [Piece(4, 100, 0)],
+        [Piece(1 << 63, 4, 0)],
+    ],
+)
+def test_pieces_that_cannot_be(tmp_path, table):
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    with pytest.raises(pieces.DamagedPieceError):
+        checksum.append(str(path), table)
+
+
+@pytest.mark.parametrize(
+    "known", [{}, {0: Piece(0, 0, 0)}, {0: Piece(0, 9, 0)}]
+)
+def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
+    path = tmp_path / "file"
+    path.write_bytes(b"contents")
+    with pytest.raises(pieces.DamagedPieceError, match="its bytes at 0"):
+        pieces.read(str(path), [Place.of(0, np.empty(2, "float32"))], known)
+
+
+def test_what_was_checked_is_not_read_again(file, monkeypatch):
+    flip(file, -1)
+    flip(file, -1)  # Not as it was left by the one who wrote it.
+    assert checksum.is_intact(str(file))
+    monkeypatch.setattr(checksum, "load", None)
+    assert checksum.is_intact(str(file))
+
+
+def test_what_was_just_written_is_not_read(file, monkeypatch):
+    monkeypatch.setattr(checksum, "load", None)
+    assert checksum.is_intact(str(file))

@@ -1,0 +1,154 @@
+"""Keeping the checkpoint that evaluation found to be the best."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import KeepBest
+from keras_tpu_estimator.checkpoints import Retention
+from keras_tpu_estimator.checkpoints.keep_best import note
+
+X, Y = regression_data()
+
+
+def run(directory, losses, mode="min"):
+    """Saves a checkpoint for each loss, and tells of its evaluation."""
+    for step, loss in losses.items():
+        prefix = checkpoints.save(directory, step, {}, retention=Retention(2))
+        result = {"loss": np.float32(loss)}
+        note(KeepBest(mode=mode), str(directory), prefix, result)
+
+
+def steps(directory):
+    return sorted(
+        int(name.removeprefix("model.ckpt-").removesuffix(".h5"))
+        for name in os.listdir(directory)
+        if name.endswith(".h5")
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "mode", "best", "kept"),
+    [
+        ({1: 5, 2: 4, 3: 6, 4: 7, 5: 8}, "min", 2, [2, 4, 5]),
+        ({1: 5, 2: 4, 3: 6, 4: 7, 5: 8}, "max", 5, [4, 5]),
+        ({1: 5, 2: 4, 3: 6, 4: 3, 5: 8}, "min", 4, [4, 5]),
+        ({1: 1, 2: 4, 3: 1, 4: 7, 5: 8}, "min", 1, [1, 4, 5]),
+        ({1: 1, 2: float("nan"), 3: 2, 4: 3}, "min", 1, [1, 3, 4]),
+        ({1: float("nan"), 2: float("nan"), 3: 2}, "min", 3, [2, 3]),
+    ],
+)
+def test_the_best_stays_beside_the_last_two(tmp_path, losses, mode, best, kept):
+    run(tmp_path, losses, mode)
+    assert checkpoints.best(tmp_path) == str(tmp_path / f"model.ckpt-{best}")
+    assert steps(tmp_path) == kept
+
+
+def test_one_that_is_no_longer_the_best_goes_with_the_next_save(tmp_path):
+    run(tmp_path, {1: 1, 2: 5, 3: 5, 4: 5})
+    assert steps(tmp_path) == [1, 3, 4]
+    run(tmp_path, {5: 0})
+    assert steps(tmp_path) == [1, 4, 5]
+    run(tmp_path, {6: 5})
+    assert steps(tmp_path) == [5, 6]
+
+
+def test_an_evaluation_again_counts(tmp_path):
+    run(tmp_path, {1: 1, 2: 5})
+    note(KeepBest(), str(tmp_path), str(tmp_path / "model.ckpt-1"), {"loss": 9})
+    note(KeepBest(), str(tmp_path), str(tmp_path / "model.ckpt-2"), {"loss": 5})
+    assert checkpoints.best(tmp_path).endswith("-2")
+
+
+def test_another_metric_starts_anew(tmp_path):
+    run(tmp_path, {1: 1, 2: 5})
+    prefix = str(tmp_path / "model.ckpt-2")
+    note(KeepBest("auc", "max"), str(tmp_path), prefix, {"auc": 0.1})
+    assert checkpoints.best(tmp_path) == prefix
+
+
+def test_a_best_one_that_was_deleted(tmp_path):
+    run(tmp_path, {1: 1, 2: 5})
+    os.remove(tmp_path / "model.ckpt-1.h5")
+    assert checkpoints.best(tmp_path) is None
+    run(tmp_path, {3: 6})
+    assert checkpoints.best(tmp_path).endswith("-3")
+
+
+def test_one_elsewhere_or_gone_does_not_count(tmp_path):
+    other = checkpoints.save(tmp_path / "other", 1, {})
+    for path in (other, str(tmp_path / "model.ckpt-9")):
+        note(KeepBest(), str(tmp_path), path, {"loss": 0.0})
+    assert checkpoints.best(tmp_path) is None
+    assert os.listdir(tmp_path) == ["other"]
+
+
+@pytest.mark.parametrize("result", [{"loss": 1.0}, {"auc": "?"}])
+def test_a_metric_that_is_no_number_names_the_others(tmp_path, result):
+    prefix = checkpoints.save(tmp_path, 1, {})
+    (name,) = result
+    with pytest.raises(ValueError, match=rf"'auc'.* one of \['{name}'\]"):
+        note(KeepBest("auc"), str(tmp_path), prefix, result)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"checkpoint": "model.ckpt-1"}',
+        json.dumps(
+            {
+                "checkpoint": "../model.ckpt-1",
+                "metric": "loss",
+                "mode": "min",
+                "value": 1.0,
+            }
+        ),
+    ],
+)
+def test_an_unreadable_file_says_what_to_do(tmp_path, content):
+    (tmp_path / "best_checkpoint.json").write_text(content)
+    with pytest.raises(ValueError, match="best_checkpoint.json' .* Delete it"):
+        checkpoints.best(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "auto"}, "mode should be 'min' or 'max'"),
+        ({"metric": ""}, "metric should be the name"),
+        ({"metric": None}, "metric should be the name"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        KeepBest(**arguments)
+
+
+@pytest.mark.parametrize("name", [None, "test"])
+def test_evaluations_of_one_name_count(tmp_path, name):
+    keep = KeepBest("loss", mode="max", name=name)
+    settings = {"keep_best": keep, "keep_checkpoint_max": 1}
+    for _ in range(3):
+        estimator = estimator_of(model_fn_of(linear), tmp_path, config=settings)
+        estimator.train(repeated(X, Y), steps=4)
+        estimator.evaluate(batches_of(X, Y), name=name)
+        estimator.evaluate(batches_of(X, 100 * Y), name="other")
+    # The loss only falls, so by its maximum the first is the best.
+    assert checkpoints.best(tmp_path) == str(tmp_path / "model.ckpt-4")
+    assert steps(tmp_path) == [4, 12]
+    found = json.loads((tmp_path / "best_checkpoint.json").read_text())
+    result = estimator.evaluate(
+        batches_of(X, Y), checkpoint_path=tmp_path / "model.ckpt-4"
+    )
+    assert found["value"] == pytest.approx(float(result["loss"]))
