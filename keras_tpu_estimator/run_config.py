@@ -90,6 +90,9 @@ class RunConfig:
             "activations" for all but matrix products and convolutions, "full"
             for all but a few tensors in between. Defaults to `None`, for
             nothing.
+        resume_input: Whether `train`, when an earlier call was interrupted,
+            reads its input on from where that had come to. With `False`, every
+            call reads it from the beginning. Defaults to `True`.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -133,6 +136,7 @@ class RunConfig:
     micro_batches: int | None = 1
     dtype_policy: str | None = None
     remat: str | None = None
+    resume_input: bool = True
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
