@@ -26,7 +26,7 @@ def write(prefix: str, position: Position) -> None:
     """Writes the position of a checkpoint, whole or not at all.
 
     Args:
-        prefix: That of the checkpoint, whose directory is made if need be.
+        prefix: That of the checkpoint, in an existing directory.
         position: The position.
 
     Example:
@@ -42,7 +42,6 @@ def write(prefix: str, position: Position) -> None:
     if states is not None:
         record["bookmark"]["states"] = states.text
         record["blobs"] = len(states.blobs)
-    os.makedirs(os.path.dirname(prefix), exist_ok=True)
     with commit.replacing(prefix + SUFFIX) as partial:
         with zipfile.ZipFile(partial, "w") as file:
             file.writestr(_RECORD, json.dumps(record))

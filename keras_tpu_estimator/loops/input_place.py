@@ -72,12 +72,13 @@ class InputPlace(LoopHook):
         """
         directory = os.fsdecode(directory)
         prefix = os.path.join(directory, location.name_for(step, basename))
+        os.makedirs(directory, exist_ok=True)
         if self._position is None or self._is_over:
             position_files.remove(prefix)
-            return
-        position = self._position(step - self._first_step)
-        position_files.write(prefix, position)
-        self._saved = [*self._saved[1 - _MAY_BE_PENDING :], (step, prefix)]
+        else:
+            position = self._position(step - self._first_step)
+            position_files.write(prefix, position)
+            self._saved = [*self._saved[1 - _MAY_BE_PENDING :], (step, prefix)]
         position_files.prune(directory, [p for _, p in self._saved])
 
     def close(self, session: Session) -> None:

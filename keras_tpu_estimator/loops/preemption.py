@@ -78,9 +78,11 @@ class Preemption(SessionRunHook):
         if self._received is None:
             return
         _logger.warning(
-            "Training has stopped because of %s. The latest checkpoint is %s.",
+            "Training has stopped because of %s. %s",
             self._received.name,
-            checkpoint,
+            f"The latest checkpoint is {checkpoint}."
+            if checkpoint
+            else "There is no checkpoint.",
         )
         if _is_for_prompt(self._received):
             raise KeyboardInterrupt
