@@ -245,9 +245,13 @@ def test_bookmarks_cost_a_small_share_of_the_time():
 
 def test_bookmarks_are_made_when_wanted_and_kept_until_used():
     bookmarks = Bookmarks(Bookmark(), clock=lambda: 0.0)
-    for steps, newest in ((1, 1), (2, 1), (4, 3)):
-        bookmarks.keep(lambda steps=steps: Bookmark(steps))
-        assert bookmarks.newest(steps - 1).steps == max(newest - 1, 0)
+    bookmarks.keep(pytest.fail)
+    assert bookmarks.newest(8).steps == 0
+    bookmarks.keep(lambda: Bookmark(20))
+    bookmarks.keep(pytest.fail)
+    assert [bookmarks.newest(steps).steps for steps in (16, 20)] == [0, 20]
+    bookmarks.keep(lambda: Bookmark(32))
+    assert [bookmarks.newest(steps).steps for steps in (24, 40)] == [20, 32]
 
 
 def test_a_large_state_is_not_kept(caplog, monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.inputs import infeed
 from keras_tpu_estimator.loops.preemption import Preemption
+from keras_tpu_estimator.loops.stop_signals import StopSignals
 
 X, Y = regression_data()
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
@@ -150,27 +152,91 @@ def test_another_thread_leaves_signals_alone(tmp_path):
     assert during == [before] == [handlers()]
 
 
-@pytest.mark.parametrize("number", [n for n, _ in SIGNALS])
-def test_a_second_signal_stops_at_once(number):
-    # In a process without JAX, for there is no need of one.
-    program = f"""
-        import signal
-        from keras_tpu_estimator.loops.preemption import Preemption
-
-        try:
-            with Preemption():
-                signal.raise_signal({int(number)})
-                print("first", flush=True)
-                signal.raise_signal({int(number)})
-                print("second", flush=True)
-        finally:
-            print("finally", flush=True)
-    """
-    result = subprocess.run(
+def ran(program, **names):
+    """What a program of its own printed, and its exit status."""
+    for name, value in names.items():
+        program = program.replace(name, str(value))
+    return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=False,
+        timeout=60,
     )
-    assert result.stdout == "first\n"
-    assert result.returncode == -number
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_second_signal_stops_at_once(number, code):
+    result = ran(
+        """
+        import signal
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        try:
+            with StopSignals():
+                signal.raise_signal(NUMBER)
+                print("first", flush=True)
+                signal.raise_signal(NUMBER)
+                print("second", flush=True)
+        finally:
+            print("finally", flush=True)
+        """,
+        NUMBER=int(number),
+    )
+    assert (result.stdout, result.returncode) == ("first\n", code)
+
+
+def test_the_main_thread_need_not_come_to_its_senses():
+    result = ran(
+        """
+        import ctypes, os, signal, threading, time
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        def send():
+            for _ in range(2):
+                time.sleep(0.2)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        # A lock in C, which no signal interrupts; Python's would be.
+        libc = ctypes.CDLL(None)
+        mutex = ctypes.create_string_buffer(256)
+        with StopSignals():
+            libc.pthread_mutex_lock(mutex)
+            threading.Thread(target=send).start()
+            libc.pthread_mutex_lock(mutex)
+        """
+    )
+    assert result.returncode == 143
+    assert "SIGTERM: training stops at the end" in result.stderr
+
+
+def test_forked_processes_do_as_usual():
+    result = ran(
+        """
+        import os, signal
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        with StopSignals() as signals:
+            for _ in range(2):
+                child = os.fork()
+                if not child:
+                    signal.raise_signal(signal.SIGTERM)
+                    os._exit(0)
+                status = os.waitpid(child, 0)[1]
+                print(os.waitstatus_to_exitcode(status), signals.received)
+        """
+    )
+    assert result.stdout == "-15 None\n" * 2
+    assert "training stops" not in result.stderr
+
+
+def test_an_event_loop_keeps_its_own_wakeups():
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGTERM)
+            assert signals.received == signal.SIGTERM
+        assert signal.set_wakeup_fd(-1) == writer.fileno()
+        assert reader.recv(1) == bytes([signal.SIGTERM])
