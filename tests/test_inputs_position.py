@@ -12,6 +12,7 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.inputs import bookmarks as bookmarks_module
+from keras_tpu_estimator.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.bookmarks import Bookmarks
 from keras_tpu_estimator.inputs.deployment import input_plan
@@ -29,6 +30,12 @@ from keras_tpu_estimator.topology import Topology
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2
 EXAMPLES = 800
+
+
+@pytest.fixture(autouse=True)
+def states_from_the_start(monkeypatch):
+    """Calls of less than a second save states, too."""
+    monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
 
 
 class Loader:
@@ -252,6 +259,15 @@ def test_bookmarks_are_made_when_wanted_and_kept_until_used():
     assert [bookmarks.newest(steps).steps for steps in (16, 20)] == [0, 20]
     bookmarks.keep(lambda: Bookmark(32))
     assert [bookmarks.newest(steps).steps for steps in (24, 40)] == [20, 32]
+
+
+def test_at_first_no_bookmarks_are_made():
+    now = [0.0]
+    bookmarks = Bookmarks(Bookmark(), True, 5.0, clock=lambda: now[0])
+    bookmarks.keep(pytest.fail)
+    now[0] = 5.0
+    bookmarks.keep(lambda: Bookmark(8))
+    assert bookmarks.newest(8).steps == 8
 
 
 def test_a_large_state_is_not_kept(caplog, monkeypatch):

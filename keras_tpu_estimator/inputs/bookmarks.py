@@ -25,6 +25,7 @@ class Bookmarks:
     Args:
         first: The place at which reading starts.
         is_wanted: Whether to make one soon. Defaults to `False`.
+        delay_secs: None is made in the first so many seconds. Defaults to 0.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
 
     Example:
@@ -40,6 +41,7 @@ class Bookmarks:
         self,
         first: Bookmark,
         is_wanted: bool = False,
+        delay_secs: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         # One thread adds on the right, and the other removes on the left.
@@ -47,7 +49,7 @@ class Bookmarks:
         self._is_wanted = is_wanted
         self._is_possible = True
         self._clock = clock
-        self._not_before = -float("inf")
+        self._not_before = clock() + delay_secs
 
     def newest(self, steps: int) -> Bookmark:
         """The newest bookmark at a step or before it; older ones are dropped.

@@ -15,6 +15,9 @@ from keras_tpu_estimator.inputs.request import InputRequest
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
+# Of a call that is over by then, no state is saved: batches are counted.
+_DELAY_SECS = 5.0
+
 
 class Pipeline:
     """The steps of one call, read from a user's `input_fn`.
@@ -102,7 +105,7 @@ class Pipeline:
         self.close()
 
     def _open(self, start: Bookmark) -> None:
-        self._bookmarks = Bookmarks(start, is_wanted=self._is_kept)
+        self._bookmarks = Bookmarks(start, self._is_kept, _DELAY_SECS)
         self._reading = Reading(self._input_fn, self._request, start)
         self._opened_at = start.steps
 
