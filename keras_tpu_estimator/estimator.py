@@ -19,6 +19,7 @@ import numpy as np
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import validation
 from keras_tpu_estimator.checkpoints.keep_best import note
+from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -36,19 +37,23 @@ from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stall import watched
 from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
+from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.loops.evaluation import EvaluationLoop
 from keras_tpu_estimator.loops.feeding import feed_ahead
 from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.input_place import InputPlace
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.prediction import PredictionLoop
 from keras_tpu_estimator.loops.prediction import rows
 from keras_tpu_estimator.loops.prediction import select
+from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training import TrainingLoop
 from keras_tpu_estimator.loops.training_hooks import Saver
@@ -271,6 +276,9 @@ class TPUEstimator:
                 fit the input, the cores or the checkpoint.
             TypeError: An argument is of a wrong type.
             NanLossDuringTrainingError: The loss became NaN.
+            SystemExit: SIGTERM or SIGINT has come. The loop in flight is
+                finished, and a checkpoint saved, before. The code is 128 and
+                the number of the signal.
         """
         validation.check_role(self._config)
         validation.check_train_steps(steps, max_steps)
@@ -289,15 +297,35 @@ class TPUEstimator:
         remaining = steps if max_steps is None else max_steps - start
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
+        os.makedirs(self.model_dir, exist_ok=True)
         with (
+            only_training(self.model_dir),
+            Preemption() as preemption,
             self._pipeline(
-                ModeKeys.TRAIN, input_fn, remaining, plan.chunk
+                ModeKeys.TRAIN,
+                input_fn,
+                remaining,
+                plan.chunk,
+                self._input_start(checkpoint),
             ) as pipeline,
-            feed_ahead(self._runtime, ModeKeys.TRAIN, pipeline, plan) as infeed,
+            feed_ahead(
+                self._runtime,
+                ModeKeys.TRAIN,
+                pipeline,
+                plan,
+                preemption.is_requested,
+            ) as infeed,
             stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
-            hooks = (*watch, *user_hooks)
-            self._train(plan, infeed, checkpoint, hooks, listeners, remaining)
+            place = InputPlace(
+                pipeline.position if self._config.resume_input else None,
+                lambda: preemption.is_requested() and not plan.is_done,
+            )
+            hooks = (*watch, *user_hooks, preemption, place)
+            self._train(
+                plan, infeed, checkpoint, place, hooks, listeners, remaining
+            )
+        preemption.exit_if_requested(self.latest_checkpoint())
         return self
 
     def _train(
@@ -305,6 +333,7 @@ class TPUEstimator:
         plan: LoopPlan,
         infeed: Infeed,
         checkpoint: str | None,
+        place: InputPlace,
         hooks: tuple[Hook, ...],
         listeners: tuple[CheckpointSaverListener, ...],
         steps: int | None,
@@ -313,16 +342,18 @@ class TPUEstimator:
         runtime = self._runtime
         first = next(infeed, None)
         if first is None:
-            _logger.warning("Training made no step: the input is empty.")
+            place.no_step(checkpoint)
             return
         step = self._prepare(ModeKeys.TRAIN, first.batch)
         runtime.load(step, checkpoint)
         progress = Progress(runtime.take(), steps)
+        place.start(progress.step)
         saver = Saver(self._config, runtime, progress, checkpoint)
         session = TrainingSession(
             runtime,
             progress,
             saver,
+            place,
             self,
             functools.partial(self._evaluate_in_memory, progress, saver),
         )
@@ -700,15 +731,32 @@ class TPUEstimator:
         model = EstimatorModel(program, feeds)
         return Runtime(model, self._config.debug_nans, self._warm_start)
 
+    def _input_start(self, checkpoint: str | None) -> Position | None:
+        """Where the call that wrote a checkpoint was in its input."""
+        if checkpoint is None or not self._config.resume_input:
+            return None
+        return position_files.read(checkpoint)
+
     def _pipeline(
-        self, mode: str, input_fn: InputFn, steps: int | None, chunk: int
+        self,
+        mode: str,
+        input_fn: InputFn,
+        steps: int | None,
+        chunk: int,
+        start: Position | None = None,
     ) -> Pipeline:
         """The input of one call."""
         repeat = mode == ModeKeys.TRAIN or steps is not None
         request = self._placement.request(
             mode, self._params, repeat, min(chunk, steps or chunk)
         )
-        return Pipeline(input_fn, request)
+        # Nobody resumes a call of one loop in its middle.
+        is_kept = (
+            mode == ModeKeys.TRAIN
+            and self._config.resume_input
+            and (steps is None or steps > chunk)
+        )
+        return Pipeline(input_fn, request, start, is_kept)
 
     def _prepare(self, mode: str, batch: Batch) -> Step:
         return self._runtime.model.prepare(mode, *first_step(batch))

@@ -15,7 +15,7 @@ from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
-from keras_tpu_estimator.inputs.pipeline import InputRequest
+from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_fn import with_additional
 from keras_tpu_estimator.program.options import micro_batches

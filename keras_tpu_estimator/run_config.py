@@ -94,6 +94,9 @@ class RunConfig:
         keep_best: A `checkpoints.KeepBest`, which says by which metric of
             `evaluate` a checkpoint is the best; that one is kept beside the
             last `keep_checkpoint_max`. Defaults to `None`.
+        resume_input: Whether `train`, when an earlier call was interrupted,
+            reads its input on from where that had come to. With `False`, every
+            call reads it from the beginning. Defaults to `True`.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -138,6 +141,7 @@ class RunConfig:
     dtype_policy: str | None = None
     remat: str | None = None
     keep_best: KeepBest | None = None
+    resume_input: bool = True
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -142,6 +142,7 @@ def _takes_op(function: Any) -> bool:
 _CHECKS = (
     _Check("fast_dev_run", lambda v: isinstance(v, bool), "True or False"),
     _Check("debug_nans", lambda v: isinstance(v, bool), "True or False"),
+    _Check("resume_input", lambda v: isinstance(v, bool), "True or False"),
     _Check(
         "progress",
         lambda v: isinstance(v, bool) or v == "auto",

@@ -16,8 +16,8 @@ from helpers import regression_data
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.inputs import chunks
 from keras_tpu_estimator.inputs.deployment import undivided
-from keras_tpu_estimator.inputs.pipeline import InputRequest
 from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.program.model_fn import with_additional
 
 TRAIN, EVAL, PREDICT = (

@@ -129,8 +129,8 @@ def check(path: str, dataset: h5py.Dataset) -> None:
         dataset: The dataset.
 
     Raises:
-        ValueError: The dataset holds no numbers, or it only points to another
-            file.
+        ValueError: The dataset holds no numbers, or not as many as it
+            declares, or it only points to another file.
 
     Example:
 
@@ -148,6 +148,13 @@ def check(path: str, dataset: h5py.Dataset) -> None:
         raise ValueError(
             f"Variable {path!r} of {dataset.file.filename!r} has dtype "
             f"{dataset.dtype}, where numbers or booleans were expected. Use "
+            "a checkpoint that this package wrote."
+        )
+    stored = dataset.id.get_storage_size()
+    if stored != dataset.nbytes:
+        raise ValueError(
+            f"Variable {path!r} of {dataset.file.filename!r} is declared to "
+            f"have {dataset.nbytes} bytes, of which the file has {stored}. Use "
             "a checkpoint that this package wrote."
         )
 

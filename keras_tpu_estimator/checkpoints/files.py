@@ -16,6 +16,7 @@ from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.sparse import SparseFile
 from keras_tpu_estimator.checkpoints.stored import Stored
 
 GLOBAL_STEP = "global_step"
@@ -54,6 +55,7 @@ def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
 
     Raises:
         TypeError: A value is not an array of numbers.
+        OSError: The disk is full, say.
 
     Example:
 
@@ -64,16 +66,7 @@ def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
     ['dense/bias', 'global_step']
     """
     with commit.replacing(path) as partial:
-        # The format of HDF5 1.10 is written in half the time of the oldest.
-        with h5py.File(
-            partial,
-            "w",
-            libver=("v110", "v110"),
-            meta_block_size=_STRUCTURE_BLOCK,
-            locking=False,
-        ) as file:
-            places = encoding.lay_out(file, variables)
-        checksum.append(partial, pieces.write(partial, places))
+        checksum.append(partial, _write(partial, variables))
     checksum.trust(path)
 
 
@@ -241,6 +234,27 @@ def explain_missing(
         f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
         f"{_listed(missing)}. {hint}: {_listed(near or there)}."
     )
+
+
+def _write(
+    path: str, variables: Mapping[str, np.ndarray]
+) -> list[pieces.Piece]:
+    """Writes structure and data; returns the pieces of the data."""
+    sparse = SparseFile()
+    # The format of HDF5 1.10 is written in half the time of the oldest.
+    with h5py.File(
+        sparse,
+        "w",
+        libver=("v110", "v110"),
+        meta_block_size=_STRUCTURE_BLOCK,
+    ) as file:
+        places = encoding.lay_out(file, variables)
+    with open(path, "wb") as file:
+        for offset, page in sparse.pages():
+            file.seek(offset)
+            file.write(page)
+        file.truncate(sparse.seek(0, os.SEEK_END))
+    return pieces.write(path, places)
 
 
 @dataclasses.dataclass(frozen=True)

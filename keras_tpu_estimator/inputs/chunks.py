@@ -7,6 +7,7 @@ import itertools
 import math
 import operator
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,19 +55,23 @@ def step_bytes(dataset: Any, size: int | None) -> int:
     )
 
 
-def chunks_of(dataset: Any, steps: int, check: BatchCheck) -> Iterator[Batch]:
-    """The batches of a dataset, read so many at a time.
+def stacked_dataset(dataset: Any, steps: int) -> Any:
+    """A dataset of chunks: so many of another's batches, stacked."""
+    return dataset.ragged_batch(steps).prefetch(1)
+
+
+def batches_among(chunks: Iterable[Any], check: BatchCheck) -> Iterator[Batch]:
+    """The batches of a dataset's chunks.
 
     Args:
-        dataset: A `tf.data.Dataset` that can be stacked.
-        steps: How many batches are read at a time.
+        chunks: Those of `stacked_dataset`.
         check: Is shown batches of every size, in order.
 
     Yields:
         Some batches of one size.
     """
     done = 0
-    for chunk in dataset.ragged_batch(steps).prefetch(1):
+    for chunk in chunks:
         for batch in _of_one_size(jax.tree.map(_Stacked, chunk)):
             # Two of one size show what all of them would.
             for index in range(min(batch.steps, 2)):

@@ -1,7 +1,6 @@
 """The forms in which an `input_fn` may return its data."""
 
 import sys
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,23 +23,19 @@ def is_stream(value: Any) -> bool:
     return hasattr(value, "__iter__") and not hasattr(value, "dtype")
 
 
-def batches_of(value: Any) -> Iterator[Any]:
-    """The batches that an `input_fn` returned.
+def batch_of(value: Any, item: Any) -> Any:
+    """A batch that keeps its numbers while the next one is read.
 
     Args:
-        value: A dataset, an iterable of batches, or one batch.
+        value: What the batch was read from.
+        item: The batch, as it was read.
     """
-    if is_dataset(value):
-        check_dense(value.element_spec)
-        yield from value
-    elif is_stream(value):
-        for batch in value:
-            # Copied, for a stream may fill the same arrays again; and a
-            # PyTorch loader makes lists of its pairs.
-            pair = isinstance(batch, list) and len(batch) == 2
-            yield jax.tree.map(np.array, tuple(batch) if pair else batch)
-    else:
-        yield value
+    if is_dataset(value) or not is_stream(value):
+        return item
+    # Copied, for a stream may fill the same arrays again; and a PyTorch loader
+    # makes lists of its pairs.
+    pair = isinstance(item, list) and len(item) == 2
+    return jax.tree.map(np.array, tuple(item) if pair else item)
 
 
 def example_of(value: Any) -> Example:

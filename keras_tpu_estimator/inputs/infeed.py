@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 # How long `close` waits for a producer that is deep in the user's code.
 _PATIENCE_SECS = 5.0
+# How often who waits asks whether to go on.
+_ASK_SECS = 0.1
 
 
 class Infeed(Generic[T]):
@@ -21,6 +23,8 @@ class Infeed(Generic[T]):
     Args:
         produce: Called again and again; `None` is the end.
         depth: How many items may wait. Defaults to 2.
+        is_cancelled: Whether to end when no item is ready, instead of waiting
+            for one; asked again and again. Defaults to never.
 
     Raises:
         Exception: An error of `produce` is raised as itself, after the items
@@ -34,8 +38,14 @@ class Infeed(Generic[T]):
     [1, 2, 3]
     """
 
-    def __init__(self, produce: Callable[[], T | None], depth: int = 2):
+    def __init__(
+        self,
+        produce: Callable[[], T | None],
+        depth: int = 2,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ):
         self._produce = produce
+        self._is_cancelled = is_cancelled
         self._depth = depth
         self._ready: collections.deque[T] = collections.deque()
         self._changed = threading.Condition()
@@ -53,7 +63,11 @@ class Infeed(Generic[T]):
     def __next__(self) -> T:
         with self._changed:
             since = time.monotonic()
-            self._changed.wait_for(lambda: self._ready or self._is_over)
+            while not self._changed.wait_for(
+                lambda: self._ready or self._is_over, _ASK_SECS
+            ):
+                if self._is_cancelled():
+                    raise StopIteration
             self._waited += time.monotonic() - since
             if self._ready:
                 item = self._ready.popleft()

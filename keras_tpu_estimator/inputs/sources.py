@@ -38,6 +38,15 @@ class Source:
         self._rest = piece
         return Batch.joined(taken)
 
+    def skip(self, steps: int) -> int:
+        """Passes over steps; how many there were, up to so many."""
+        left = steps
+        while left and (piece := self._next()) is not None:
+            if piece.steps > left:
+                piece, self._rest = piece.split(left)
+            left -= piece.steps
+        return steps - left
+
     def close(self) -> None:
         """Closes the user's generators, unless a thread is inside them."""
         if hasattr(self._pieces, "close"):

@@ -1,6 +1,7 @@
 """Copying stacked steps to the devices before they are wanted."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,11 +28,22 @@ class Fed:
 
 
 def feed_ahead(
-    runtime: Runtime, mode: str, pipeline: Pipeline, plan: LoopPlan
+    runtime: Runtime,
+    mode: str,
+    pipeline: Pipeline,
+    plan: LoopPlan,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Infeed[Fed]:
     """Copies the steps of coming loops to the devices, ahead of time.
 
     A loop is fed in several parts if it is large, or has batches of two sizes.
+
+    Args:
+        runtime: Knows the devices.
+        mode: A value of `ModeKeys`.
+        pipeline: The steps.
+        plan: How many steps each loop makes.
+        is_cancelled: As in `Infeed`. Defaults to never.
     """
 
     def feed() -> Iterator[Fed]:
@@ -46,7 +58,7 @@ def feed_ahead(
                 yield Fed(batch, data, ends_loop=not left)
 
     fed = feed()
-    return Infeed(lambda: next(fed, None))
+    return Infeed(lambda: next(fed, None), is_cancelled=is_cancelled)
 
 
 def first_step(batch: Batch) -> tuple[Any, Any]:

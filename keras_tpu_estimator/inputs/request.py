@@ -1,0 +1,43 @@
+"""What a call wants of its input."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator.inputs.axes import BatchAxes
+from keras_tpu_estimator.inputs.checks import BatchCheck
+from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.modes import ModeKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRequest:
+    """What one call of `train`, `evaluate` or `predict` wants of its input.
+
+    Attributes:
+        mode: A value of `ModeKeys`.
+        plan: The calls of `input_fn` to make.
+        params_for: Returns the `params` of a call, from its additional ones.
+        config: The run configuration, for an `input_fn` that asks for it.
+        axes: Where the batch is in each tensor.
+        repeat: Whether arrays, in place of a stream, are fed for ever.
+        chunk: How many steps are wanted at once.
+        checks_size: Whether batches must have the size asked for.
+        max_bytes: How much is stacked, unless a single step is larger.
+    """
+
+    mode: str
+    plan: InputPlan
+    params_for: Callable[[dict[str, Any]], Any]
+    config: Any = None
+    axes: BatchAxes = BatchAxes()
+    repeat: bool = True
+    chunk: int = 1
+    checks_size: bool = True
+    max_bytes: float = math.inf
+
+    def check(self) -> BatchCheck:
+        """A new check of the batches of one call."""
+        size = self.plan.calls[0].batch_size if self.checks_size else None
+        return BatchCheck(size, is_padded=self.mode == ModeKeys.PREDICT)

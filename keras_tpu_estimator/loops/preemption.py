@@ -1,0 +1,74 @@
+"""Stopping at the end of a loop when the process is asked to stop."""
+
+import logging
+import sys
+from typing import Any
+from typing import Self
+
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.loops.stop_signals import StopSignals
+from keras_tpu_estimator.loops.stop_signals import is_for_prompt
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class Preemption(SessionRunHook):
+    """Inside its `with` block, a signal ends training as a hook would.
+
+    Example:
+
+    >>> import signal
+    >>> with Preemption() as preemption:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     preemption.is_requested()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._signals = StopSignals()
+
+    def is_requested(self) -> bool:
+        """Whether a signal has come."""
+        return self._signals.received is not None
+
+    def __enter__(self) -> Self:
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._signals.__exit__(*exception)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ends training if a signal has come."""
+        del run_values
+        if self.is_requested():
+            run_context.request_stop()
+
+    def exit_if_requested(self, checkpoint: str | None) -> None:
+        """Ends the program if a signal has come.
+
+        Args:
+            checkpoint: The latest checkpoint, for the log.
+
+        Raises:
+            SystemExit: With 128 and the number of the signal as its code.
+            KeyboardInterrupt: It was SIGINT in an interactive session, which
+                is to go on.
+        """
+        received = self._signals.received
+        if received is None:
+            return
+        _logger.warning(
+            "Training has stopped because of %s. %s",
+            received.name,
+            f"The latest checkpoint is {checkpoint}."
+            if checkpoint
+            else "There is no checkpoint.",
+        )
+        if is_for_prompt(received):
+            raise KeyboardInterrupt
+        sys.exit(128 + received)

@@ -1,0 +1,242 @@
+"""SIGTERM and SIGINT: the loop in flight, a checkpoint, and the end."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs import infeed
+from keras_tpu_estimator.loops.preemption import Preemption
+from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+X, Y = regression_data()
+SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+
+
+class SignalAt(kte.hooks.SessionRunHook):
+    """Sends a signal to this process before a loop."""
+
+    def __init__(self, number, step):
+        self.number = number
+        self.step = step
+        self.ended = False
+
+    def before_run(self, run_context):
+        if run_context.session.run("global_step") == self.step:
+            signal.raise_signal(self.number)
+
+    def end(self, session):
+        self.ended = True
+
+
+def new_estimator(model_dir, **config):
+    return estimator_of(model_fn_of(linear), model_dir, config=config)
+
+
+def handlers():
+    return [signal.getsignal(number) for number, _ in SIGNALS]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_the_loop_is_finished_and_saved(number, code, tmp_path, caplog):
+    before = handlers()
+    hook = SignalAt(number, 4)
+    whole = new_estimator(tmp_path / "whole")
+    whole.train(repeated(X, Y), max_steps=12)
+    estimator = new_estimator(tmp_path / "parts")
+    with pytest.raises(SystemExit) as stopped:
+        estimator.train(repeated(X, Y), hooks=[hook], max_steps=12)
+    assert stopped.value.code == code
+    assert hook.ended and handlers() == before
+    assert estimator.get_variable_value("global_step") == 8
+    assert f"because of {number.name}" in caplog.text
+    assert "model.ckpt-8" in caplog.text
+    # And another process goes on as if nothing had been.
+    resumed = new_estimator(tmp_path / "parts")
+    resumed.train(repeated(X, Y), max_steps=12)
+    for name in whole.get_variable_names():
+        np.testing.assert_array_equal(
+            whole.get_variable_value(name), resumed.get_variable_value(name)
+        )
+
+
+def test_in_its_last_loop_a_call_comes_to_its_end(tmp_path):
+    estimator = new_estimator(tmp_path)
+    with pytest.raises(SystemExit):
+        estimator.train(
+            repeated(X, Y), hooks=[SignalAt(signal.SIGTERM, 4)], max_steps=8
+        )
+    assert not os.path.exists(tmp_path / "model.ckpt-8.input.zip")
+
+
+def test_without_checkpoints_nothing_is_saved(tmp_path, caplog):
+    estimator = new_estimator(tmp_path, save_checkpoints_steps=None)
+    with pytest.raises(SystemExit):
+        estimator.train(
+            repeated(X, Y), hooks=[SignalAt(signal.SIGTERM, 4)], max_steps=12
+        )
+    assert os.listdir(tmp_path) == []
+    assert "There is no checkpoint" in caplog.text
+
+
+def test_an_interactive_session_is_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    estimator = new_estimator(tmp_path)
+    hooks = [SignalAt(signal.SIGINT, 4)]
+    with pytest.raises(KeyboardInterrupt):
+        estimator.train(repeated(X, Y), hooks=hooks, max_steps=12)
+    assert estimator.get_variable_value("global_step") == 8
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(0, None), (4, 4), (6, 6)])
+def test_input_that_never_comes_is_not_waited_for(
+    batches, steps, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(infeed, "_PATIENCE_SECS", 0.01)
+    gone = threading.Event()
+
+    def stuck(params):
+        data = repeated(X, Y)(params)
+        for _ in range(batches):
+            yield next(data)
+        os.kill(os.getpid(), signal.SIGTERM)
+        gone.wait()
+
+    estimator = new_estimator(tmp_path)
+    with pytest.raises(SystemExit):
+        estimator.train(stuck, max_steps=12)
+    gone.set()
+    checkpoint = estimator.latest_checkpoint()
+    assert (checkpoint is None) == (steps is None)
+    if steps:
+        # What is there of a loop is not made before the rest of it comes.
+        assert estimator.get_variable_value("global_step") == 4
+
+
+def test_handlers_of_the_user_are_left_alone():
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda *args: received.append(1))
+    try:
+        with Preemption() as preemption:
+            signal.raise_signal(signal.SIGTERM)
+            assert received == [1] and not preemption.is_requested()
+            signal.raise_signal(signal.SIGINT)
+            assert preemption.is_requested()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_another_thread_leaves_signals_alone(tmp_path):
+    before = handlers()
+    during = []
+
+    def train():
+        with Preemption():
+            during.append(handlers())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert during == [before] == [handlers()]
+
+
+def ran(program, **names):
+    """What a program of its own printed, and its exit status."""
+    for name, value in names.items():
+        program = program.replace(name, str(value))
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_second_signal_stops_at_once(number, code):
+    result = ran(
+        """
+        import signal
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        try:
+            with StopSignals():
+                signal.raise_signal(NUMBER)
+                print("first", flush=True)
+                signal.raise_signal(NUMBER)
+                print("second", flush=True)
+        finally:
+            print("finally", flush=True)
+        """,
+        NUMBER=int(number),
+    )
+    assert (result.stdout, result.returncode) == ("first\n", code)
+
+
+def test_the_main_thread_need_not_come_to_its_senses():
+    result = ran(
+        """
+        import ctypes, os, signal, threading, time
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        def send():
+            for _ in range(2):
+                time.sleep(0.2)
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        # A lock in C, which no signal interrupts; Python's would be.
+        libc = ctypes.CDLL(None)
+        mutex = ctypes.create_string_buffer(256)
+        with StopSignals():
+            libc.pthread_mutex_lock(mutex)
+            threading.Thread(target=send).start()
+            libc.pthread_mutex_lock(mutex)
+        """
+    )
+    assert result.returncode == 143
+    assert "SIGTERM: training stops at the end" in result.stderr
+
+
+def test_forked_processes_do_as_usual():
+    result = ran(
+        """
+        import os, signal
+        from keras_tpu_estimator.loops.stop_signals import StopSignals
+
+        with StopSignals() as signals:
+            for _ in range(2):
+                child = os.fork()
+                if not child:
+                    signal.raise_signal(signal.SIGTERM)
+                    os._exit(0)
+                status = os.waitpid(child, 0)[1]
+                print(os.waitstatus_to_exitcode(status), signals.received)
+        """
+    )
+    assert result.stdout == "-15 None\n" * 2
+    assert "training stops" not in result.stderr
+
+
+def test_an_event_loop_keeps_its_own_wakeups():
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.fileno())
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGTERM)
+            assert signals.received == signal.SIGTERM
+        assert signal.set_wakeup_fd(-1) == writer.fileno()
+        assert reader.recv(1) == bytes([signal.SIGTERM])

@@ -1,0 +1,258 @@
+"""Interrupted and resumed: equal to a run that was not interrupted."""
+
+import glob
+import logging
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs import pipeline
+
+X, Y = regression_data(examples=80)
+STEPS = 12
+
+
+@pytest.fixture(autouse=True)
+def states_from_the_start(monkeypatch):
+    """Calls of less than a second save states, too."""
+    monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
+
+
+class Crash(Exception):
+    """What ends a run before its end."""
+
+
+class CrashAt(kte.hooks.SessionRunHook):
+    """Raises at the end of a loop, when a checkpoint has been saved."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run("global_step") == self.step:
+            raise Crash
+
+
+def dropout(features, is_training):
+    x = keras.layers.Dense(8, activation="relu")(features)
+    x = keras.layers.Dropout(0.5)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+def batch_norm(features, is_training):
+    x = keras.layers.Dense(8)(features)
+    x = keras.layers.BatchNormalization()(x, training=is_training)
+    x = keras.layers.GaussianNoise(0.1)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+MODELS = {
+    "dropout": model_fn_of(dropout, lambda: keras.optimizers.Adam(0.01)),
+    "batch norm": model_fn_of(
+        batch_norm, lambda: keras.optimizers.SGD(0.01, momentum=0.9)
+    ),
+}
+
+
+def shuffled(params):
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).repeat()
+    data = data.shuffle(30, seed=3)
+    return data.batch(params["batch_size"], drop_remainder=True)
+
+
+def numbered(params):
+    """Batches that tf.data cannot save, and that are read in one by one."""
+    spec = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1))
+    data = tf.data.Dataset.from_generator(
+        lambda: repeated(X, Y)(params), output_signature=spec
+    )
+    return data.take(2 * STEPS)
+
+
+def arrays(params):
+    return X[: params["batch_size"]], Y[: params["batch_size"]]
+
+
+INPUTS = {
+    "tf.data": shuffled,
+    "from_generator": numbered,
+    "generator": repeated(X, Y),
+    "arrays": arrays,
+}
+
+
+def new_estimator(model_dir, model="dropout", iterations=4, **settings):
+    settings["config"] = {"save_checkpoints_steps": 1} | settings.get(
+        "config", {}
+    )
+    return estimator_of(
+        MODELS[model], model_dir, iterations=iterations, **settings
+    )
+
+
+def variables(estimator):
+    names = estimator.get_variable_names()
+    return dict(zip(names, estimator.get_variable_value(names), strict=True))
+
+
+def crash_at(estimator, input_fn, step):
+    with pytest.raises(Crash):
+        estimator.train(input_fn, hooks=[CrashAt(step)], max_steps=STEPS)
+
+
+def positions(model_dir):
+    names = glob.glob(os.path.join(model_dir, "*.input.zip"))
+    return sorted(int(n.split("-")[-1].split(".")[0]) for n in names)
+
+
+def assert_equal(first, second):
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        assert value.tobytes() == second[name].tobytes(), name
+
+
+@pytest.mark.parametrize(
+    ("model", "source", "use_tpu", "iterations"),
+    [
+        ("dropout", "tf.data", False, 4),
+        ("dropout", "generator", True, 5),
+        ("batch norm", "tf.data", True, 6),
+        ("batch norm", "from_generator", False, 6),
+        ("batch norm", "arrays", False, 4),
+    ],
+)
+def test_resumed_at_every_loop_is_bit_equal(
+    model, source, use_tpu, iterations, tmp_path
+):
+    def new(name):
+        return new_estimator(
+            tmp_path / name, model, iterations, use_tpu=use_tpu
+        )
+
+    whole = new("whole").train(INPUTS[source], max_steps=STEPS)
+    for step in range(iterations, STEPS, iterations):
+        crash_at(new("parts"), INPUTS[source], step)
+    parts = new("parts").train(INPUTS[source], max_steps=STEPS)
+    assert_equal(variables(whole), variables(parts))
+    assert STEPS not in positions(tmp_path / "parts")
+
+
+def test_random_state_is_saved(tmp_path):
+    estimator = new_estimator(tmp_path).train(arrays, max_steps=1)
+    assert any("seed" in name for name in estimator.get_variable_names())
+
+
+@pytest.mark.parametrize("source", ["tf.data", "generator"])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_resuming_on_other_cores(source, use_tpu, tmp_path):
+    model_fn = model_fn_of(linear, lambda: keras.optimizers.Adam(0.01))
+
+    def new(name, use_tpu):
+        config = {"save_checkpoints_steps": 1}
+        return estimator_of(
+            model_fn, tmp_path / name, use_tpu=use_tpu, config=config
+        )
+
+    whole = new("whole", use_tpu).train(INPUTS[source], max_steps=STEPS)
+    crash_at(new("parts", use_tpu), INPUTS[source], 4)
+    parts = new("parts", not use_tpu).train(INPUTS[source], max_steps=STEPS)
+    others = variables(parts)
+    for name, value in variables(whole).items():
+        np.testing.assert_allclose(value, others[name], rtol=1e-5, err_msg=name)
+
+
+def seen_by(estimator, input_fn, **arguments):
+    """The first feature of the batches that a call reads."""
+    seen = []
+
+    def watched(params):
+        for features, labels in input_fn(params):
+            seen.append(features[0, 0])
+            yield features, labels
+
+    estimator.train(watched, **arguments)
+    return seen
+
+
+def test_a_call_that_has_ended_is_not_read_on(tmp_path):
+    estimator = new_estimator(tmp_path)
+    for _ in range(2):
+        seen = seen_by(estimator, repeated(X, Y), steps=8)
+        assert seen[0] == X[0, 0]
+        step = estimator.get_variable_value("global_step")
+        assert int(step) not in positions(tmp_path)
+
+
+def test_resuming_in_the_same_process_reads_on(tmp_path):
+    whole = new_estimator(tmp_path / "whole")
+    whole.train(repeated(X, Y), max_steps=STEPS)
+    estimator = new_estimator(tmp_path / "parts")
+    crash_at(estimator, repeated(X, Y), 8)
+    estimator.train(repeated(X, Y), max_steps=STEPS)
+    assert_equal(variables(whole), variables(estimator))
+
+
+def test_the_input_starts_anew_if_that_is_wanted(tmp_path, caplog):
+    crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
+    config = {"resume_input": False}
+    with caplog.at_level(logging.INFO):
+        new_estimator(tmp_path, config=config).train(shuffled, max_steps=8)
+    assert "input goes on" not in caplog.text
+    assert positions(tmp_path) == [0, 4]
+
+
+def test_another_batch_size_starts_anew_with_a_warning(tmp_path, caplog):
+    crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
+    seen = seen_by(new_estimator(tmp_path, batch=8), repeated(X, Y), steps=1)
+    assert seen[0] == X[0, 0]
+    assert "batches of 16 examples, now 8" in caplog.text
+
+
+def test_a_shorter_input_starts_anew_with_a_warning(tmp_path, caplog):
+    crash_at(new_estimator(tmp_path), repeated(X, Y), 8)
+
+    def shorter(params):
+        yield from [(X[:16], Y[:16])] * 3
+
+    estimator = new_estimator(tmp_path).train(shorter)
+    assert "it ends after 3 steps, and 8 had been made" in caplog.text
+    assert estimator.get_variable_value("global_step") == 11
+
+
+def test_an_input_that_had_ended_does_not_stay_ended(tmp_path, caplog):
+    def four(params):
+        yield from [(X[:16], Y[:16])] * 4
+
+    crash_at(new_estimator(tmp_path), four, 4)
+    for expected in (4, 8):
+        estimator = new_estimator(tmp_path).train(four)
+        assert estimator.get_variable_value("global_step") == expected
+    assert caplog.text.count("made no step") == 1
+
+
+def test_positions_go_with_their_checkpoints(tmp_path):
+    config = {"keep_checkpoint_max": 2, "save_checkpoints_steps": 1}
+    estimator = new_estimator(tmp_path, iterations=1, config=config)
+    crash_at(estimator, repeated(X, Y), 11)
+    left = positions(tmp_path)
+    # Those of checkpoints that may be on their way are left to the next call.
+    assert {10, 11} <= set(left) and len(left) <= 4
+    config["save_checkpoints_steps"] = 100
+    new_estimator(tmp_path, config=config).train(repeated(X, Y), steps=4)
+    assert positions(tmp_path) in ([10, 11], [11])
+
+
+def test_a_damaged_position_is_an_error(tmp_path):
+    crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
+    (tmp_path / "model.ckpt-4.input.zip").write_bytes(b"no zip")
+    with pytest.raises(ValueError, match="Delete it to read the input from"):
+        new_estimator(tmp_path).train(repeated(X, Y), max_steps=STEPS)

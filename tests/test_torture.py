@@ -1,0 +1,36 @@
+"""In short, what `python -m tests.torture` does at length."""
+
+import pytest
+
+from tests.torture import damaging
+from tests.torture import disks
+from tests.torture import killing
+from tests.torture.figures import ViolationError
+
+
+def test_kills_lose_nothing(tmp_path):
+    figures = killing.kill_and_resume(str(tmp_path), kills=2)
+    assert figures["kills"] == 2
+
+
+def test_damage_is_never_read_wrong(tmp_path):
+    figures = damaging.damage(str(tmp_path), number=60)
+    assert figures["of these refused"] == 30
+    assert figures["of these refused, not read right"] >= 25
+
+
+def test_forgeries_are_refused(tmp_path):
+    assert damaging.forge(str(tmp_path)) == {"forged checkpoints refused": 8}
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [disks.full, disks.read_only, killing.rivals, killing.clock_jumps],
+)
+def test_trials(trial, tmp_path):
+    assert trial(str(tmp_path))
+
+
+def test_a_lost_checkpoint_is_noticed(tmp_path):
+    with pytest.raises(ViolationError, match="step 8 is not lost"):
+        killing._check_checkpoints(str(tmp_path), saved=8)

@@ -1,0 +1,144 @@
+"""Kills at random moments, each followed by a resume."""
+
+import os
+import random
+import subprocess
+import threading
+import time
+
+import numpy as np
+
+import keras_tpu_estimator as kte
+from tests.torture.figures import expect
+from tests.torture.victim import Wishes
+
+# A life after the first step, at most, and how much a loop waits.
+_LIFE_SECS = 1.0
+_PAUSE = 0.01
+# More than a life can train.
+_STEPS_PER_LIFE = 200
+
+
+def kill_and_resume(directory: str, kills: int) -> dict[str, object]:
+    """Kills a training again and again, then lets it end.
+
+    Args:
+        directory: An empty directory.
+        kills: How often.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: A checkpoint was lost or cannot be read, or the final
+            weights are not those of a training that was left alone.
+    """
+    rng = random.Random(0)
+    model_dir = os.path.join(directory, "killed")
+    steps = kills * _STEPS_PER_LIFE
+    saved = partial = 0
+    for _ in range(kills):
+        victim = Wishes(model_dir, steps, _PAUSE)
+        saved = max(saved, _killed(victim, rng.uniform(0, _LIFE_SECS)))
+        partial += any("partial" in name for name in os.listdir(model_dir))
+        _check_checkpoints(model_dir, saved)
+    Wishes(model_dir, steps).run()
+    undisturbed = os.path.join(directory, "undisturbed")
+    Wishes(undisturbed, steps).run()
+    _check_equal(model_dir, undisturbed)
+    return {
+        "kills": kills,
+        "of these, while a file was being written": partial,
+        "steps when the last kill came": saved,
+        "steps in all, with weights equal to the bit": steps,
+    }
+
+
+def _killed(wishes: Wishes, after_secs: float) -> int:
+    """Kills a victim so long after its start; the last step it saved."""
+    saved = 0
+    with wishes.start() as process:
+        for line in process.stdout:
+            if line.startswith("training"):
+                threading.Timer(after_secs, process.kill).start()
+            else:
+                saved = int(line.removeprefix("saved "))
+    expect(process.returncode == -9, "It lives until it is killed.")
+    return saved
+
+
+def _check_checkpoints(model_dir: str, saved: int) -> None:
+    """Reads all checkpoints; the newest is at least the one last saved."""
+    latest = kte.latest_checkpoint(model_dir)
+    if latest is None:
+        expect(saved == 0, f"The checkpoint of step {saved} is not lost.")
+        return
+    for name in os.listdir(model_dir):
+        if name.startswith("model.ckpt-") and name.endswith(".h5"):
+            read(os.path.join(model_dir, name.removesuffix(".h5")))
+    step = int(kte.load_variable(latest, "global_step"))
+    expect(step >= saved, f"The checkpoint of step {saved} is not lost.")
+
+
+def _check_equal(one: str, other: str) -> None:
+    """Compares the newest checkpoints of two directories."""
+    values = [read(kte.latest_checkpoint(each)) for each in (one, other)]
+    expect(values[0].keys() == values[1].keys(), "Variables are the same.")
+    for name, value in values[0].items():
+        same = np.array_equal(value, values[1][name])
+        expect(same, f"{name} is equal to the bit.")
+
+
+def read(prefix: str) -> dict[str, np.ndarray]:
+    """All variables of a checkpoint."""
+    reader = kte.load_checkpoint(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    return {name: reader.get_tensor(name) for name in shapes}
+
+
+def rivals(directory: str) -> dict[str, object]:
+    """Starts a second training where one is under way.
+
+    Raises:
+        ViolationError: It was not refused, or the first one suffered.
+    """
+    wishes = Wishes(directory, 400, pause=0.01)
+    with wishes.start() as first:
+        for line in first.stdout:
+            if line.startswith("saved"):
+                break
+        with wishes.start(stderr=subprocess.PIPE) as second:
+            _, told = second.communicate()
+        was_running = first.poll() is None
+        first.communicate()
+    expect(second.returncode == 1, "The second training is refused.")
+    expect("Another training" in told, f"It is told why: {told}")
+    expect(was_running, "The first was still at work.")
+    expect(first.returncode == 0, "The first goes on to its end.")
+    return {"second trainings refused": 1}
+
+
+def clock_jumps(directory: str) -> dict[str, object]:
+    """Trains while the clock goes backwards.
+
+    Raises:
+        ViolationError: Saving stopped, or another checkpoint is the newest.
+    """
+    now = time.time
+    started = now()
+    jump = iter(range(0, 10**9, 3600))
+    time.time = lambda: started - next(jump)
+    try:
+        _train_in_process(directory)
+    finally:
+        time.time = now
+    latest = kte.latest_checkpoint(directory)
+    step = int(kte.load_variable(latest, "global_step"))
+    expect(step == 40, f"The newest checkpoint is that of step 40, not {step}.")
+    return {"hours that the clock went back": next(jump) // 3600}
+
+
+def _train_in_process(directory: str) -> None:
+    from tests.torture import victim
+
+    victim.main(Wishes(directory, 40))

@@ -1,0 +1,143 @@
+"""A training process to be killed, stopped or starved.
+
+Its last argument is JSON: `model_dir`, `steps`, and what `Wishes` has.
+"""
+
+import dataclasses
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import keras
+import numpy as np
+from keras import ops
+
+STEPS_PER_LOOP = 2
+STEPS_PER_SAVE = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """How a victim trains.
+
+    Attributes:
+        model_dir: Its directory.
+        steps: The global step to reach.
+        pause: Seconds that each loop waits, so that a kill can hit anywhere.
+        max_file_bytes: No file may become larger, as on a full disk.
+    """
+
+    model_dir: str
+    steps: int
+    pause: float = 0.0
+    max_file_bytes: int | None = None
+
+    def start(
+        self, *prefix: str, stderr: int | None = None
+    ) -> subprocess.Popen:
+        """The process; it tells its progress on standard output.
+
+        Args:
+            *prefix: A program that starts it, with arguments.
+            stderr: As that of `subprocess.Popen`.
+        """
+        return subprocess.Popen(
+            [
+                *prefix,
+                sys.executable,
+                "-m",
+                "tests.torture.victim",
+                json.dumps(dataclasses.asdict(self)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            bufsize=1,
+        )
+
+    def run(self) -> None:
+        """Trains to the end.
+
+        Raises:
+            CalledProcessError: It failed.
+        """
+        with self.start() as process:
+            process.communicate()
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, "victim")
+
+
+class Telling(kte.hooks.SessionRunHook):
+    """Tells that training is under way, and slows it down."""
+
+    def __init__(self, pause: float):
+        self._pause = pause
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        print("training", flush=True)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        time.sleep(self._pause)
+
+
+class TellingSaves(kte.hooks.CheckpointSaverListener):
+    """Tells the step of each checkpoint that is there."""
+
+    def after_save(self, session: Any, global_step_value: int) -> None:
+        print(f"saved {global_step_value}", flush=True)
+
+
+def input_fn(params: dict[str, Any]) -> Iterator[Any]:
+    rng = np.random.default_rng(0)
+    while True:
+        x = rng.normal(size=(params["batch_size"], 64)).astype("float32")
+        yield x, x[:, :1] ** 2
+
+
+def model_fn(
+    features: Any, labels: Any, mode: str, params: dict[str, Any]
+) -> kte.TPUEstimatorSpec:
+    x = keras.layers.Dense(1024, activation="relu")(features)
+    x = keras.layers.Dropout(0.5)(x, training=mode == kte.ModeKeys.TRAIN)
+    loss = ops.mean((keras.layers.Dense(1)(x) - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(1e-3))
+    return kte.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss)
+    )
+
+
+def main(wishes: Wishes) -> None:
+    """Trains as wished."""
+    if wishes.max_file_bytes is not None:
+        limit = (wishes.max_file_bytes, wishes.max_file_bytes)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    kte.TPUEstimator(
+        model_fn,
+        config=kte.RunConfig(
+            model_dir=wishes.model_dir,
+            save_checkpoints_steps=STEPS_PER_SAVE,
+            keep_checkpoint_max=3,
+            tf_random_seed=1,
+            tpu_config=kte.TPUConfig(iterations_per_loop=STEPS_PER_LOOP),
+        ),
+        use_tpu=False,
+        train_batch_size=16,
+    ).train(
+        input_fn,
+        max_steps=wishes.steps,
+        hooks=[Telling(wishes.pause)],
+        saving_listeners=[TellingSaves()],
+    )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main(Wishes(**json.loads(sys.argv[1])))
