@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from benchmarks import calls
+from benchmarks import checkpoints
 from benchmarks import cores
 from benchmarks import exported
 from benchmarks import host_calls
@@ -21,6 +22,7 @@ _GROUPS = {
     "cores": cores.rows,
     "host_calls": host_calls.rows,
     "memory": memory.rows,
+    "checkpoints": checkpoints.rows,
     "imports": imports.rows,
 }
 
