@@ -185,6 +185,7 @@ class TPUEstimator:
             ),
             seed=config.tf_random_seed,
             options=dataclasses.replace(TraceOptions.of(config), records=False),
+            timeout_secs=config.export_timeout_secs,
         )
         if config.fast_dev_run:
             directory = None
@@ -552,6 +553,8 @@ class TPUEstimator:
                 the receivers or TensorFlow.
             TypeError: An argument is of a wrong type.
             RuntimeError: There is no free name for the folder.
+            TimeoutError: What was written was not run within
+                `RunConfig.export_timeout_secs`.
         """
         return self._export(
             Export(

@@ -90,6 +90,8 @@ class RunConfig:
             "activations" for all but matrix products and convolutions, "full"
             for all but a few tensors in between. Defaults to `None`, for
             nothing.
+        export_timeout_secs: Seconds that the process may take which loads an
+            export and runs it once; `None` for any time. Defaults to 600.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -133,6 +135,7 @@ class RunConfig:
     micro_batches: int | None = 1
     dtype_policy: str | None = None
     remat: str | None = None
+    export_timeout_secs: float | None = 600
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -45,6 +45,8 @@ class ExportSettings:
             is called for each, for the latter with `params["use_tpu"]`.
         seed: The seed of the estimator's programs, or `None`.
         options: How they are traced. Defaults to `None`.
+        timeout_secs: Seconds that the trial of an export may take. Defaults to
+            `None`, for any time.
     """
 
     to_cpu: bool
@@ -52,6 +54,7 @@ class ExportSettings:
     api_version: int
     seed: int | None
     options: TraceOptions | None = None
+    timeout_secs: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +119,11 @@ def run_export(
             TensorFlow.
         TypeError: Something is of a wrong type.
         RuntimeError: There is no free name for the folder.
+        TimeoutError: The trial took too long.
     """
     plans = list(_plans(export.receiver_fns, settings))
     with (
-        FirstRequest() as first_request,
+        FirstRequest(settings.timeout_secs) as first_request,
         folders.export_folder(export.base) as (temporary, final),
     ):
         graphs = [

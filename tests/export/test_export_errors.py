@@ -280,6 +280,20 @@ def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_trial_that_hangs(model_dir, tmp_path, monkeypatch):
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(checking, "_SCRIPT", script)
+    hasty = estimator_of(
+        classifier, model_dir, config={"export_timeout_secs": 0.5}
+    )
+    with pytest.raises(
+        TimeoutError, match=r"in 0.5 s; it is still.*export_timeout_secs=\.\.\."
+    ):
+        hasty.export_saved_model(tmp_path / "new", RAW)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("failure", "op"),
     [
