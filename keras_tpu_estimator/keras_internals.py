@@ -50,6 +50,14 @@ def set_path(variable: keras.Variable, path: str) -> None:
     variable._path = path
 
 
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `model.compile` was called with, by name.
+
+    `get_compile_config` has it, too, but in place of functions their names.
+    """
+    return dict(model._compile_config.config)
+
+
 def around_creation(
     wrap: Callable[[Callable[..., None], keras.Variable, Any, dict], None],
 ) -> None:

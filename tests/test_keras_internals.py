@@ -220,6 +220,27 @@ def test_what_is_around_creation_is_installed_once():
     assert (len(first), len(second)) == (1, 0)
 
 
+def test_the_arguments_of_compile_are_the_same_objects():
+    def own(y_true, y_pred):
+        return keras.ops.mean(y_true - y_pred, -1)
+
+    metric = keras.metrics.AUC(3)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        own,
+        loss_weights=0.5,
+        metrics=[own, metric],
+        weighted_metrics={"y": "mae"},
+    )
+    said = keras_internals.compile_arguments(model)
+    assert said["loss"] is own
+    assert said["loss_weights"] == 0.5
+    assert said["metrics"][0] is own
+    assert said["metrics"][1] is metric
+    assert said["weighted_metrics"] == {"y": "mae"}
+
+
 def test_a_path_that_was_set_is_the_variables_path():
     variable = keras.Variable(1.0, name="before")
     keras_internals.set_path(variable, "after/it")

@@ -39,6 +39,7 @@ FLOORS = (
         "cluster",
         "distribution",
         "iterations",
+        "recompiling",
         "run_config_checks",
         "summary",
         "variables",
@@ -55,6 +56,7 @@ FLOORS = (
     ("runtime",),
     ("export", "loops"),
     ("estimator",),
+    ("keras_model",),
     ("__init__",),
 )
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
