@@ -185,6 +185,7 @@ class TPUEstimator:
             ),
             seed=config.tf_random_seed,
             options=dataclasses.replace(TraceOptions.of(config), records=False),
+            backend=config.export_backend,
             timeout_secs=config.export_timeout_secs,
         )
         if config.fast_dev_run:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator import keras_internals
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import CrossShardOptimizer
@@ -166,7 +167,10 @@ def _make_model_fn(
 ) -> Callable[..., TPUEstimatorSpec]:
     """The `model_fn` that does what `compile` said."""
 
-    def metric_fn(labels: Any, outputs: Any, weights: Any) -> dict[str, Any]:
+    def metric_fn(
+        labels: Any, outputs: Any, weights: Any, masks: Any
+    ) -> dict[str, Any]:
+        outputs = _masked(outputs, masks)
         compiled = Compiled(training)
         # For the losses of single outputs.
         compiled.compute_loss(None, labels, outputs, weights)
@@ -202,15 +206,27 @@ def _make_model_fn(
         loss = Compiled(training).compute_loss(None, labels, outputs, weights)
         loss += sum(keras.ops.sum(each) for each in model.losses)
         if mode == ModeKeys.EVAL:
-            metrics = (metric_fn, [labels, outputs, weights])
+            tensors = [labels, outputs, weights, _masks(outputs)]
             return TPUEstimatorSpec(
-                mode, predictions, loss, eval_metrics=metrics
+                mode, predictions, loss, eval_metrics=(metric_fn, tensors)
             )
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
         return TPUEstimatorSpec(mode, predictions, loss, train_op)
 
     return model_fn
+
+
+def _masks(outputs: Any) -> list[Any]:
+    """The masks of a nest of tensors, which no copy of them has."""
+    return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
+
+
+def _masked(outputs: Any, masks: list[Any]) -> Any:
+    leaves, nest = jax.tree.flatten(outputs)
+    return jax.tree.unflatten(
+        nest, map(keras_internals.with_mask, leaves, masks)
+    )
 
 
 def _split(features: Any) -> tuple[Any, Any]:

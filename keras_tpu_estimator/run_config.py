@@ -90,6 +90,9 @@ class RunConfig:
             "activations" for all but matrix products and convolutions, "full"
             for all but a few tensors in between. Defaults to `None`, for
             nothing.
+        export_backend: What exports are made of: "jax", for all that JAX can
+            trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
+            only Keras's layers and `keras.ops`. Defaults to "jax".
         export_timeout_secs: Seconds that the process may take which loads an
             export and runs it once; `None` for any time. Defaults to 600.
 
@@ -135,6 +138,7 @@ class RunConfig:
     micro_batches: int | None = 1
     dtype_policy: str | None = None
     remat: str | None = None
+    export_backend: str = "jax"
     export_timeout_secs: float | None = 600
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 

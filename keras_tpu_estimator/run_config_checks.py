@@ -150,6 +150,11 @@ _CHECKS = (
         "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
     ),
     _Check(
+        "export_backend",
+        lambda value: value in ("jax", "tensorflow"),
+        "'jax' or 'tensorflow'",
+    ),
+    _Check(
         "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
     ),
     _Check("tf_random_seed", is_int, "an int, or None for no seed"),

@@ -241,6 +241,25 @@ def test_the_arguments_of_compile_are_the_same_objects():
     assert said["weighted_metrics"] == {"y": "mae"}
 
 
+def test_masks():
+    ids = np.array([[3, 0], [0, 2]])
+    embedded = keras.layers.Embedding(4, 2, mask_zero=True)(ids)
+    mask = keras_internals.mask_of(embedded)
+    np.testing.assert_array_equal(mask, ids != 0)
+    assert keras_internals.mask_of(ids) is None
+    ones, zeros = np.ones((2, 2), "float32"), np.zeros((2, 2), "float32")
+    masked = keras_internals.with_mask(ones * [[9, 0], [0, 1]], mask)
+    metric = keras.metrics.MeanAbsoluteError()
+    metric.update_state(zeros[..., None], masked[..., None])
+    assert float(metric.result()) == 2.5
+    metric.reset_state()
+    masked = keras_internals.with_mask(masked[..., None], mask)
+    metric.update_state(zeros[..., None], masked)
+    assert float(metric.result()) == 5.0
+    unmasked = keras_internals.with_mask(masked, None)
+    assert keras_internals.mask_of(unmasked) is None
+
+
 def test_a_path_that_was_set_is_the_variables_path():
     variable = keras.Variable(1.0, name="before")
     keras_internals.set_path(variable, "after/it")

@@ -260,6 +260,20 @@ def test_weights_of_examples():
     assert result["total_mae"] != result["total_weighted_mae"]
 
 
+def test_masks():
+    ids = RNG.integers(0, 4, size=(EXAMPLES, 5))
+    labels = RNG.normal(size=(EXAMPLES, 5, 1)).astype("float32")
+    inputs = keras.Input((5,), dtype="int32")
+    hidden = layers.Embedding(4, 3, mask_zero=True)(inputs)
+    hidden = layers.SimpleRNN(3, return_sequences=True)(hidden)
+    model = keras.Model(inputs, layers.Dense(1)(hidden))
+    model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
+    result = estimator_of(model).evaluate(input_fn_of(ids, labels))
+    assert_same_results(result, model, ids, labels)
+    mistakes = np.abs(model.predict(ids, verbose=0) - labels)
+    assert abs(result["mae"] - mistakes.mean()) > 1e-3
+
+
 def test_what_is_not_trainable():
     model = sequential()
     model.layers[0].trainable = False

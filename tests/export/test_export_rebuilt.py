@@ -1,0 +1,91 @@
+"""Exports made of TensorFlow's own ops, by way of Keras."""
+
+import keras
+import numpy as np
+import pytest
+from export_helpers import data
+from export_helpers import input_fn
+from helpers import estimator_of
+from keras import layers
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+X, _ = data()
+RAW = kte.export.build_raw_serving_input_receiver_fn(X)
+REBUILT = {"config": {"export_backend": "tensorflow"}}
+
+
+def model_fn_of(network):
+    def model_fn(features, labels, mode, params):
+        predictions = network(features["x"], mode == kte.ModeKeys.TRAIN)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions)
+        # All but places, which have no gradient.
+        (first, *_) = predictions.values()
+        loss = ops.mean(first**2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    return model_fn
+
+
+def all_kinds(x, is_training):
+    hidden = layers.Dense(8, "gelu")(x)
+    hidden = layers.BatchNormalization()(hidden, training=is_training)
+    hidden = layers.Dropout(0.5)(hidden, training=is_training)
+    steps = layers.Reshape((4, 2))(hidden)
+    steps = layers.LSTM(3, return_sequences=True)(steps)
+    steps = layers.MultiHeadAttention(2, 2)(steps, steps)
+    images = layers.Reshape((2, 2, 3))(steps)
+    y = layers.Flatten()(layers.Conv2D(2, 2, padding="same")(images))
+    best, places = ops.top_k(y, 2)
+    return {"y": y, "best": best, "places": places}
+
+
+def solving(x, is_training):
+    y = layers.Dense(3)(x)
+    matrix = ops.matmul(y[:, :, None], y[:, None, :]) + ops.eye(3)
+    return {"root": ops.cholesky(matrix)}
+
+
+def served(path, features):
+    import tensorflow as tf
+
+    signatures = tf.saved_model.load(path, tags=["serve"]).signatures
+    outputs = signatures["serving_default"](
+        **{name: tf.constant(value) for name, value in features.items()}
+    )
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+def ops_of(path):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    with open(f"{path}/saved_model.pb", "rb") as file:
+        proto = saved_model_pb2.SavedModel.FromString(file.read())
+    graph = proto.meta_graphs[0].graph_def
+    nodes = [*graph.node]
+    for function in graph.library.function:
+        nodes.extend(function.node_def)
+    return {node.op for node in nodes}
+
+
+@pytest.mark.parametrize("network", [all_kinds, solving])
+def test_predictions(network, tmp_path):
+    estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=3)
+    path = estimator.export_saved_model(tmp_path / "export", RAW)
+    (expected,) = estimator.predict(input_fn, yield_single_examples=False)
+    got = served(path, X)
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, 1e-4, 1e-5)
+    # Any batch size, without XLA.
+    few = served(path, {"x": X["x"][:5]})
+    np.testing.assert_allclose(
+        few[name], expected[name][:5], rtol=1e-4, atol=1e-5
+    )
+    assert "XlaCallModule" not in ops_of(path)
