@@ -176,6 +176,7 @@ def test_the_directory_is_stored_as_a_string(given, stored):
         ("dtype_policy", "mixed_bfloat16"),
         ("remat", "full"),
         ("remat", "activations"),
+        ("export_backend", "tensorflow"),
         ("export_timeout_secs", None),
         ("export_timeout_secs", 0.5),
     ],
@@ -226,6 +227,7 @@ REFUSED = [
     ("dtype_policy", "mixed_float16", ValueError, "mixed_bfloat16"),
     ("remat", "larger_than", ValueError, "full"),
     ("remat", True, ValueError, "full"),
+    ("export_backend", "torch", ValueError, "'jax' or 'tensorflow'"),
     ("export_timeout_secs", 0, ValueError, "None for any time"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
 ]

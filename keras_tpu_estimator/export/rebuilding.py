@@ -67,7 +67,8 @@ class RebuiltModel:
         import tensorflow as tf
 
         def run(*features: Any) -> Any:
-            tensors = [*variables, *features]
+            # Of this graph, which may be that of a function for batches.
+            tensors = map(tf.identity, [*variables, *features])
             return tf.graph_util.import_graph_def(
                 self.graph,
                 input_map=dict(zip(self.inputs, tensors, strict=True)),

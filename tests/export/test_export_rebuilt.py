@@ -66,10 +66,12 @@ def ops_of(path):
 
     with open(f"{path}/saved_model.pb", "rb") as file:
         proto = saved_model_pb2.SavedModel.FromString(file.read())
-    graph = proto.meta_graphs[0].graph_def
-    nodes = [*graph.node]
-    for function in graph.library.function:
-        nodes.extend(function.node_def)
+    nodes = []
+    for meta_graph in proto.meta_graphs:
+        graph = meta_graph.graph_def
+        nodes.extend(graph.node)
+        for function in graph.library.function:
+            nodes.extend(function.node_def)
     return {node.op for node in nodes}
 
 
@@ -89,3 +91,83 @@ def test_predictions(network, tmp_path):
         few[name], expected[name][:5], rtol=1e-4, atol=1e-5
     )
     assert "XlaCallModule" not in ops_of(path)
+
+
+def test_both_kinds_of_metagraphs(tmp_path, untried):
+    """Signatures, batching and receivers are those of other exports."""
+
+    def model_fn(features, labels, mode, params):
+        y = kte.export.inference_on_tpu(
+            layers.Dense(2, name="dense"), [features["x"]], 1, 16, 0
+        )
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(
+                mode,
+                {"y": y},
+                export_outputs={
+                    "serving_default": kte.export.PredictOutput(y),
+                    "double": kte.export.PredictOutput({"twice": 2 * y}),
+                },
+            )
+        loss = ops.mean((y - 1.0) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, {"y": y}, loss, optimizer.minimize(loss)
+        )
+
+    estimator = estimator_of(model_fn, tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=1)
+    supervised = kte.export.build_raw_supervised_input_receiver_fn(
+        X, {"label": data()[1]}
+    )
+    path = estimator.experimental_export_all_saved_models(
+        tmp_path / "export", {"eval": supervised, "infer": RAW}
+    )
+    (expected,) = estimator.predict(input_fn, yield_single_examples=False)
+    import tensorflow as tf
+
+    served_by = tf.saved_model.load(path, tags=["serve", "tpu"]).signatures
+    outputs = served_by["double"](x=tf.constant(X["x"]))
+    np.testing.assert_allclose(
+        outputs["twice"], 2 * expected["y"], rtol=1e-5, atol=1e-6
+    )
+    # Metrics and losses need not be Keras's.
+    assert {"XlaCallModule", "BatchFunction", "MatMul"} <= ops_of(path)
+
+
+class Unknown(layers.Layer):
+    def call(self, x):
+        return x + 1
+
+
+def not_of_keras(x, is_training):
+    import jax.numpy as jnp
+
+    return {"y": jnp.sin(layers.Dense(1)(x))}
+
+
+def own_layer(x, is_training):
+    return {"y": Unknown()(layers.Dense(1)(x))}
+
+
+@pytest.mark.parametrize(
+    ("network", "exception", "message"),
+    [
+        (
+            not_of_keras,
+            ValueError,
+            "Expected only Keras's layers.*export_backend='jax'",
+        ),
+        (
+            own_layer,
+            kte.export.UnservableError,
+            "cannot be rebuilt under Keras's TensorFlow backend.*'Unknown'",
+        ),
+    ],
+)
+def test_what_cannot_be_rebuilt(network, exception, message, tmp_path):
+    estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=1)
+    with pytest.raises(exception, match=f"(?s){message}"):
+        estimator.export_saved_model(tmp_path / "export", RAW)
+    assert not (tmp_path / "export").exists()
