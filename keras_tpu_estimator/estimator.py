@@ -543,7 +543,8 @@ class TPUEstimator:
                 files to copy there. Defaults to none.
             as_text: Whether the graphs are written as text. Defaults to
                 `False`.
-            checkpoint_path: The checkpoint to export. Defaults to the latest.
+            checkpoint_path: The checkpoint to export. Defaults to the latest,
+                or else to that of `warm_start_from`.
             experimental_mode: The mode of the model. Defaults to PREDICT.
 
         Returns:
@@ -749,10 +750,13 @@ class TPUEstimator:
     def _export(
         self, export: Export, checkpoint_path: str | os.PathLike | None
     ) -> str:
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None and self._warm_start is not None:
+            path = self._warm_start.ckpt_to_initialize_from
         checkpoint = (
             self._existing_checkpoint()
-            if checkpoint_path is None
-            else checkpoints.resolve(checkpoint_path)
+            if path is None
+            else checkpoints.resolve(path)
         )
         model_fn = ModelFn(self._model_fn, self._params, self._config)
         return run_export(export, self._export_settings, model_fn, checkpoint)

@@ -219,6 +219,12 @@ def test_no_checkpoint(tmp_path):
         estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
 
 
+def test_no_checkpoint_but_one_to_start_from(model_dir, tmp_path, untried):
+    warm = estimator_of(classifier, tmp_path / "new", warm_start_from=model_dir)
+    warm.export_saved_model(tmp_path / "export", RAW)
+    assert len(os.listdir(tmp_path / "export")) == 1
+
+
 def test_no_metagraph(model_dir, tmp_path):
     neither = estimator_of(
         classifier, model_dir, export_to_cpu=False, export_to_tpu=False
