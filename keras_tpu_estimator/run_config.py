@@ -93,8 +93,9 @@ class RunConfig:
         export_backend: What exports are made of: "jax", for all that JAX can
             trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
             only Keras's layers and `keras.ops`. Defaults to "jax".
-        export_timeout_secs: Seconds that the process may take which loads an
-            export and runs it once; `None` for any time. Defaults to 600.
+        export_timeout_secs: Seconds that a process of an export may take: the
+            one that loads it and runs it once, and the one that rebuilds it as
+            ops of TensorFlow. `None` for any time. Defaults to 600.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.

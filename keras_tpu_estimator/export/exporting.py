@@ -49,8 +49,9 @@ class ExportSettings:
         backend: What Keras's layers become: "jax", for one op that holds a
             module of XLA, or "tensorflow", for ops of TensorFlow, in mode
             'infer'. Defaults to "jax".
-        timeout_secs: Seconds that the trial of an export may take. Defaults to
-            `None`, for any time.
+        timeout_secs: Seconds that each of its processes may take: the one that
+            tries it, and the one that rebuilds it. Defaults to `None`, for any
+            time.
     """
 
     to_cpu: bool
@@ -195,7 +196,7 @@ def _build(
             served, checkpoint, features, settings.seed, settings.options
         )
         if is_served and settings.backend == "tensorflow":
-            return rebuild(loaded, settings.options)
+            return rebuild(loaded, settings.options, settings.timeout_secs)
         return lower(loaded)
 
     kinds = _SERVING if is_served else (SupervisedInputReceiver,)

@@ -87,17 +87,21 @@ class RebuiltModel:
 
 
 def rebuild(
-    loaded: LoadedModel, options: TraceOptions | None = None
+    loaded: LoadedModel,
+    options: TraceOptions | None = None,
+    timeout_secs: float | None = None,
 ) -> RebuiltModel:
     """Rebuilds a model of Keras's layers and `keras.ops` under TensorFlow.
 
     Args:
         loaded: The model.
         options: As in a `Program`.
+        timeout_secs: Seconds that it may take. Defaults to any time.
 
     Raises:
         ValueError: `model_fn` does more than Keras's symbols can.
         UnservableError: Keras cannot rebuild it.
+        TimeoutError: It has not done so in time.
     """
     leaves, nest = jax.tree.flatten(loaded.features)
     specs = [
@@ -111,7 +115,7 @@ def rebuild(
             arrange=jax.tree.leaves,
         )
     set_weights(model, loaded.known)
-    graph, tensors = _graph(model)
+    graph, tensors = _graph(model, timeout_secs)
     return RebuiltModel(
         graph=graph,
         inputs=[*tensors["variables"], *tensors["features"]],
@@ -131,7 +135,9 @@ def rebuild(
     )
 
 
-def _graph(model: keras.Model) -> tuple[Any, Mapping[str, Sequence[str]]]:
+def _graph(
+    model: keras.Model, timeout_secs: float | None
+) -> tuple[Any, Mapping[str, Sequence[str]]]:
     """The model as a `GraphDef`, and the names of its tensors."""
     from tensorflow.core.framework import graph_pb2
 
@@ -144,15 +150,24 @@ def _graph(model: keras.Model) -> tuple[Any, Mapping[str, Sequence[str]]]:
     }
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "graph.pb")
-        done = subprocess.run(
-            # -P keeps this folder's modules from standing in for others.
-            [sys.executable, "-P", str(_SCRIPT)],
-            input=json.dumps({"model": model.to_json(), "path": path}),
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                # -P keeps this folder's modules from standing in for others.
+                [sys.executable, "-P", str(_SCRIPT)],
+                input=json.dumps({"model": model.to_json(), "path": path}),
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_secs,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(
+                "A process rebuilds the model under Keras's TensorFlow "
+                f"backend. Expected this to end in {timeout_secs} s; it was "
+                "still running. Set RunConfig(export_timeout_secs=...) "
+                "higher, or to None."
+            ) from error
         if done.returncode:
             raise UnservableError(
                 "The model cannot be rebuilt under Keras's TensorFlow "

@@ -10,6 +10,7 @@ from keras import layers
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.export import rebuilding
 
 X, _ = data()
 RAW = kte.export.build_raw_serving_input_receiver_fn(X)
@@ -169,5 +170,17 @@ def test_what_cannot_be_rebuilt(network, exception, message, tmp_path):
     estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
     estimator.train(input_fn, steps=1)
     with pytest.raises(exception, match=f"(?s){message}"):
+        estimator.export_saved_model(tmp_path / "export", RAW)
+    assert not (tmp_path / "export").exists()
+
+
+def test_a_process_that_hangs(tmp_path, monkeypatch):
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(rebuilding, "_SCRIPT", script)
+    config = {**REBUILT["config"], "export_timeout_secs": 0.5}
+    estimator = estimator_of(model_fn_of(solving), tmp_path, config=config)
+    estimator.train(input_fn, steps=1)
+    with pytest.raises(TimeoutError, match="in 0.5 s.*export_timeout_secs"):
         estimator.export_saved_model(tmp_path / "export", RAW)
     assert not (tmp_path / "export").exists()
