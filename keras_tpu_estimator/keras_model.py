@@ -124,11 +124,15 @@ def _check_model(model: Any) -> None:
             "there how it is trained."
         )
     optimizer = getattr(model, "optimizer", None)
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    if (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        or getattr(optimizer, "loss_scale_factor", None) is not None
+    ):
         raise ValueError(
             "Loss scaling is not supported. Received a model compiled with a "
-            "LossScaleOptimizer, as Keras does for 'mixed_float16'. Use the "
-            "dtype policy 'mixed_bfloat16', which needs none."
+            "LossScaleOptimizer, as Keras does for 'mixed_float16', or with a "
+            "`loss_scale_factor`. Use the dtype policy 'mixed_bfloat16', which "
+            "needs none."
         )
 
 

@@ -383,12 +383,8 @@ def called(model):
     return model
 
 
-def scaled():
-    return compiled(
-        sequential,
-        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
-        "mse",
-    )
+def scaled(optimizer):
+    return compiled(sequential, optimizer, "mse")
 
 
 @pytest.mark.parametrize(
@@ -406,7 +402,18 @@ def scaled():
             ValueError,
             "cannot be copied.*a `get_config`.*a model_fn that uses",
         ),
-        (scaled, ValueError, "Loss scaling is not supported.*mixed_bfloat16"),
+        (
+            lambda: scaled(
+                keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+            ),
+            ValueError,
+            "Loss scaling is not supported.*mixed_bfloat16",
+        ),
+        (
+            lambda: scaled(keras.optimizers.SGD(0.1, loss_scale_factor=8.0)),
+            ValueError,
+            "Loss scaling is not supported.*`loss_scale_factor`",
+        ),
     ],
 )
 def test_models_that_cannot_be_used(make, exception, message):
