@@ -75,23 +75,24 @@ def metric_fn(labels, logits):
     return {"accuracy": kte.metrics.accuracy(labels, digits)}
 
 
-def main(steps=800, model_dir=None):
-    """Trains, evaluates and predicts; returns the evaluation's results."""
+def train_input_fn(params):
     images, labels = load()
+    data = {"image": images[:-HELD_OUT]}, labels[:-HELD_OUT]
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    dataset = dataset.shuffle(2000).repeat()
+    return dataset.batch(params["batch_size"], drop_remainder=True)
 
-    def train_input_fn(params):
-        data = {"image": images[:-HELD_OUT]}, labels[:-HELD_OUT]
-        dataset = tf.data.Dataset.from_tensor_slices(data)
-        dataset = dataset.shuffle(2000).repeat()
-        return dataset.batch(params["batch_size"], drop_remainder=True)
 
-    def held_out_input_fn(params):
-        data = {"image": images[-HELD_OUT:]}, labels[-HELD_OUT:]
-        dataset = tf.data.Dataset.from_tensor_slices(data)
-        # The last batch is smaller; every image counts once all the same.
-        return dataset.batch(params["batch_size"])
+def held_out_input_fn(params):
+    images, labels = load()
+    data = {"image": images[-HELD_OUT:]}, labels[-HELD_OUT:]
+    dataset = tf.data.Dataset.from_tensor_slices(data)
+    # The last batch is smaller; every image counts once all the same.
+    return dataset.batch(params["batch_size"])
 
-    estimator = kte.TPUEstimator(
+
+def make_estimator(model_dir=None):
+    return kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(
             model_dir=model_dir or tempfile.mkdtemp(),
@@ -104,6 +105,11 @@ def main(steps=800, model_dir=None):
         predict_batch_size=64,
     )
 
+
+def main(steps=800, model_dir=None):
+    """Trains, evaluates and predicts; returns the evaluation's results."""
+    estimator = make_estimator(model_dir)
+
     # The first loop compiles; what comes after it is timed.
     estimator.train(train_input_fn, steps=min(steps, 100))
     start = time.perf_counter()
@@ -115,6 +121,7 @@ def main(steps=800, model_dir=None):
     result = estimator.evaluate(held_out_input_fn)
     print(f"accuracy on {HELD_OUT} held-out images: {result['accuracy']:.3f}")
 
+    _, labels = load()
     predictions = estimator.predict(held_out_input_fn)
     for label, row in zip(labels[-HELD_OUT:][:5], predictions, strict=False):
         print(

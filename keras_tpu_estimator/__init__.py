@@ -34,6 +34,7 @@ from keras_tpu_estimator.export.keras_file import export_keras
 from keras_tpu_estimator.gradient_requests import gradients
 from keras_tpu_estimator.identity import identity
 from keras_tpu_estimator.initialization import init_from_checkpoint
+from keras_tpu_estimator.keras_model import from_keras
 from keras_tpu_estimator.model import EstimatorModel
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.moving_averages import ExponentialMovingAverage
@@ -87,6 +88,7 @@ __all__ = [
     "experimental",
     "export",
     "export_keras",
+    "from_keras",
     "get_global_step",
     "gradients",
     "hooks",

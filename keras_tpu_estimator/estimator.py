@@ -191,6 +191,8 @@ class TPUEstimator:
             ),
             seed=config.tf_random_seed,
             options=dataclasses.replace(TraceOptions.of(config), records=False),
+            backend=config.export_backend,
+            timeout_secs=config.export_timeout_secs,
         )
         if config.fast_dev_run:
             directory = None
@@ -575,7 +577,8 @@ class TPUEstimator:
                 files to copy there. Defaults to none.
             as_text: Whether the graphs are written as text. Defaults to
                 `False`.
-            checkpoint_path: The checkpoint to export. Defaults to the latest.
+            checkpoint_path: The checkpoint to export. Defaults to the latest,
+                or else to that of `warm_start_from`.
             experimental_mode: The mode of the model. Defaults to PREDICT.
 
         Returns:
@@ -586,6 +589,8 @@ class TPUEstimator:
                 the receivers or TensorFlow.
             TypeError: An argument is of a wrong type.
             RuntimeError: There is no free name for the folder.
+            TimeoutError: What was written was not run within
+                `RunConfig.export_timeout_secs`.
         """
         return self._export(
             Export(
@@ -800,10 +805,13 @@ class TPUEstimator:
     def _export(
         self, export: Export, checkpoint_path: str | os.PathLike | None
     ) -> str:
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None and self._warm_start is not None:
+            path = self._warm_start.ckpt_to_initialize_from
         checkpoint = (
             self._existing_checkpoint()
-            if checkpoint_path is None
-            else checkpoints.resolve(checkpoint_path)
+            if path is None
+            else checkpoints.resolve(path)
         )
         model_fn = ModelFn(self._model_fn, self._params, self._config)
         return run_export(export, self._export_settings, model_fn, checkpoint)

@@ -13,6 +13,7 @@ from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
+from keras.src.backend.common import masking
 
 
 @contextlib.contextmanager
@@ -48,6 +49,27 @@ def stored_dtype(variable: keras.Variable) -> str:
 def set_path(variable: keras.Variable, path: str) -> None:
     """Gives a variable another path than Keras did."""
     variable._path = path
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `model.compile` was called with, by name.
+
+    `get_compile_config` has it, too, but in place of functions their names.
+    """
+    return dict(model._compile_config.config)
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that layers have given a tensor, or `None`."""
+    return masking.get_keras_mask(tensor)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """A tensor with a mask, for losses and metrics; without one for `None`."""
+    tensor = keras.ops.copy(tensor)
+    if mask is not None:
+        masking.set_keras_mask(tensor, mask)
+    return tensor
 
 
 def around_creation(

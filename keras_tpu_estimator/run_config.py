@@ -97,6 +97,12 @@ class RunConfig:
         resume_input: Whether `train`, when an earlier call was interrupted,
             reads its input on from where that had come to. With `False`, every
             call reads it from the beginning. Defaults to `True`.
+        export_backend: What exports are made of: "jax", for all that JAX can
+            trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
+            only Keras's layers and `keras.ops`. Defaults to "jax".
+        export_timeout_secs: Seconds that a process of an export may take: the
+            one that loads it and runs it once, and the one that rebuilds it as
+            ops of TensorFlow. `None` for any time. Defaults to 600.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -142,6 +148,8 @@ class RunConfig:
     remat: str | None = None
     keep_best: KeepBest | None = None
     resume_input: bool = True
+    export_backend: str = "jax"
+    export_timeout_secs: float | None = 600
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

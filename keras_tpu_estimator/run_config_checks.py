@@ -151,6 +151,14 @@ _CHECKS = (
     _Check(
         "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
     ),
+    _Check(
+        "export_backend",
+        lambda value: value in ("jax", "tensorflow"),
+        "'jax' or 'tensorflow'",
+    ),
+    _Check(
+        "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
+    ),
     _Check("tf_random_seed", is_int, "an int, or None for no seed"),
     _Check("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
     _Check(

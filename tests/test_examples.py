@@ -1,10 +1,13 @@
 """The examples and the code in the documentation do what they say."""
 
 import importlib.util
+import json
 import logging
 import pathlib
 import re
 import types
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +68,61 @@ def test_bert_tiny(
         bert_tiny.WORDS,
         bert_tiny.HIDDEN,
     ]
+
+
+def test_serve_digits(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As for a script, beside which modules are found.
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    serve_digits = example("serve_digits")
+    assert serve_digits.main(steps=150, model_dir=str(tmp_path)) > 0.6
+    printed = capsys.readouterr().out
+    assert "'state': 'AVAILABLE'" in printed
+    assert "360 answers, as `predict` gives them" in printed
+    with serve_digits.running_server(tmp_path / "export") as address:
+        for path, body, status, answer in REQUESTS:
+            got = asked(address + path, body)
+            assert got[0] == status, (path, body, got)
+            assert answer in json.dumps(got[1]), (path, body, got)
+
+
+BLANK = np.zeros((8, 8, 1)).tolist()
+REQUESTS = [
+    ("", None, 200, '"error_code": "OK"'),
+    (":predict", {"instances": [BLANK]}, 200, '{"predictions": [{"digit": '),
+    (":predict", {"instances": [{"image": BLANK}]}, 200, '"probability": 0.'),
+    (":predict", {"inputs": [BLANK, BLANK]}, 200, '{"outputs": {"digit": ['),
+    (":predict", {"inputs": {"image": [BLANK]}}, 200, '"probability": [0.'),
+    (":classify", {}, 404, "nothing at /v1/models/digits:classify"),
+    ("/versions/1:predict", {}, 404, "nothing at"),
+    (":predict", None, 404, "nothing at"),
+    (":predict", [], 400, "Expected a JSON object."),
+    (":predict", {}, 400, "Expected either"),
+    (":predict", {"instances": []}, 400, "a list of examples"),
+    (":predict", {"instances": [[1.0]]}, 400, "Received the shape (1, 1)"),
+    (":predict", {"instances": ["x"]}, 400, "and dtype float32. Received"),
+    (":predict", {"inputs": {"picture": [BLANK]}}, 400, "Expected 'image' of"),
+    (
+        ":predict",
+        {"signature_name": "other", "inputs": [BLANK]},
+        400,
+        "Expected one of ['serving_default'",
+    ),
+]
+
+
+def asked(address: str, body: Any) -> tuple[int, Any]:
+    """A server's answer: its status and its JSON. GETs have no body."""
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(address, data, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
 
 
 def batches_of(features: dict[str, Any], labels: Any) -> Callable[..., Any]:

@@ -220,6 +220,46 @@ def test_what_is_around_creation_is_installed_once():
     assert (len(first), len(second)) == (1, 0)
 
 
+def test_the_arguments_of_compile_are_the_same_objects():
+    def own(y_true, y_pred):
+        return keras.ops.mean(y_true - y_pred, -1)
+
+    metric = keras.metrics.AUC(3)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        own,
+        loss_weights=0.5,
+        metrics=[own, metric],
+        weighted_metrics={"y": "mae"},
+    )
+    said = keras_internals.compile_arguments(model)
+    assert said["loss"] is own
+    assert said["loss_weights"] == 0.5
+    assert said["metrics"][0] is own
+    assert said["metrics"][1] is metric
+    assert said["weighted_metrics"] == {"y": "mae"}
+
+
+def test_masks():
+    ids = np.array([[3, 0], [0, 2]])
+    embedded = keras.layers.Embedding(4, 2, mask_zero=True)(ids)
+    mask = keras_internals.mask_of(embedded)
+    np.testing.assert_array_equal(mask, ids != 0)
+    assert keras_internals.mask_of(ids) is None
+    ones, zeros = np.ones((2, 2), "float32"), np.zeros((2, 2), "float32")
+    masked = keras_internals.with_mask(ones * [[9, 0], [0, 1]], mask)
+    metric = keras.metrics.MeanAbsoluteError()
+    metric.update_state(zeros[..., None], masked[..., None])
+    assert float(metric.result()) == 2.5
+    metric.reset_state()
+    masked = keras_internals.with_mask(masked[..., None], mask)
+    metric.update_state(zeros[..., None], masked)
+    assert float(metric.result()) == 5.0
+    unmasked = keras_internals.with_mask(masked, None)
+    assert keras_internals.mask_of(unmasked) is None
+
+
 def test_a_path_that_was_set_is_the_variables_path():
     variable = keras.Variable(1.0, name="before")
     keras_internals.set_path(variable, "after/it")

@@ -38,6 +38,7 @@ FLOORS = (
         "cluster",
         "distribution",
         "iterations",
+        "recompiling",
         "run_config_checks",
         "summary",
         "variables",
@@ -54,7 +55,7 @@ FLOORS = (
     ("runtime",),
     ("export", "loops"),
     ("estimator",),
-    ("training",),
+    ("keras_model", "training"),
     ("experimental",),
     ("__init__",),
 )

@@ -176,6 +176,9 @@ def test_the_directory_is_stored_as_a_string(given, stored):
         ("dtype_policy", "mixed_bfloat16"),
         ("remat", "full"),
         ("remat", "activations"),
+        ("export_backend", "tensorflow"),
+        ("export_timeout_secs", None),
+        ("export_timeout_secs", 0.5),
     ],
 )
 def test_accepted_values_are_stored(name, value):
@@ -225,6 +228,8 @@ REFUSED = [
     ("remat", "larger_than", ValueError, "full"),
     ("remat", True, ValueError, "full"),
     ("keep_best", "loss", ValueError, r"KeepBest\('loss', mode='min'\)"),
+    ("export_backend", "torch", ValueError, "'jax' or 'tensorflow'"),
+    ("export_timeout_secs", 0, ValueError, "None for any time"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
 ]
 

@@ -2,6 +2,7 @@
 
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import inference_on_tpu
+from keras_tpu_estimator.export.batching import model_fn_inference_on_tpu
 from keras_tpu_estimator.export.receiver_builders import (
     build_parsing_serving_input_receiver_fn,
 )
@@ -38,4 +39,5 @@ __all__ = [
     "build_raw_supervised_input_receiver_fn",
     "build_supervised_input_receiver_fn_from_input_fn",
     "inference_on_tpu",
+    "model_fn_inference_on_tpu",
 ]

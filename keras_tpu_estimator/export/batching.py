@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.spec import Spec
+
 _requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
     contextvars.ContextVar("batch_configs", default=None)
 )
@@ -127,17 +131,73 @@ def inference_on_tpu(
             f"{type(inputs_to_tpu).__name__}. Put a single one into a list."
         )
     if max_batch_size:
-        config = BatchConfig(
-            num_batch_threads,
-            max_batch_size,
-            batch_timeout_micros,
-            allowed_batch_sizes,
-            max_enqueued_batches,
+        _request(
+            BatchConfig(
+                num_batch_threads,
+                max_batch_size,
+                batch_timeout_micros,
+                allowed_batch_sizes,
+                max_enqueued_batches,
+            )
         )
-        requested = _requested.get()
-        if requested is not None:
-            requested.append(config)
     return computation(*inputs_to_tpu)
+
+
+def model_fn_inference_on_tpu(
+    model_fn: Callable[..., Any],
+    features: Any,
+    labels: Any = None,
+    config: Any = None,
+    params: Any = None,
+    batch_config: BatchConfig | None = None,
+) -> Spec:
+    """Calls a whole `model_fn` to predict, as `inference_on_tpu` does a part.
+
+    For use in another `model_fn`, which an estimator exports.
+
+    The counterpart of the function of this name in TensorFlow's TPU estimator.
+
+    Args:
+        model_fn: As in `TPUEstimator`.
+        features: What it is given.
+        labels: What it is given, if it takes labels. Defaults to `None`.
+        config: What it is given, if it takes a `config`. Defaults to `None`.
+        params: Dict that it is given with `use_tpu`, if it takes `params`.
+            Defaults to an empty one.
+        batch_config: How the exported model puts requests together. Defaults
+            to `None`, for not at all.
+
+    Returns:
+        The spec that `model_fn` returned.
+
+    Raises:
+        ValueError: It returned no spec.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> def model_fn(features, mode, params):
+    ...     return kte.TPUEstimatorSpec(mode, {"y": 2 * features["x"]})
+    >>> spec = kte.export.model_fn_inference_on_tpu(
+    ...     model_fn, {"x": np.ones(2)}, batch_config=kte.export.BatchConfig(
+    ...         num_batch_threads=1, max_batch_size=8,
+    ...         batch_timeout_micros=1000))
+    >>> spec.mode, spec.predictions["y"]
+    ('infer', array([2., 2.]))
+    """
+    if batch_config is not None:
+        _request(batch_config)
+    call = ModelFn(
+        model_fn, {} if params is None else params, config, checks_params=False
+    )
+    return call(features, labels, ModeKeys.PREDICT, {"use_tpu": True})
+
+
+def _request(config: BatchConfig) -> None:
+    requested = _requested.get()
+    if requested is not None:
+        requested.append(config)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,13 @@ class FirstRequest:
     """A process without JAX, started ahead, that tries one export.
 
     A context manager: the process starts with the block and ends with it.
+
+    Args:
+        timeout_secs: Seconds that a trial may take; `None` for any time.
     """
+
+    def __init__(self, timeout_secs: float | None):
+        self._timeout_secs = timeout_secs
 
     def __enter__(self) -> Self:
         self._files = tempfile.TemporaryDirectory()
@@ -73,6 +79,7 @@ class FirstRequest:
         Raises:
             UnservableError: A metagraph cannot be loaded or run, or it returns
                 something else.
+            TimeoutError: It has not done so in time.
         """
         trials = [
             _trial(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
@@ -81,12 +88,26 @@ class FirstRequest:
         ]
         for trial in trials:
             np.savez(trial.case["features"], *map(_wide, trial.features))
-        request = {"folder": folder, "cases": [t.case for t in trials]}
-        failure, log = self._process.communicate(json.dumps(request) + "\n")
-        if self._process.returncode:
-            raise UnservableError(_explained(failure or log[-2000:]))
+        self._ask({"folder": folder, "cases": [t.case for t in trials]})
         for trial in trials:
             trial.compare()
+
+    def _ask(self, request: Mapping[str, Any]) -> None:
+        """Has the process run a request; it ends with it."""
+        try:
+            failure, log = self._process.communicate(
+                json.dumps(request) + "\n", timeout=self._timeout_secs
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(
+                "An export is run once by a process without JAX before it "
+                "gets its name. Expected this to end in "
+                f"{self._timeout_secs} s; it is still running, so nothing was "
+                "exported. If the model is only slow to load or to compile, "
+                "set RunConfig(export_timeout_secs=...) higher, or to None."
+            ) from error
+        if self._process.returncode:
+            raise UnservableError(_explained(failure or log[-2000:]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,12 +13,13 @@ from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
 from keras_tpu_estimator.export.loading import load_model
-from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.lowering import lower
+from keras_tpu_estimator.export.rebuilding import rebuild
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
 from keras_tpu_estimator.modes import ModeKeys
@@ -45,6 +46,12 @@ class ExportSettings:
             is called for each, for the latter with `params["use_tpu"]`.
         seed: The seed of the estimator's programs, or `None`.
         options: How they are traced. Defaults to `None`.
+        backend: What Keras's layers become: "jax", for one op that holds a
+            module of XLA, or "tensorflow", for ops of TensorFlow, in mode
+            'infer'. Defaults to "jax".
+        timeout_secs: Seconds that each of its processes may take: the one that
+            tries it, and the one that rebuilds it. Defaults to `None`, for any
+            time.
     """
 
     to_cpu: bool
@@ -52,6 +59,8 @@ class ExportSettings:
     api_version: int
     seed: int | None
     options: TraceOptions | None = None
+    backend: str = "jax"
+    timeout_secs: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +125,11 @@ def run_export(
             TensorFlow.
         TypeError: Something is of a wrong type.
         RuntimeError: There is no free name for the folder.
+        TimeoutError: The trial took too long.
     """
     plans = list(_plans(export.receiver_fns, settings))
     with (
-        FirstRequest() as first_request,
+        FirstRequest(settings.timeout_secs) as first_request,
         folders.export_folder(export.base) as (temporary, final),
     ):
         graphs = [
@@ -178,15 +188,17 @@ def _build(
     model_fn: ModelFn,
     checkpoint: str,
 ) -> ServingGraph:
-    def model_for(features: Any) -> LoweredModel:
-        served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
-        return lower(
-            load_model(
-                served, checkpoint, features, settings.seed, settings.options
-            )
-        )
-
     is_served = plan.mode == ModeKeys.PREDICT
+
+    def model_for(features: Any) -> Model:
+        served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
+        loaded = load_model(
+            served, checkpoint, features, settings.seed, settings.options
+        )
+        if is_served and settings.backend == "tensorflow":
+            return rebuild(loaded, settings.options, settings.timeout_secs)
+        return lower(loaded)
+
     kinds = _SERVING if is_served else (SupervisedInputReceiver,)
     return build_graph(export.receiver_fns[plan.mode], kinds, model_for)
 

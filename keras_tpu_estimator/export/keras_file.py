@@ -12,11 +12,12 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import keras_internals
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
+from keras_tpu_estimator.export.symbolic import set_weights
+from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.program.model_fn import ModelFn
@@ -110,8 +111,8 @@ def export_keras(
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, checkpoint, specs)
-    model = _symbolic_model(call, specs)
-    _set_weights(model, loaded)
+    model = symbolic_model(call, specs)
+    set_weights(model, loaded.known)
     folder, name = os.path.split(os.path.abspath(path))
     # Beside the file, and under its name, by which Keras knows the format.
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -146,40 +147,6 @@ def _all_predictions(call: ModelFn) -> CallModelFn:
         return dataclasses.replace(call(*args), export_outputs=None)
 
     return call_model_fn
-
-
-def _symbolic_model(call: ModelFn, specs: Any) -> keras.Model:
-    """Calls `model_fn` with symbolic inputs, outside of any trace."""
-    inputs = jax.tree.map(
-        lambda spec: keras.Input(
-            spec.shape[1:], dtype=spec.dtype.name, name=spec.name
-        ),
-        specs,
-    )
-    try:
-        with keras_internals.fresh_names():
-            spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
-            return keras.Model(inputs, spec.predictions)
-    except Exception as error:
-        raise ValueError(
-            "`model_fn` cannot be saved as a Keras model. Expected only "
-            "Keras's layers and keras.ops in mode 'infer'. Received "
-            f"{type(error).__name__}: {error} Put other functions into a "
-            "keras.layers.Layer, or use export_saved_model."
-        ) from error
-
-
-def _set_weights(model: keras.Model, loaded: LoadedModel) -> None:
-    missing = [v.path for v in model.weights if v.path not in loaded.known]
-    if missing:
-        raise ValueError(
-            "The Keras model should have the variables of the checkpoint. It "
-            f"has others: {missing}. The checkpoint has "
-            f"{sorted(loaded.known)}. Give the layers names of their own."
-        )
-    for variable in model.variables:
-        if variable.path in loaded.known:
-            variable.assign(loaded.known[variable.path])
 
 
 def _compare(model: keras.Model, loaded: LoadedModel) -> None:

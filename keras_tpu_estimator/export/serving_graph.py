@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.export.lowering import LoweredModel
+from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
@@ -20,7 +21,7 @@ from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.outside_compilation import with_host_tensors
 
 _logger = logging.getLogger("keras_tpu_estimator")
-Lower = Callable[[Any], LoweredModel]
+Model = LoweredModel | RebuiltModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +41,23 @@ class ServingGraph:
     graph: Any
     signatures: Mapping[str, Any]
     variables: Mapping[str, Any]
-    model: LoweredModel
+    model: Model
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
 
 
 def build_graph(
-    receiver_fn: Callable[[], Any], kinds: tuple[type, ...], lower: Lower
+    receiver_fn: Callable[[], Any],
+    kinds: tuple[type, ...],
+    model_for: Callable[[Any], Model],
 ) -> ServingGraph:
     """Builds the graph of a served model.
 
     Args:
         receiver_fn: The user's function, called in the graph.
         kinds: The types that it should return.
-        lower: Makes a model for a nest of `FeatureSpec`s.
+        model_for: Makes a model for a nest of `FeatureSpec`s.
 
     Raises:
         TypeError: The function returned something else.
@@ -76,7 +79,7 @@ def build_graph(
         # Each of them can be fed by itself, though one may be another.
         features = [tf.identity(tensor) for _, tensor in paths]
         _check_fed(features, receiver.receiver_tensors, "the features")
-        model = lower(jax.tree.unflatten(nest, specs))
+        model = model_for(jax.tree.unflatten(nest, specs))
         variables = make_variables(model.values)
         flat = model.call(
             [variable.read_value() for variable in variables.values()],

@@ -37,7 +37,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
-        return {path: updates[path] for path in local}, outputs
+        return {path: updates.get(path, own[path]) for path in local}, outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *local}
     return call.step(per_core, tuple(sorted(reads)), local)

@@ -219,6 +219,12 @@ def test_no_checkpoint(tmp_path):
         estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
 
 
+def test_no_checkpoint_but_one_to_start_from(model_dir, tmp_path, untried):
+    warm = estimator_of(classifier, tmp_path / "new", warm_start_from=model_dir)
+    warm.export_saved_model(tmp_path / "export", RAW)
+    assert len(os.listdir(tmp_path / "export")) == 1
+
+
 def test_no_metagraph(model_dir, tmp_path):
     neither = estimator_of(
         classifier, model_dir, export_to_cpu=False, export_to_tpu=False
@@ -278,6 +284,20 @@ def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
     ):
         estimator.export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_trial_that_hangs(model_dir, tmp_path, monkeypatch):
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(checking, "_SCRIPT", script)
+    hasty = estimator_of(
+        classifier, model_dir, config={"export_timeout_secs": 0.5}
+    )
+    with pytest.raises(
+        TimeoutError, match=r"in 0.5 s; it is still.*export_timeout_secs=\.\.\."
+    ):
+        hasty.export_saved_model(tmp_path / "new", RAW)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,37 @@ def test_host_work_on_the_results_of_host_work(tmp_path):
     ]
 
 
+def test_a_whole_model_fn_in_batches(model_dir, tmp_path):
+    def model_fn(features, labels, mode, params):
+        if not params["use_tpu"]:
+            return classifier(features, labels, mode, params)
+        return kte.export.model_fn_inference_on_tpu(
+            classifier,
+            features,
+            params=params,
+            batch_config=kte.export.BatchConfig(1, 8, 1000, [4, 8]),
+        )
+
+    estimator = estimator_of(
+        model_fn, model_dir, export_saved_model_api_version=2
+    )
+    folder = estimator.export_saved_model(tmp_path, raw())
+    rows = {"x": X["x"][:3]}
+    plain, batched = serve(
+        (folder, SERVE, "serving_default", rows),
+        (folder, ["serve", "tpu"], "serving_default", rows),
+    )
+    np.testing.assert_allclose(plain["logits"], batched["logits"], rtol=1e-5)
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    with open(f"{folder}/saved_model.pb", "rb") as file:
+        proto = saved_model_pb2.SavedModel.FromString(file.read())
+    assert [
+        [node.op for node in each.graph_def.node].count("BatchFunction")
+        for each in proto.meta_graphs
+    ] == [0, 1]
+
+
 def test_batched_requests_and_bare_features(tmp_path):
     def model_fn(features, labels, mode, params):
         dense = keras.layers.Dense(2)

@@ -1,0 +1,179 @@
+"""A model rebuilt as a graph of TensorFlow's own ops."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.export.batching import BatchConfig
+from keras_tpu_estimator.export.loading import LoadedModel
+from keras_tpu_estimator.export.loading import Trial
+from keras_tpu_estimator.export.served_model_fn import SignatureOutput
+from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.export.symbolic import set_weights
+from keras_tpu_estimator.export.symbolic import symbolic_model
+from keras_tpu_estimator.program.options import TraceOptions
+
+_SCRIPT = pathlib.Path(__file__).with_name("tensorflow_graph.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class RebuiltModel:
+    """A model whose layers have become TensorFlow's ops.
+
+    Attributes:
+        graph: The `GraphDef`.
+        inputs: Names of its variables, in the order of `values`, and then of
+            its flat features.
+        results: Names of its outputs.
+        dtypes: The dtypes of its flat features.
+        values: Values of the variables by path.
+        outputs: The nest of the program's outputs.
+        signatures: What each signature returns.
+        batch_config: How requests are put together, or `None`.
+        trial: How the model can be checked.
+    """
+
+    graph: Any
+    inputs: Sequence[str]
+    results: Sequence[str]
+    dtypes: Sequence[str]
+    values: Mapping[str, np.ndarray]
+    outputs: Any
+    signatures: Mapping[str, SignatureOutput]
+    batch_config: BatchConfig | None
+    trial: Trial
+
+    def call(self, variables: Sequence[Any], features: Sequence[Any]) -> Any:
+        """Calls the model with TensorFlow's tensors.
+
+        Args:
+            variables: The variables, in the order of `values`.
+            features: The flat features.
+
+        Returns:
+            The flat outputs.
+        """
+        import tensorflow as tf
+
+        def run(*features: Any) -> Any:
+            # Of this graph, which may be that of a function for batches.
+            tensors = map(tf.identity, [*variables, *features])
+            return tf.graph_util.import_graph_def(
+                self.graph,
+                input_map=dict(zip(self.inputs, tensors, strict=True)),
+                return_elements=self.results,
+                name="model",
+            )
+
+        if self.batch_config is not None:
+            run = self.batch_config.batched(run)
+        results = run(*map(tf.cast, features, self.dtypes))
+        # A dtype policy widens what leaves the model.
+        return [
+            tf.cast(result, output.dtype)
+            for result, output in zip(results, self.trial.outputs, strict=True)
+        ]
+
+
+def rebuild(
+    loaded: LoadedModel,
+    options: TraceOptions | None = None,
+    timeout_secs: float | None = None,
+) -> RebuiltModel:
+    """Rebuilds a model of Keras's layers and `keras.ops` under TensorFlow.
+
+    Args:
+        loaded: The model.
+        options: As in a `Program`.
+        timeout_secs: Seconds that it may take. Defaults to any time.
+
+    Raises:
+        ValueError: `model_fn` does more than Keras's symbols can.
+        UnservableError: Keras cannot rebuild it.
+        TimeoutError: It has not done so in time.
+    """
+    leaves, nest = jax.tree.flatten(loaded.features)
+    specs = [
+        dataclasses.replace(spec, name=f"feature_{number}")
+        for number, spec in enumerate(leaves)
+    ]
+    with (options or TraceOptions()).scope():
+        model = symbolic_model(
+            loaded.served,
+            jax.tree.unflatten(nest, specs),
+            arrange=jax.tree.leaves,
+        )
+    set_weights(model, loaded.known)
+    graph, tensors = _graph(model, timeout_secs)
+    return RebuiltModel(
+        graph=graph,
+        inputs=[*tensors["variables"], *tensors["features"]],
+        results=tensors["outputs"],
+        dtypes=[spec.dtype.name for spec in specs],
+        values={
+            variable.path: np.asarray(variable.value)
+            for variable in (
+                *model.trainable_variables,
+                *model.non_trainable_variables,
+            )
+        },
+        outputs=jax.tree.structure(dict.fromkeys(model.output, 0)),
+        signatures=loaded.served.signatures,
+        batch_config=loaded.served.batch_config,
+        trial=loaded.trial,
+    )
+
+
+def _graph(
+    model: keras.Model, timeout_secs: float | None
+) -> tuple[Any, Mapping[str, Sequence[str]]]:
+    """The model as a `GraphDef`, and the names of its tensors."""
+    from tensorflow.core.framework import graph_pb2
+
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "KERAS_BACKEND": "tensorflow",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "graph.pb")
+        try:
+            done = subprocess.run(
+                # -P keeps this folder's modules from standing in for others.
+                [sys.executable, "-P", str(_SCRIPT)],
+                input=json.dumps({"model": model.to_json(), "path": path}),
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_secs,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(
+                "A process rebuilds the model under Keras's TensorFlow "
+                f"backend. Expected this to end in {timeout_secs} s; it was "
+                "still running. Set RunConfig(export_timeout_secs=...) "
+                "higher, or to None."
+            ) from error
+        if done.returncode:
+            raise UnservableError(
+                "The model cannot be rebuilt under Keras's TensorFlow "
+                "backend. Expected only layers and functions of Keras. "
+                f"Received: {done.stdout.strip() or done.stderr[-2000:]} Use "
+                "RunConfig(export_backend='jax')."
+            )
+        graph = pathlib.Path(path).read_bytes()
+    return graph_pb2.GraphDef.FromString(graph), json.loads(done.stdout)

@@ -1,0 +1,69 @@
+"""A `model_fn` as a functional Keras model, called with symbolic inputs."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+
+from keras_tpu_estimator import keras_internals
+from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.program.model_call import CallModelFn
+
+
+def symbolic_model(
+    call: CallModelFn,
+    specs: Any,
+    arrange: Callable[[Any], Any] = lambda inputs: inputs,
+) -> keras.Model:
+    """Calls `model_fn` in PREDICT with symbolic inputs, outside of any trace.
+
+    Args:
+        call: The user's function.
+        specs: Nest of `FeatureSpec`s; their names are those of the inputs.
+        arrange: Makes of the nest of inputs what the model takes. By default
+            it takes the nest.
+
+    Returns:
+        A model from features to predictions.
+
+    Raises:
+        ValueError: `model_fn` does more than Keras's symbols can.
+    """
+    inputs = jax.tree.map(
+        lambda spec: keras.Input(
+            spec.shape[1:], dtype=spec.dtype.name, name=spec.name
+        ),
+        specs,
+    )
+    try:
+        with keras_internals.fresh_names():
+            spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
+            return keras.Model(arrange(inputs), spec.predictions)
+    except Exception as error:
+        raise ValueError(
+            "`model_fn` cannot be made a Keras model. Expected only Keras's "
+            "layers and keras.ops in mode 'infer'. Received "
+            f"{type(error).__name__}: {error} Put other functions into a "
+            "keras.layers.Layer, or use export_saved_model with "
+            "RunConfig(export_backend='jax')."
+        ) from error
+
+
+def set_weights(model: keras.Model, values: Mapping[str, Any]) -> None:
+    """Gives a symbolic model values by path.
+
+    Raises:
+        ValueError: There is none for a weight.
+    """
+    missing = [v.path for v in model.weights if v.path not in values]
+    if missing:
+        raise ValueError(
+            "The Keras model should have the variables of the checkpoint. It "
+            f"has others: {missing}. The checkpoint has {sorted(values)}. Give "
+            "the layers names of their own."
+        )
+    for variable in model.variables:
+        if variable.path in values:
+            variable.assign(values[variable.path])

@@ -1,0 +1,186 @@
+"""Exports made of TensorFlow's own ops, by way of Keras."""
+
+import keras
+import numpy as np
+import pytest
+from export_helpers import data
+from export_helpers import input_fn
+from helpers import estimator_of
+from keras import layers
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.export import rebuilding
+
+X, _ = data()
+RAW = kte.export.build_raw_serving_input_receiver_fn(X)
+REBUILT = {"config": {"export_backend": "tensorflow"}}
+
+
+def model_fn_of(network):
+    def model_fn(features, labels, mode, params):
+        predictions = network(features["x"], mode == kte.ModeKeys.TRAIN)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions)
+        # All but places, which have no gradient.
+        (first, *_) = predictions.values()
+        loss = ops.mean(first**2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    return model_fn
+
+
+def all_kinds(x, is_training):
+    hidden = layers.Dense(8, "gelu")(x)
+    hidden = layers.BatchNormalization()(hidden, training=is_training)
+    hidden = layers.Dropout(0.5)(hidden, training=is_training)
+    steps = layers.Reshape((4, 2))(hidden)
+    steps = layers.LSTM(3, return_sequences=True)(steps)
+    steps = layers.MultiHeadAttention(2, 2)(steps, steps)
+    images = layers.Reshape((2, 2, 3))(steps)
+    y = layers.Flatten()(layers.Conv2D(2, 2, padding="same")(images))
+    best, places = ops.top_k(y, 2)
+    return {"y": y, "best": best, "places": places}
+
+
+def solving(x, is_training):
+    y = layers.Dense(3)(x)
+    matrix = ops.matmul(y[:, :, None], y[:, None, :]) + ops.eye(3)
+    return {"root": ops.cholesky(matrix)}
+
+
+def served(path, features):
+    import tensorflow as tf
+
+    signatures = tf.saved_model.load(path, tags=["serve"]).signatures
+    outputs = signatures["serving_default"](
+        **{name: tf.constant(value) for name, value in features.items()}
+    )
+    return {name: value.numpy() for name, value in outputs.items()}
+
+
+def ops_of(path):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    with open(f"{path}/saved_model.pb", "rb") as file:
+        proto = saved_model_pb2.SavedModel.FromString(file.read())
+    nodes = []
+    for meta_graph in proto.meta_graphs:
+        graph = meta_graph.graph_def
+        nodes.extend(graph.node)
+        for function in graph.library.function:
+            nodes.extend(function.node_def)
+    return {node.op for node in nodes}
+
+
+@pytest.mark.parametrize("network", [all_kinds, solving])
+def test_predictions(network, tmp_path):
+    estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=3)
+    path = estimator.export_saved_model(tmp_path / "export", RAW)
+    (expected,) = estimator.predict(input_fn, yield_single_examples=False)
+    got = served(path, X)
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, 1e-4, 1e-5)
+    # Any batch size, without XLA.
+    few = served(path, {"x": X["x"][:5]})
+    np.testing.assert_allclose(
+        few[name], expected[name][:5], rtol=1e-4, atol=1e-5
+    )
+    assert "XlaCallModule" not in ops_of(path)
+
+
+def test_both_kinds_of_metagraphs(tmp_path, untried):
+    """Signatures, batching and receivers are those of other exports."""
+
+    def model_fn(features, labels, mode, params):
+        y = kte.export.inference_on_tpu(
+            layers.Dense(2, name="dense"), [features["x"]], 1, 16, 0
+        )
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(
+                mode,
+                {"y": y},
+                export_outputs={
+                    "serving_default": kte.export.PredictOutput(y),
+                    "double": kte.export.PredictOutput({"twice": 2 * y}),
+                },
+            )
+        loss = ops.mean((y - 1.0) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, {"y": y}, loss, optimizer.minimize(loss)
+        )
+
+    estimator = estimator_of(model_fn, tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=1)
+    supervised = kte.export.build_raw_supervised_input_receiver_fn(
+        X, {"label": data()[1]}
+    )
+    path = estimator.experimental_export_all_saved_models(
+        tmp_path / "export", {"eval": supervised, "infer": RAW}
+    )
+    (expected,) = estimator.predict(input_fn, yield_single_examples=False)
+    import tensorflow as tf
+
+    served_by = tf.saved_model.load(path, tags=["serve", "tpu"]).signatures
+    outputs = served_by["double"](x=tf.constant(X["x"]))
+    np.testing.assert_allclose(
+        outputs["twice"], 2 * expected["y"], rtol=1e-5, atol=1e-6
+    )
+    # Metrics and losses need not be Keras's.
+    assert {"XlaCallModule", "BatchFunction", "MatMul"} <= ops_of(path)
+
+
+class Unknown(layers.Layer):
+    def call(self, x):
+        return x + 1
+
+
+def not_of_keras(x, is_training):
+    import jax.numpy as jnp
+
+    return {"y": jnp.sin(layers.Dense(1)(x))}
+
+
+def own_layer(x, is_training):
+    return {"y": Unknown()(layers.Dense(1)(x))}
+
+
+@pytest.mark.parametrize(
+    ("network", "exception", "message"),
+    [
+        (
+            not_of_keras,
+            ValueError,
+            "Expected only Keras's layers.*export_backend='jax'",
+        ),
+        (
+            own_layer,
+            kte.export.UnservableError,
+            "cannot be rebuilt under Keras's TensorFlow backend.*'Unknown'",
+        ),
+    ],
+)
+def test_what_cannot_be_rebuilt(network, exception, message, tmp_path):
+    estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
+    estimator.train(input_fn, steps=1)
+    with pytest.raises(exception, match=f"(?s){message}"):
+        estimator.export_saved_model(tmp_path / "export", RAW)
+    assert not (tmp_path / "export").exists()
+
+
+def test_a_process_that_hangs(tmp_path, monkeypatch):
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(rebuilding, "_SCRIPT", script)
+    config = {**REBUILT["config"], "export_timeout_secs": 0.5}
+    estimator = estimator_of(model_fn_of(solving), tmp_path, config=config)
+    estimator.train(input_fn, steps=1)
+    with pytest.raises(TimeoutError, match="in 0.5 s.*export_timeout_secs"):
+        estimator.export_saved_model(tmp_path / "export", RAW)
+    assert not (tmp_path / "export").exists()
