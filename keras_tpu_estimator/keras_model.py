@@ -15,6 +15,7 @@ from keras_tpu_estimator import keras_internals
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.optimizers import CrossShardOptimizer
+from keras_tpu_estimator.optimizers import check_unscaled
 from keras_tpu_estimator.recompiling import Compiled
 from keras_tpu_estimator.recompiling import Training
 from keras_tpu_estimator.run_config import RunConfig
@@ -123,17 +124,7 @@ def _check_model(model: Any) -> None:
             "`compile` says. Write a model_fn that uses the model, and say "
             "there how it is trained."
         )
-    optimizer = getattr(model, "optimizer", None)
-    if (
-        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        or getattr(optimizer, "loss_scale_factor", None) is not None
-    ):
-        raise ValueError(
-            "Loss scaling is not supported. Received a model compiled with a "
-            "LossScaleOptimizer, as Keras does for 'mixed_float16', or with a "
-            "`loss_scale_factor`. Use the dtype policy 'mixed_bfloat16', which "
-            "needs none."
-        )
+    check_unscaled(getattr(model, "optimizer", None))
 
 
 def _copy(model: keras.Model) -> keras.Model:

@@ -60,6 +60,9 @@ class TrainOp(Update):
         gradients: One for each variable, or `None` if they follow from `loss`.
         reduction: How gradients are combined over cores, or `None` if each
             core keeps its own.
+
+    Raises:
+        ValueError: The optimizer expects a scaled loss.
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -67,6 +70,9 @@ class TrainOp(Update):
     loss: Any = None
     gradients: tuple[Gradient, ...] | None = None
     reduction: Reduction | None = None
+
+    def __post_init__(self) -> None:
+        check_unscaled(self.optimizer)
 
     @property
     def carried(self) -> tuple[Gradient, ...]:
@@ -262,6 +268,32 @@ def get_global_step() -> Any:
     """
     scope = scope_for("get_global_step")
     return scope.get_current_value(scope.known["global_step"])
+
+
+def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Checks that an optimizer does not expect a scaled loss.
+
+    Args:
+        optimizer: It would divide gradients by what nobody has multiplied the
+            loss with.
+
+    Raises:
+        ValueError: It does.
+
+    Example:
+
+    >>> check_unscaled(keras.optimizers.SGD(0.1))
+    """
+    if (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        or getattr(optimizer, "loss_scale_factor", None) is not None
+    ):
+        raise ValueError(
+            "Loss scaling is not supported. Received a LossScaleOptimizer, "
+            "which Keras makes for 'mixed_float16', or an optimizer with a "
+            f"`loss_scale_factor`: {optimizer!r}. Use the dtype policy "
+            "'mixed_bfloat16', which needs none."
+        )
 
 
 def _variables(

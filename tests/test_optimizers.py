@@ -420,3 +420,21 @@ def test_compiled_step_has_one_forward_and_backward_pass(cores):
         return lowered.compile().as_text().count(" dot(")
 
     assert dots(requests=True) == dots(requests=False) > 0
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.SGD(0.1, loss_scale_factor=8.0),
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    ],
+)
+def test_scaled_losses_are_refused(optimizer, tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = ops.mean(keras.layers.Dense(1)(features) ** 2)
+        train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(ValueError, match="Loss scaling is not supported"):
+        estimator.train(repeated(X, Y), steps=1)
