@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 
 import jax
 import numpy as np
@@ -159,6 +160,19 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(files, "write", write)
 
 
+def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk):
+    steps = []
+
+    def wait(session):
+        while session._saver._writer.is_busy:
+            time.sleep(0.01)
+
+    hooks = [AtStep(2, wait), AtStep(3, steps.append)]
+    with pytest.raises(OSError, match="No space left"):
+        estimator.train(repeated(X, Y), hooks=hooks, steps=9)
+    assert not steps
+
+
 @pytest.mark.parametrize("steps", [1, 2, 9])
 def test_an_error_of_the_writer_ends_training(
     estimator, full_disk, tmp_path, steps
@@ -183,7 +197,7 @@ def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
         caplog.at_level(logging.ERROR),
         pytest.raises(RuntimeError, match="training failed"),
     ):
-        estimator.train(repeated(X, Y), hooks=[AtStep(3, fail)], steps=9)
+        estimator.train(repeated(X, Y), hooks=[AtStep(2, fail)], steps=9)
     assert "The last checkpoint could not be written." in caplog.text
     assert "No space left" in caplog.text
 

@@ -9,6 +9,7 @@ the table included. So the structure is checked without reading the data.
 
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterable
 
@@ -26,6 +27,7 @@ _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 # Whether files are intact that were checked to their last byte, or written.
 _KNOWN: dict[tuple[object, ...], bool] = {}
 _MOST_KNOWN = 64
+_KNOWN_LOCK = threading.Lock()
 
 
 def append(path: str, pieces: Iterable[Piece] = ()) -> None:
@@ -148,9 +150,10 @@ def _is_intact(path: str) -> bool:
 
 
 def _remember(identity: tuple[object, ...], is_intact: bool) -> None:
-    while len(_KNOWN) >= _MOST_KNOWN:
-        _KNOWN.pop(next(iter(_KNOWN)), None)
-    _KNOWN[identity] = is_intact
+    with _KNOWN_LOCK:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[identity] = is_intact
 
 
 def _identity(path: str) -> tuple[object, ...]:

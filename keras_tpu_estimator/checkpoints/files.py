@@ -264,12 +264,12 @@ class _Opened:
     Attributes:
         path: The file.
         file: The same, open.
-        pieces: What its data were written in, by offset.
+        written: The pieces that its data were written in, by offset.
     """
 
     path: str
     file: h5py.File
-    pieces: Mapping[int, pieces.Piece]
+    written: Mapping[int, pieces.Piece]
 
     def read(
         self, datasets: Mapping[str, h5py.Dataset]
@@ -279,7 +279,7 @@ class _Opened:
         for path, dataset in datasets.items():
             encoding.check(path, dataset)
             offset = dataset.id.get_offset()
-            if offset in self.pieces:
+            if offset in self.written:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
                 places.append(pieces.Place.of(offset, arrays[path]))
             else:
@@ -287,7 +287,7 @@ class _Opened:
                 # structure. h5py gives a scalar as a NumPy number, of the
                 # machine's byte order.
                 arrays[path] = np.asarray(dataset[()], dataset.dtype)
-        pieces.read(self.path, places, self.pieces)
+        pieces.read(self.path, places, self.written)
         return {
             path: encoding.decode(path, datasets[path], array)
             for path, array in arrays.items()
@@ -298,14 +298,14 @@ class _Opened:
 def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[_Opened]:
     """Opens a checkpoint whose structure is as it was written."""
     path = location.resolve(checkpoint_path) + location.SUFFIX
-    known = checksum.load(path)
-    if known is None:
+    written = checksum.load(path)
+    if written is None:
         raise _damaged(path, "its checksum is wrong or missing")
     try:
         # A file never changes once it has its name, so nothing need be locked;
         # some network file systems cannot.
         with h5py.File(path, "r", locking=False) as file:
-            yield _Opened(path, file, known)
+            yield _Opened(path, file, written)
     except (VariableNotFoundError, FileNotFoundError, PermissionError):
         raise
     except (

@@ -152,10 +152,13 @@ class CheckpointSaverHook(SessionRunHook):
     ) -> None:
         """Saves if it is time."""
         del run_values
-        step = int(run_context.session.run("global_step"))
+        session = run_context.session
+        # Raises what has hindered the last one, as soon as it is known.
+        session.saved_step(self._directory)
+        step = int(session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
-            if self._save_once(run_context.session, step):
+            if self._save_once(session, step):
                 run_context.request_stop()
 
     def end(self, session: Session) -> None:

@@ -54,6 +54,7 @@ class Session:
 
         Raises:
             RuntimeError: This is no session of `train`.
+            Exception: One that was written in the meantime could not be.
         """
         raise _only_in_training("save checkpoints")
 
@@ -70,8 +71,8 @@ class Session:
             basename: What its name begins with. Defaults to `'model.ckpt'`.
             wait: Whether to return only when it is on the disk. Otherwise it
                 is written while training goes on; the next one waits for it,
-                as does the end of training, and an error is raised there.
-                Defaults to `True`.
+                as does the end of training. An error is raised there, or from
+                `saved_step`. Defaults to `True`.
 
         Raises:
             RuntimeError: This is no session of `train`.

@@ -65,7 +65,12 @@ class Saver:
         """The step of the last checkpoint in a directory.
 
         It is `None` if user code has changed values since.
+
+        Raises:
+            Exception: One that was written in the meantime could not be.
         """
+        if not self._writer.is_busy:
+            self.wait()
         last = self._last.get(os.path.realpath(directory))
         if last is None or last.edits != self._progress.edits:
             return None
