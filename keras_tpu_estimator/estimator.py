@@ -299,7 +299,6 @@ class TPUEstimator:
         remaining = steps if max_steps is None else max_steps - start
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
-        os.makedirs(self.model_dir, exist_ok=True)
         with (
             only_training(self.model_dir),
             Preemption() as preemption,
@@ -323,7 +322,7 @@ class TPUEstimator:
                 pipeline.position if self._config.resume_input else None,
                 lambda: preemption.is_requested() and not plan.is_done,
             )
-            hooks = (*watch, *user_hooks, preemption, place)
+            hooks = (*watch, *user_hooks, preemption)
             self._train(
                 plan, infeed, checkpoint, place, hooks, listeners, remaining
             )
@@ -350,12 +349,11 @@ class TPUEstimator:
         runtime.load(step, checkpoint)
         progress = Progress(runtime.take(), steps)
         place.start(progress.step)
-        saver = Saver(self._config, runtime, progress, checkpoint)
+        saver = Saver(self._config, runtime, progress, place, checkpoint)
         session = TrainingSession(
             runtime,
             progress,
             saver,
-            place,
             self,
             functools.partial(self._evaluate_in_memory, progress, saver),
         )
@@ -382,6 +380,7 @@ class TPUEstimator:
                 )
         finally:
             runtime.give_back(progress.values, saver.current)
+        place.end()
         _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
 
     def evaluate(

@@ -20,7 +20,8 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     whatever way. Where a file system knows no locks there is none.
 
     Args:
-        directory: An existing directory.
+        directory: The directory. It is made, and stays if it does not stay
+            empty.
 
     Raises:
         RuntimeError: Another training has the directory, in this process or in
@@ -37,6 +38,19 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     ...
     RuntimeError: Another training writes into ...
     """
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with _locked(directory):
+            yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+@contextlib.contextmanager
+def _locked(directory: str | os.PathLike) -> Iterator[None]:
     if fcntl is None:
         yield
         return
