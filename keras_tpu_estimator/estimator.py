@@ -71,6 +71,9 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.growing import show_all
+from keras_tpu_estimator.storage.growing import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
 from keras_tpu_estimator.summary.collecting import Collected
@@ -299,8 +302,9 @@ class TPUEstimator:
         remaining = steps if max_steps is None else max_steps - start
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
-        os.makedirs(self.model_dir, exist_ok=True)
+        paths.make_directory(self.model_dir)
         with (
+            shown_at_end(),
             only_training(self.model_dir),
             Preemption() as preemption,
             self._pipeline(
@@ -840,6 +844,7 @@ class TPUEstimator:
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         writer.flush()
+        show_all()
         keep_best = self._config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.model_dir, checkpoint, result)

@@ -4,6 +4,8 @@ import numbers
 import os
 from typing import Any
 
+from keras_tpu_estimator.storage.urls import check
+
 
 def is_int(value: Any) -> bool:
     """Whether a value is an integer, of Python or NumPy, and no boolean.
@@ -86,7 +88,8 @@ def directory_string(name: str, value: Any) -> str:
 
     Raises:
         TypeError: The value is no path.
-        ValueError: It is empty.
+        ValueError: It is empty, or a URL that cannot be used.
+        ImportError: It is a URL, and fsspec or its driver is not installed.
 
     Example:
 
@@ -106,4 +109,5 @@ def directory_string(name: str, value: Any) -> str:
             f"{name} should be a path or None. Received an empty string. "
             "Pass a directory, or leave it out."
         )
+    check(directory)
     return directory

@@ -4,6 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.storage.urls import is_url
+
 try:
     import fcntl
 except ImportError:  # Not on Windows; there it is up to the user.
@@ -17,10 +19,11 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
-    whatever way. Where a file system knows no locks there is none.
+    whatever way. At a URL there is none, and none where a file
+    system knows no locks.
 
     Args:
-        directory: An existing directory.
+        directory: An existing directory, or a URL.
 
     Raises:
         RuntimeError: Another training has the directory, in this process or in
@@ -37,7 +40,7 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     ...
     RuntimeError: Another training writes into ...
     """
-    if fcntl is None:
+    if fcntl is None or is_url(directory):
         yield
         return
     # The directory itself, so that no file stays behind.

@@ -17,6 +17,7 @@ from keras_tpu_estimator.inputs.packing import Packed
 from keras_tpu_estimator.inputs.position import Bookmark
 from keras_tpu_estimator.inputs.position import Feeding
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.storage import paths
 
 SUFFIX = ".input.zip"
 _RECORD = "position.json"
@@ -59,7 +60,10 @@ def read(prefix: str) -> Position | None:
         ValueError: The file is damaged.
     """
     try:
-        with zipfile.ZipFile(prefix + SUFFIX) as file:
+        with (
+            paths.opened(prefix + SUFFIX) as stream,
+            zipfile.ZipFile(stream) as file,
+        ):
             record = json.loads(file.read(_RECORD))
             bookmark = record["bookmark"]
             if bookmark["states"] is not None:
@@ -86,7 +90,7 @@ def remove(prefix: str) -> None:
         prefix: That of the checkpoint.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.remove(prefix + SUFFIX)
+        paths.remove(prefix + SUFFIX)
 
 
 def prune(directory: str, pending: Collection[str]) -> None:
@@ -96,7 +100,7 @@ def prune(directory: str, pending: Collection[str]) -> None:
         directory: An existing directory.
         pending: Prefixes of checkpoints that may be on their way.
     """
-    for name in os.listdir(directory):
+    for name in paths.names_in(directory):
         prefix = os.path.join(directory, name.removesuffix(SUFFIX))
         is_position = name.endswith(SUFFIX)
         if is_position and prefix not in pending:

@@ -9,6 +9,7 @@ from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.storage import paths
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -72,7 +73,7 @@ class InputPlace(LoopHook):
         """
         directory = os.fsdecode(directory)
         prefix = os.path.join(directory, location.name_for(step, basename))
-        os.makedirs(directory, exist_ok=True)
+        paths.make_directory(directory)
         if self._position is None or self._is_over:
             position_files.remove(prefix)
         else:
