@@ -17,42 +17,40 @@ _ALL = -1
 class VocabInfo:
     """How a variable's vocabulary has changed since the checkpoint.
 
-        Each row (or column) of the variable belongs to a line of a text file. The
-        new variable takes the rows of the same words, wherever they were.
+    Each row (or column) of the variable belongs to a line of a text file. The
+    new variable takes the rows of the same words, wherever they were.
 
-        Args:
-            new_vocab: Path of the vocabulary file of the model.
-            new_vocab_size: How many lines of it the model uses.
-            num_oov_buckets: How many rows for other words come after those.
-            old_vocab: Path of the vocabulary file of the checkpoint.
-            old_vocab_size: How many lines of it the checkpoint used. Defaults to
-                -1, for all of them.
-            backup_initializer: A Keras initializer for rows of new words and of
-                other words, called with the shape of the whole variable and its
-                dtype. Defaults to None, for zeros.
-            axis: 0 for rows, 1 for columns. Defaults to 0.
+    Args:
+        new_vocab: Path of the vocabulary file of the model.
+        new_vocab_size: How many lines of it the model uses.
+        num_oov_buckets: How many rows for other words come after those.
+        old_vocab: Path of the vocabulary file of the checkpoint.
+        old_vocab_size: How many lines of it the checkpoint used. Defaults to
+            -1, for all of them.
+        backup_initializer: A Keras initializer for rows of new words and of
+            other words, called with the shape of the whole variable and its
+            dtype. Defaults to None, for zeros.
+        axis: 0 for rows, 1 for columns. Defaults to 0.
 
-        Raises:
-            ValueError: `axis` is neither 0 nor 1, or a path is empty, or a size is
-                not possible.
-            TypeError: `backup_initializer` cannot be called.
+    Raises:
+        ValueError: `axis` is neither 0 nor 1, or a path is empty, or a size is
+            not possible.
+        TypeError: `backup_initializer` cannot be called.
 
-        Example:
+    Example:
 
-        >>> import pathlib, tempfile
-        >>> import numpy as np
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> directory = pathlib.Path(tempfile.mkdtemp())
+    >>> size = (directory / "old.txt").write_text("a\\nb\\nc\\n")
+    >>> size = (directory / "new.txt").write_text("c\\nz\\na\\n")
+    >>> info = kte.VocabInfo(
+    ...     directory / "new.txt", 3, 1, directory / "old.txt")
+    >>> info.remap(np.array([[1], [2], [3]]), (4, 1), "float32").tolist()
+    [[3.0], [0.0], [1.0], [0.0]]
 
-    from keras_tpu_estimator.storage import paths
-        >>> import keras_tpu_estimator as kte
-        >>> directory = pathlib.Path(tempfile.mkdtemp())
-        >>> size = (directory / "old.txt").write_text("a\\nb\\nc\\n")
-        >>> size = (directory / "new.txt").write_text("c\\nz\\na\\n")
-        >>> info = kte.VocabInfo(
-        ...     directory / "new.txt", 3, 1, directory / "old.txt")
-        >>> info.remap(np.array([[1], [2], [3]]), (4, 1), "float32").tolist()
-        [[3.0], [0.0], [1.0], [0.0]]
-
-        Reference: `tf.compat.v1.train.VocabInfo`.
+    Reference: `tf.compat.v1.train.VocabInfo`.
     """
 
     new_vocab: str | bytes | os.PathLike

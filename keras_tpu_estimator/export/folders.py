@@ -68,16 +68,9 @@ def export_folder(
 @contextlib.contextmanager
 def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
     """Gives a folder on this machine, and copies it to a URL in the end."""
-    final = next(
-        (
-            url
-            for url in (
-                f"{base.rstrip('/')}/{start + i}" for i in range(_ATTEMPTS)
-            )
-            if not paths.is_directory(url)
-        ),
-        None,
-    )
+    stamps = range(start, start + _ATTEMPTS)
+    names = (f"{paths.canonical(base)}/{stamp}" for stamp in stamps)
+    final = next((n for n in names if not paths.is_directory(n)), None)
     if final is None:
         raise _no_free_name(base, start)
     with tempfile.TemporaryDirectory(prefix="kte-export-") as temporary:

@@ -115,13 +115,10 @@ def export_keras(
     loaded = load_model(served, checkpoint, specs)
     model = symbolic_model(call, specs)
     set_weights(model, loaded.known)
-    folder, name = os.path.split(
-        path if is_url(path) else os.path.abspath(path)
-    )
+    name = os.path.basename(path)
     # Beside the file, and under its name, by which Keras knows the format.
-    with tempfile.TemporaryDirectory(
-        dir=None if is_url(path) else folder
-    ) as temporary:
+    folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
         partial = os.path.join(temporary, name)
         if name.endswith(_WEIGHTS):
             model.save_weights(partial)

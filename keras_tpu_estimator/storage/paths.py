@@ -278,10 +278,9 @@ def put_tree(local: str, url: str) -> None:
         for folder, _, names in os.walk(local)
         for name in names
     ]
+    files.sort(key=lambda file: file == _LAST_OF_TREE)
     try:
-        for file in sorted(
-            files, key=lambda file: (file == _LAST_OF_TREE, file)
-        ):
+        for file in files:
             put(os.path.join(local, file), f"{url}/{file}")
     except BaseException:
         if is_directory(url):
