@@ -22,6 +22,7 @@ _LEAST_SECS = 10.0
 _LEAST_TIMES = 10.0
 
 _logger = logging.getLogger("keras_tpu_estimator")
+# What others do not see yet, or not as it is.
 _UNSHOWN: "set[_Uploaded]" = set()
 _LOCK = threading.Lock()
 
@@ -70,6 +71,7 @@ class _Uploaded(GrowingFile):
         self._url = url
         self._clock = clock
         self._not_before = clock()
+        self._changes = 0
         self._thread: threading.Thread | None = None
         if resumes and paths.is_file(url):
             paths.fetch(url, self.path)
@@ -81,6 +83,7 @@ class _Uploaded(GrowingFile):
     def changed(self) -> None:
         """Begins to copy it, unless that was done just now."""
         with _LOCK:
+            self._changes += 1
             _UNSHOWN.add(self)
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or self._clock() < self._not_before:
@@ -98,9 +101,7 @@ class _Uploaded(GrowingFile):
         """
         if self._thread is not None:
             self._thread.join()
-        with _LOCK:
-            is_due = self in _UNSHOWN
-        if is_due:
+        if self in _UNSHOWN:
             self._upload()
 
     def _try_upload(self) -> None:
@@ -114,22 +115,18 @@ class _Uploaded(GrowingFile):
             )
 
     def _upload(self) -> None:
-        began = self._clock()
-        with _LOCK:
-            _UNSHOWN.discard(self)
+        began, changes = self._clock(), self._changes
         try:
             with open(self.path, "rb") as file:
                 content = file.read()
             paths.put_bytes(content, self._url)
-        except BaseException:
-            with _LOCK:
-                _UNSHOWN.add(self)
-            raise
         finally:
             now = self._clock()
-            self._not_before = now + max(
-                _LEAST_SECS, _LEAST_TIMES * (now - began)
-            )
+            least = max(_LEAST_SECS, _LEAST_TIMES * (now - began))
+            self._not_before = now + least
+        with _LOCK:
+            if self._changes == changes:
+                _UNSHOWN.discard(self)
 
 
 def growing(path: str, resumes: bool = False) -> GrowingFile:

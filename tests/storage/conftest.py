@@ -1,0 +1,32 @@
+"""Stores for the tests in this directory."""
+
+import fsspec
+import pytest
+import shelf as shelves
+
+from keras_tpu_estimator.storage import copies
+
+
+@pytest.fixture(autouse=True)
+def nothing_at_hand(monkeypatch):
+    """Copies of earlier tests are forgotten."""
+    monkeypatch.setattr(copies, "_KEPT", {})
+
+
+@pytest.fixture
+def memory():
+    """An empty store in this process's memory."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+    yield filesystem
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """The directory behind 'shelf://' URLs."""
+    monkeypatch.setenv(shelves.ROOT, str(tmp_path))
+    shelves.register()
+    return tmp_path
