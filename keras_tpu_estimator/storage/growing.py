@@ -72,6 +72,7 @@ class _Uploaded(GrowingFile):
         self._clock = clock
         self._not_before = clock()
         self._changes = 0
+        self._uploading = threading.Lock()
         self._thread: threading.Thread | None = None
         if resumes and paths.is_file(url):
             paths.fetch(url, self.path)
@@ -88,10 +89,12 @@ class _Uploaded(GrowingFile):
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or self._clock() < self._not_before:
             return
-        self._thread = threading.Thread(
-            target=self._try_upload, name="file-uploader"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._try_upload, name="file-uploader")
+        try:
+            thread.start()
+        except RuntimeError:  # When Python exits, `show` has to do it.
+            return
+        self._thread = thread
 
     def show(self) -> None:
         """Waits until all of it is in the store.
@@ -115,11 +118,11 @@ class _Uploaded(GrowingFile):
             )
 
     def _upload(self) -> None:
-        began, changes = self._clock(), self._changes
+        began = self._clock()
         try:
-            with open(self.path, "rb") as file:
-                content = file.read()
-            paths.put_bytes(content, self._url)
+            with self._uploading, open(self.path, "rb") as file:
+                changes = self._changes
+                paths.put_bytes(file.read(), self._url)
         finally:
             now = self._clock()
             least = max(_LEAST_SECS, _LEAST_TIMES * (now - began))

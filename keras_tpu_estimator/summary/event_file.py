@@ -89,6 +89,7 @@ def _close(
     stream: io.BufferedWriter, waiting: list[bytes], file: GrowingFile
 ) -> None:
     with stream:
-        _flush(stream, waiting)
-    file.changed()
+        if waiting:
+            _flush(stream, waiting)
+            file.changed()
     file.show()

@@ -5,12 +5,14 @@ import pytest
 import shelf as shelves
 
 from keras_tpu_estimator.storage import copies
+from keras_tpu_estimator.summary import event_writer
 
 
 @pytest.fixture(autouse=True)
 def nothing_at_hand(monkeypatch):
-    """Copies of earlier tests are forgotten."""
+    """Copies and event files of earlier tests are forgotten."""
     monkeypatch.setattr(copies, "_KEPT", {})
+    monkeypatch.setattr(event_writer, "_shared_writers", {})
 
 
 @pytest.fixture
