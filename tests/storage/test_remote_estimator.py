@@ -162,9 +162,9 @@ def test_a_host_call_writes_to_a_url(memory, local):
         )
 
     new_estimator(model_fn=model_fn).train(TRAIN, steps=3)
-    written = read_scalars(paths.matching(f"{URL}/host/events.out.*"))
-    assert all("host_loss" in scalars for scalars in written.values())
-    assert len(written) == 3
+    (file,) = paths.matching(f"{URL}/host/events.out.*")
+    with paths.opened(file) as stream:
+        assert stream.read().count(b"host_loss") == 3
 
 
 @pytest.mark.parametrize("end", ["-4.h5", "checkpoint"])
