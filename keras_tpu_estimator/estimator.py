@@ -71,7 +71,6 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.growing import show_all
 from keras_tpu_estimator.storage.growing import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
@@ -302,7 +301,6 @@ class TPUEstimator:
         remaining = steps if max_steps is None else max_steps - start
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
-        paths.make_directory(self.model_dir)
         with (
             shown_at_end(),
             only_training(self.model_dir),
@@ -327,7 +325,7 @@ class TPUEstimator:
                 pipeline.position if self._config.resume_input else None,
                 lambda: preemption.is_requested() and not plan.is_done,
             )
-            hooks = (*watch, *user_hooks, preemption, place)
+            hooks = (*watch, *user_hooks, preemption)
             self._train(
                 plan, infeed, checkpoint, place, hooks, listeners, remaining
             )
@@ -354,12 +352,11 @@ class TPUEstimator:
         runtime.load(step, checkpoint)
         progress = Progress(runtime.take(), steps)
         place.start(progress.step)
-        saver = Saver(self._config, runtime, progress, checkpoint)
+        saver = Saver(self._config, runtime, progress, place, checkpoint)
         session = TrainingSession(
             runtime,
             progress,
             saver,
-            place,
             self,
             functools.partial(self._evaluate_in_memory, progress, saver),
         )
@@ -386,6 +383,7 @@ class TPUEstimator:
                 )
         finally:
             runtime.give_back(progress.values, saver.current)
+        place.end()
         _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
 
     def evaluate(

@@ -41,6 +41,17 @@ class SignalAt(kte.hooks.SessionRunHook):
         self.ended = True
 
 
+@pytest.fixture(autouse=True)
+def usual_handlers():
+    """Those of a program in the foreground; in the background they differ."""
+    before = {number: signal.getsignal(number) for number, _ in SIGNALS}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def new_estimator(model_dir, **config):
     return estimator_of(model_fn_of(linear), model_dir, config=config)
 

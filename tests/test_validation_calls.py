@@ -25,7 +25,8 @@ SIZES = {
     PREDICT: "predict_batch_size",
 }
 FINISHED = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.h5|(eval/)?events\.out\.tfevents\.\d+\..*"
+    r"checkpoint|model\.ckpt-\d+\.(h5|input\.zip)|"
+    r"(eval/)?events\.out\.tfevents\.\d+\..*"
 )
 
 
@@ -636,7 +637,9 @@ class Training:
         self.model_dir = model_dir
         self.host_call = lambda rows: None
         self.estimator = make(
-            self._model_fn, model_dir, config={"save_checkpoints_steps": 1}
+            self._model_fn,
+            model_dir,
+            config={"save_checkpoints_steps": 1, "resume_input": False},
         )
 
     def _model_fn(self, features, labels, mode, params):

@@ -19,11 +19,12 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
-    whatever way. At a URL there is none, and none where a file
-    system knows no locks.
+    whatever way. Where a file system knows no locks there is none, and there
+    is none at a URL.
 
     Args:
-        directory: An existing directory, or a URL.
+        directory: The directory, or its URL. It is made, and stays if it does
+            not stay empty.
 
     Raises:
         RuntimeError: Another training has the directory, in this process or in
@@ -40,7 +41,23 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     ...
     RuntimeError: Another training writes into ...
     """
-    if fcntl is None or is_url(directory):
+    if is_url(directory):
+        yield
+        return
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    try:
+        with _locked(directory):
+            yield
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+@contextlib.contextmanager
+def _locked(directory: str | os.PathLike) -> Iterator[None]:
+    if fcntl is None:
         yield
         return
     # The directory itself, so that no file stays behind.

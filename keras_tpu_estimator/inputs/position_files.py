@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import zipfile
-from collections.abc import Collection
 
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import location
@@ -93,16 +92,13 @@ def remove(prefix: str) -> None:
         paths.remove(prefix + SUFFIX)
 
 
-def prune(directory: str, pending: Collection[str]) -> None:
+def prune(directory: str) -> None:
     """Removes positions of checkpoints that are gone.
 
     Args:
         directory: An existing directory.
-        pending: Prefixes of checkpoints that may be on their way.
     """
     for name in paths.names_in(directory):
         prefix = os.path.join(directory, name.removesuffix(SUFFIX))
-        is_position = name.endswith(SUFFIX)
-        if is_position and prefix not in pending:
-            if not location.exists(prefix):
-                remove(prefix)
+        if name.endswith(SUFFIX) and not location.exists(prefix):
+            remove(prefix)

@@ -1,23 +1,19 @@
 """The position in the input, saved beside each checkpoint of a `train`."""
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 
-from keras_tpu_estimator.checkpoints import location
-from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.storage import paths
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# As many checkpoints may be on their way to the disk.
-_MAY_BE_PENDING = 4
 
-
-class InputPlace(LoopHook):
+class InputPlace:
     """Saves positions as long as the call may be resumed.
 
     A call that has come to its own end leaves none behind, so that the next
@@ -37,8 +33,8 @@ class InputPlace(LoopHook):
         self._position = position
         self._is_interrupted = is_interrupted
         self._first_step = 0
-        self._is_over = False
-        self._saved: list[tuple[int, str]] = []
+        # The checkpoints of the last step that was saved.
+        self._last: tuple[int, list[str]] = (-1, [])
 
     def start(self, step: int) -> None:
         """Tells the global step before the first step of this call."""
@@ -61,33 +57,40 @@ class InputPlace(LoopHook):
         if checkpoint is not None:
             position_files.remove(checkpoint)
 
-    def save(
-        self, directory: str | os.PathLike, basename: str, step: int
-    ) -> None:
-        """Saves the position for a checkpoint that is written next.
+    def beside(
+        self, prefix: str, step: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Saves the current position beside a checkpoint.
 
         Args:
-            directory: Where the checkpoint will be.
-            basename: What its name begins with.
+            prefix: That of the checkpoint.
             step: The global step.
-        """
-        directory = os.fsdecode(directory)
-        prefix = os.path.join(directory, location.name_for(step, basename))
-        paths.make_directory(directory)
-        if self._position is None or self._is_over:
-            position_files.remove(prefix)
-        else:
-            position = self._position(step - self._first_step)
-            position_files.write(prefix, position)
-            self._saved = [*self._saved[1 - _MAY_BE_PENDING :], (step, prefix)]
-        position_files.prune(directory, [p for _, p in self._saved])
 
-    def close(self, session: Session) -> None:
-        """Removes what has been saved for the last step, at the call's end."""
-        if self._is_interrupted():
-            return
-        self._is_over = True
-        last = int(session.run("global_step"))
-        for step, prefix in self._saved:
-            if step == last:
+        Returns:
+            A context in which the checkpoint is to be written, on any thread.
+        """
+        if step != self._last[0]:
+            self._last = (step, [])
+        self._last[1].append(prefix)
+        if self._position is None:
+            return _beside(prefix, None)
+        return _beside(prefix, self._position(step - self._first_step))
+
+    def end(self) -> None:
+        """Forgets the position of the last checkpoint at the call's own end."""
+        if not self._is_interrupted():
+            for prefix in self._last[1]:
                 position_files.remove(prefix)
+
+
+@contextlib.contextmanager
+def _beside(prefix: str, position: Position | None) -> Iterator[None]:
+    directory = os.path.dirname(prefix)
+    paths.make_directory(directory)
+    # First, for a checkpoint without a position means that there is none.
+    if position is None:
+        position_files.remove(prefix)
+    else:
+        position_files.write(prefix, position)
+    yield
+    position_files.prune(directory)

@@ -1,8 +1,10 @@
 """The hooks that accompany every `train`, in the order they are called."""
 
+import contextlib
 import functools
 import logging
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +25,7 @@ from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
+from keras_tpu_estimator.loops.input_place import InputPlace
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
@@ -41,6 +44,7 @@ class Saver:
         config: Where, and how many to keep.
         runtime: Says which values belong into a checkpoint.
         progress: The loop's current values.
+        place: Saves the position in the input beside them.
         checkpoint: The one that the loop starts from, or `None`.
     """
 
@@ -49,8 +53,10 @@ class Saver:
         config: RunConfig,
         runtime: Runtime,
         progress: Progress,
+        place: InputPlace,
         checkpoint: str | None,
     ):
+        self._place = place
         self._config = config
         self._runtime = runtime
         self._progress = progress
@@ -104,10 +110,11 @@ class Saver:
             ),
             basename=basename,
         )
-        prefix = os.path.join(directory, name_for(step, basename))
+        prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
         self._writes_into = directory
-        self._writer.start(directory, write)
+        beside = self._place.beside(prefix, step)
+        self._writer.start(directory, lambda: _run_in(beside, write))
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -144,6 +151,14 @@ class Saver:
     def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
         saved = _Saved(prefix, self._progress.step, self._progress.edits)
         self._last[os.path.realpath(directory)] = saved
+
+
+def _run_in(
+    context: contextlib.AbstractContextManager[None],
+    write: Callable[[], object],
+) -> None:
+    with context:
+        write()
 
 
 class _Saved(NamedTuple):

@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.loops.input_place import InputPlace
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training_hooks import Saver
@@ -27,7 +26,6 @@ class TrainingSession(Session):
         runtime: The model.
         progress: The loop's current values.
         saver: Writes them.
-        place: Saves the position in the input beside them.
         estimator: Who trains.
         evaluate: Evaluates them; called with the arguments of `evaluate`.
     """
@@ -37,7 +35,6 @@ class TrainingSession(Session):
         runtime: Runtime,
         progress: Progress,
         saver: Saver,
-        place: InputPlace,
         estimator: Any,
         evaluate: Evaluate,
     ):
@@ -46,7 +43,6 @@ class TrainingSession(Session):
         self._runtime = runtime
         self._progress = progress
         self._saver = saver
-        self._place = place
         self._estimator = estimator
         self._evaluate = evaluate
 
@@ -61,8 +57,6 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
-        # First, for a checkpoint without a position means that there is none.
-        self._place.save(directory, basename, self._progress.step)
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()

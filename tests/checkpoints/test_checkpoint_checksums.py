@@ -51,7 +51,7 @@ def test_a_bit_flipped_anywhere_is_noticed(file):
     assert checksum.is_intact(str(file))
 
 
-@pytest.mark.parametrize("cut", [1, 27, 28, 29, 60, 10_000])
+@pytest.mark.parametrize("cut", [1, 27, 28, 29, 60, 1000])
 def test_a_cut_is_noticed(file, cut):
     os.truncate(file, file.stat().st_size - cut)
     assert checksum.load(str(file)) is None

@@ -42,6 +42,10 @@ def test_it_is_free_again_after_an_error(tmp_path):
         pass
 
 
-def test_no_directory_is_the_error_of_the_system(tmp_path):
-    with pytest.raises(FileNotFoundError), only_training(tmp_path / "none"):
+def test_a_directory_that_stays_empty_does_not_stay(tmp_path):
+    with only_training(tmp_path / "a" / "empty"):
         pass
+    with only_training(tmp_path / "full"):
+        (tmp_path / "full" / "file").touch()
+    assert not (tmp_path / "a" / "empty").exists()
+    assert (tmp_path / "full" / "file").exists()
