@@ -8,6 +8,7 @@ from collections.abc import Callable
 from keras_tpu_estimator.checkpoints import state as state_file
 from keras_tpu_estimator.checkpoints.writer import wait_for
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.urls import is_url
 
 SUFFIX = ".h5"
 BASENAME = "model.ckpt"
@@ -151,8 +152,11 @@ def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
     if state is None:
         return []
     names = [state.latest, *(saved.name for saved in reversed(state.saved))]
-    # `join` leaves absolute names, which TensorFlow may write, as they are.
-    return [os.path.join(model_dir, name) for name in dict.fromkeys(names)]
+    # Absolute names, which TensorFlow may write, are left as they are.
+    return [
+        name if is_url(name) else os.path.join(model_dir, name)
+        for name in dict.fromkeys(names)
+    ]
 
 
 def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:

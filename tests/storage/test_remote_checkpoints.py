@@ -133,6 +133,16 @@ def test_a_directory_is_followed():
     assert list(iterator) == [second]
 
 
+@pytest.mark.parametrize("directory", [URL, "local"])
+def test_a_list_may_name_a_url(directory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    prefix = checkpoints.save("memory://bucket/other", 20, VALUES)
+    os.makedirs("local")
+    with commit.replacing(f"{directory}/checkpoint") as partial:
+        pathlib.Path(partial).write_text(f'model_checkpoint_path: "{prefix}"')
+    assert kte.latest_checkpoint(directory) == prefix
+
+
 def test_the_end_of_training_is_marked():
     assert not checkpoints.training_is_complete(URL)
     completion.mark_complete(URL, 20)
