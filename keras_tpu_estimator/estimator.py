@@ -94,8 +94,9 @@ class TPUEstimator:
             and `config`, which returns a `TPUEstimatorSpec` or an
             `EstimatorSpec`. Written with `keras.layers`, `keras.ops` or
             anything that JAX can trace.
-        model_dir: Directory of checkpoints and event files. Defaults to that
-            of `config`, or else to a temporary one.
+        model_dir: Directory of checkpoints and event files, or its URL, such
+            as 'gs://bucket/run'. Defaults to that of `config`, or else to a
+            temporary one.
         config: A `RunConfig`.
         params: Dict of hyperparameters for `input_fn` and `model_fn`. The
             keys `batch_size` and `context` are reserved. Defaults to none.
@@ -125,6 +126,8 @@ class TPUEstimator:
     Raises:
         ValueError: Arguments are missing or contradict each other.
         TypeError: An argument is of a wrong type.
+        ImportError: `model_dir` is a URL, and fsspec or its driver is not
+            installed.
 
     Example:
 
