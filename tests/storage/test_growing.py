@@ -1,5 +1,6 @@
 """Files that grow, as others see them."""
 
+import gc
 import logging
 
 import pytest
@@ -10,6 +11,8 @@ from keras_tpu_estimator.storage.growing import _Uploaded
 from keras_tpu_estimator.storage.growing import growing
 from keras_tpu_estimator.storage.growing import show_all
 from keras_tpu_estimator.storage.growing import shown_at_end
+from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary.reading import read_scalars
 
 URL = "memory://bucket/run/metrics.jsonl"
 
@@ -127,3 +130,24 @@ def test_a_failure_does_not_hide_another_error(failing, caplog):
                 add(growing(URL), "a")
                 raise KeyError("mine")
     assert "Not all event files could be written" in caplog.text
+
+
+def test_a_forgotten_event_file_is_shown(memory):
+    writer = EventWriter("memory://bucket/run")
+    writer.scalars({"loss": 0.25}, step=20)
+    del writer
+    gc.collect()
+    found = paths.matching("memory://bucket/run/events.out.*")
+    assert read_scalars(found) == {20: {"loss": 0.25}}
+
+
+def test_an_event_writer_shows_its_file_when_it_is_closed(memory):
+    url = "memory://bucket/run"
+    assert EventWriter.for_dir(f"{url}/") is EventWriter.for_dir(url)
+    for step in (1, 2):
+        with EventWriter.for_dir(url) as writer:
+            writer.scalars({"loss": 0.25}, step)
+        found = paths.matching(f"{url}/events.out.*")
+        assert len(found) == step
+        assert max(read_scalars(found)) == step
+    assert writer.logdir == url
