@@ -4,8 +4,6 @@ import numbers
 import os
 from typing import Any
 
-from keras_tpu_estimator.storage.urls import check
-
 
 def is_int(value: Any) -> bool:
     """Whether a value is an integer, of Python or NumPy, and no boolean.
@@ -88,8 +86,7 @@ def directory_string(name: str, value: Any) -> str:
 
     Raises:
         TypeError: The value is no path.
-        ValueError: It is empty, or a URL that cannot be used.
-        ImportError: It is a URL, and fsspec or its driver is not installed.
+        ValueError: It is empty.
 
     Example:
 
@@ -109,5 +106,4 @@ def directory_string(name: str, value: Any) -> str:
             f"{name} should be a path or None. Received an empty string. "
             "Pass a directory, or leave it out."
         )
-    check(directory)
     return directory

@@ -56,8 +56,18 @@ def test_a_wrong_url_is_an_error_of_the_constructor(
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(error, match=message):
         new_estimator(path)
-    with pytest.raises(error, match=message):
-        kte.RunConfig(model_dir=path)
+
+
+def test_a_configuration_is_made_where_the_driver_need_not_be(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    config = kte.RunConfig(model_dir="gs://bucket/run")
+    assert config.model_dir == "gs://bucket/run"
+    with pytest.raises(ImportError, match="gcsfs"):
+        kte.TPUEstimator(
+            lambda features, mode, params: None,
+            config=config,
+            train_batch_size=8,
+        )
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch):
