@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
 _PARTIAL = ".kte-partial"
@@ -43,7 +43,7 @@ def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
     if is_url(path):
         copy = copies.Copy(os.path.basename(path))
         yield copy.path
-        paths.put(copy.path, path)
+        transfers.put(copy.path, path)
         if is_kept:
             copies.keep(path, copy)
         return

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
 _ATTEMPTS = 10
@@ -75,7 +76,7 @@ def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
         raise _no_free_name(base, start)
     with tempfile.TemporaryDirectory(prefix="kte-export-") as temporary:
         yield temporary, final
-        paths.put_tree(temporary, final)
+        transfers.put_tree(temporary, final)
 
 
 def check_assets_extra(assets_extra: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.program.model_fn import ModelFn
 from keras_tpu_estimator.spec import Spec
-from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
 _WEIGHTS = ".weights.h5"
@@ -126,7 +126,7 @@ def export_keras(
             model.save(partial)
             model = keras.models.load_model(partial)
         _compare(model, loaded)
-        paths.put(partial, path)
+        transfers.put(partial, path)
     return path
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
 _MOST_KEPT = 2
@@ -83,7 +84,7 @@ def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
     if copy is None or known != version:
         copy = Copy(os.path.basename(path))
         for suffix in suffixes:
-            paths.fetch(path + suffix, copy.path + suffix)
+            transfers.fetch(path + suffix, copy.path + suffix)
         _keep(path, version, copy)
     return copy
 
@@ -100,7 +101,7 @@ def keep(url: str, copy: Copy) -> None:
     >>> copy = Copy("file")
     >>> with open(copy.path, "wb") as file:
     ...     size = file.write(b"content")
-    >>> paths.put(copy.path, "memory://bucket/file")
+    >>> transfers.put(copy.path, "memory://bucket/file")
     >>> keep("memory://bucket/file", copy)
     >>> local_copy("memory://bucket/file") is copy
     True

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.copies import Copy
 from keras_tpu_estimator.storage.urls import is_url
 
@@ -75,7 +76,7 @@ class _Uploaded(GrowingFile):
         self._uploading = threading.Lock()
         self._thread: threading.Thread | None = None
         if resumes and paths.is_file(url):
-            paths.fetch(url, self.path)
+            transfers.fetch(url, self.path)
 
     def exists(self) -> bool:
         """Whether it can be written."""
@@ -122,7 +123,7 @@ class _Uploaded(GrowingFile):
         try:
             with self._uploading, open(self.path, "rb") as file:
                 changes = self._changes
-                paths.put_bytes(file.read(), self._url)
+                transfers.put_bytes(file.read(), self._url)
         finally:
             now = self._clock()
             least = max(_LEAST_SECS, _LEAST_TIMES * (now - began))

@@ -7,19 +7,11 @@ an error: taken for an empty directory, it would let training start afresh.
 import glob
 import os
 import shutil
-from collections.abc import Callable
-from typing import TYPE_CHECKING
 from typing import Any
 from typing import BinaryIO
 
 from keras_tpu_estimator.storage.urls import is_url
 from keras_tpu_estimator.storage.urls import located
-
-if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
-# Who looks for an export, looks for this file of it.
-_LAST_OF_TREE = "saved_model.pb"
 
 
 def is_file(path: str) -> bool:
@@ -226,89 +218,6 @@ def canonical(path: str | bytes | os.PathLike) -> str:
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
 
 
-def put(local: str, path: str) -> None:
-    """Brings a complete file to where it belongs.
-
-    Args:
-        local: The file, on this machine.
-        path: A path on the same file system, or a URL. A file there is
-            replaced.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     put(file.name, "memory://bucket/file")
-    >>> is_file("memory://bucket/file")
-    True
-    """
-    if not is_url(path):
-        os.replace(local, path)
-        return
-    filesystem, path = located(path)
-    _with_parents(filesystem, path, lambda: filesystem.put_file(local, path))
-
-
-def put_bytes(content: bytes, url: str) -> None:
-    """Writes an object of a store.
-
-    Args:
-        content: What it is to hold.
-        url: Its URL. What is there is replaced.
-
-    Example:
-
-    >>> put_bytes(b"content", "memory://bucket/file")
-    >>> opened("memory://bucket/file").read()
-    b'content'
-    """
-    filesystem, path = located(url)
-    _with_parents(filesystem, path, lambda: filesystem.pipe_file(path, content))
-
-
-def put_tree(local: str, url: str) -> None:
-    """Copies a directory to a store, the file of a SavedModel as the last.
-
-    Args:
-        local: The directory, on this machine.
-        url: The URL of the copy. If copying fails, nothing stays there.
-    """
-    files = [
-        os.path.relpath(os.path.join(folder, name), local)
-        for folder, _, names in os.walk(local)
-        for name in names
-    ]
-    files.sort(key=lambda file: file == _LAST_OF_TREE)
-    try:
-        for file in files:
-            put(os.path.join(local, file), f"{url}/{file}")
-    except BaseException:
-        if is_directory(url):
-            remove_tree(url)
-        raise
-
-
-def fetch(url: str, local: str) -> None:
-    """Copies an object of a store to this machine.
-
-    Args:
-        url: The URL.
-        local: The file to write.
-
-    Raises:
-        FileNotFoundError: There is no such object.
-
-    Example:
-
-    >>> fetch("memory://nowhere", "/tmp/file")
-    Traceback (most recent call last):
-    ...
-    FileNotFoundError: ...
-    """
-    filesystem, path = located(url)
-    filesystem.get_file(path, local)
-
-
 def _kind(url: str) -> str | None:
     filesystem, path = located(url)
     try:
@@ -316,14 +225,3 @@ def _kind(url: str) -> str | None:
         return filesystem.info(path)["type"]
     except FileNotFoundError:
         return None
-
-
-def _with_parents(
-    filesystem: "AbstractFileSystem", path: str, write: Callable[[], object]
-) -> None:
-    """Writes, and makes directories only where they turn out to be needed."""
-    try:
-        write()
-    except FileNotFoundError:
-        filesystem.makedirs(os.path.dirname(path), exist_ok=True)
-        write()

@@ -7,6 +7,7 @@ import pytest
 
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.copies import local_copy
 
 URL = "memory://bucket/file"
@@ -16,13 +17,13 @@ URL = "memory://bucket/file"
 def fetched(memory, monkeypatch):
     """What is fetched, as it is."""
     seen = []
-    fetch = paths.fetch
+    fetch = transfers.fetch
 
     def noted(url, local):
         seen.append(url)
         fetch(url, local)
 
-    monkeypatch.setattr(paths, "fetch", noted)
+    monkeypatch.setattr(transfers, "fetch", noted)
     return seen
 
 
@@ -36,10 +37,10 @@ def test_a_local_file_is_not_copied(tmp_path):
 
 
 def test_a_file_is_fetched_once_for_each_version(fetched):
-    paths.put_bytes(b"first", URL)
+    transfers.put_bytes(b"first", URL)
     assert content(local_copy(URL)) == content(local_copy(URL)) == b"first"
     assert fetched == [URL]
-    paths.put_bytes(b"other", URL)
+    transfers.put_bytes(b"other", URL)
     assert content(local_copy(URL)) == b"other"
     assert fetched == [URL, URL]
 
@@ -48,7 +49,7 @@ def test_what_was_written_here_is_not_fetched(fetched):
     copy = copies.Copy("file")
     with open(copy.path, "wb") as file:
         file.write(b"content")
-    paths.put(copy.path, URL)
+    transfers.put(copy.path, URL)
     copies.keep(URL, copy)
     assert local_copy(URL) is copy
     assert fetched == []
@@ -57,7 +58,7 @@ def test_what_was_written_here_is_not_fetched(fetched):
 def test_few_stay_but_none_that_is_in_use(fetched):
     urls = [f"{URL}-{number}" for number in range(4)]
     for url in urls:
-        paths.put_bytes(url.encode(), url)
+        transfers.put_bytes(url.encode(), url)
     in_use = local_copy(urls[0])
     folders = [os.path.dirname(local_copy(url).path) for url in urls[1:]]
     gc.collect()
@@ -67,7 +68,7 @@ def test_few_stay_but_none_that_is_in_use(fetched):
 
 def test_several_files_stand_for_one_prefix(fetched):
     for end in (".index", ".data-00000-of-00001"):
-        paths.put_bytes(end.encode(), URL + end)
+        transfers.put_bytes(end.encode(), URL + end)
     copy = local_copy(URL, [".index", ".data-00000-of-00001"])
     folder = os.path.dirname(copy.path)
     assert sorted(os.listdir(folder)) == [
@@ -77,7 +78,7 @@ def test_several_files_stand_for_one_prefix(fetched):
 
 
 def test_a_file_that_is_gone_is_an_error(fetched):
-    paths.put_bytes(b"content", URL)
+    transfers.put_bytes(b"content", URL)
     local_copy(URL)
     paths.remove(URL)
     with pytest.raises(FileNotFoundError):

@@ -7,6 +7,7 @@ import pytest
 
 from keras_tpu_estimator.storage import growing as module
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.growing import _Uploaded
 from keras_tpu_estimator.storage.growing import growing
 from keras_tpu_estimator.storage.growing import show_all
@@ -51,7 +52,7 @@ def seen():
 @pytest.fixture
 def failing(memory, monkeypatch):
     """A function after whose call nothing can be written, or can again."""
-    put = paths.put_bytes
+    put = transfers.put_bytes
 
     def fail(is_failing=True):
         def put_or_fail(content, url):
@@ -59,7 +60,7 @@ def failing(memory, monkeypatch):
                 raise OSError("quota exceeded")
             put(content, url)
 
-        monkeypatch.setattr(paths, "put_bytes", put_or_fail)
+        monkeypatch.setattr(transfers, "put_bytes", put_or_fail)
 
     return fail
 

@@ -4,6 +4,7 @@ import fsspec
 import pytest
 
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 
 FILES = ("a.txt", "b.txt", "deep/c.txt")
 
@@ -21,7 +22,7 @@ def root(request, tmp_path):
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(name)
         else:
-            paths.put_bytes(name.encode(), f"{root}/{name}")
+            transfers.put_bytes(name.encode(), f"{root}/{name}")
     return root
 
 
@@ -57,7 +58,7 @@ def test_another_content_is_another_version(root, tmp_path):
     before = paths.version(f"{root}/a.txt")
     assert paths.version(f"{root}/a.txt") == before
     (tmp_path / "new").write_text("another content")
-    paths.put(str(tmp_path / "new"), f"{root}/a.txt")
+    transfers.put(str(tmp_path / "new"), f"{root}/a.txt")
     assert paths.version(f"{root}/a.txt") != before
     with pytest.raises(FileNotFoundError):
         paths.version(f"{root}/nothing")
@@ -80,17 +81,17 @@ def test_listings_are_not_cached():
 
 def test_a_tree_is_there_when_its_saved_model_is(memory, tmp_path, monkeypatch):
     order = []
-    put = paths.put
+    put = transfers.put
 
     def noted(local, path):
         order.append(path)
         put(local, path)
 
-    monkeypatch.setattr(paths, "put", noted)
+    monkeypatch.setattr(transfers, "put", noted)
     for name in ("saved_model.pb", "variables/v.index", "assets.extra/words"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    paths.put_tree(str(tmp_path), "memory://bucket/export/1")
+    transfers.put_tree(str(tmp_path), "memory://bucket/export/1")
     assert order[-1] == "memory://bucket/export/1/saved_model.pb"
     assert len(memory.store) == len(order) == 3
 
@@ -98,23 +99,23 @@ def test_a_tree_is_there_when_its_saved_model_is(memory, tmp_path, monkeypatch):
 def test_nothing_stays_of_a_tree_that_could_not_be_copied(
     memory, tmp_path, monkeypatch
 ):
-    put = paths.put
+    put = transfers.put
 
     def put_or_fail(local, path):
         if path.endswith("saved_model.pb"):
             raise OSError("quota exceeded")
         put(local, path)
 
-    monkeypatch.setattr(paths, "put", put_or_fail)
+    monkeypatch.setattr(transfers, "put", put_or_fail)
     for name in ("saved_model.pb", "words"):
         (tmp_path / name).write_text(name)
     with pytest.raises(OSError, match="quota"):
-        paths.put_tree(str(tmp_path), "memory://bucket/export/1")
+        transfers.put_tree(str(tmp_path), "memory://bucket/export/1")
     assert not memory.store
 
 
 def test_directories_are_made_where_a_store_has_them(shelf):
-    paths.put_bytes(b"content", "shelf://new/deep/file")
+    transfers.put_bytes(b"content", "shelf://new/deep/file")
     assert (shelf / "new/deep/file").read_bytes() == b"content"
     assert fsspec.filesystem("shelf").unstrip_protocol(str(shelf / "new")) == (
         "shelf://new"

@@ -19,6 +19,7 @@ from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import completion
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -34,7 +35,7 @@ def upload(directory, url=URL):
     for file in sorted(pathlib.Path(directory).rglob("*")):
         if file.is_file():
             name = file.relative_to(directory).as_posix()
-            paths.put_bytes(file.read_bytes(), f"{url}/{name}")
+            transfers.put_bytes(file.read_bytes(), f"{url}/{name}")
 
 
 def names():
@@ -79,7 +80,7 @@ def test_old_ones_are_removed_there_too():
 
 def test_the_list_names_no_file_that_is_not_there(monkeypatch):
     """At each moment, for others look at any."""
-    put, remove = paths.put, paths.remove
+    put, remove = transfers.put, paths.remove
 
     def then_look(act):
         def acting(*arguments):
@@ -89,7 +90,7 @@ def test_the_list_names_no_file_that_is_not_there(monkeypatch):
 
         return acting
 
-    monkeypatch.setattr(paths, "put", then_look(put))
+    monkeypatch.setattr(transfers, "put", then_look(put))
     monkeypatch.setattr(paths, "remove", then_look(remove))
     for step in range(3):
         checkpoints.save(
@@ -101,14 +102,14 @@ def test_the_list_names_no_file_that_is_not_there(monkeypatch):
 @pytest.mark.parametrize("file", ["model.ckpt-2.h5", "checkpoint"])
 def test_a_failing_upload_keeps_what_there_is(file, monkeypatch):
     checkpoints.save(URL, 1, VALUES)
-    put = paths.put
+    put = transfers.put
 
     def put_or_fail(local, path):
         if path.endswith(file):
             raise ConnectionError("the network is down")
         put(local, path)
 
-    monkeypatch.setattr(paths, "put", put_or_fail)
+    monkeypatch.setattr(transfers, "put", put_or_fail)
     keep_one = checkpoints.Retention(max_to_keep=1)
     with pytest.raises(ConnectionError, match="network is down"):
         checkpoints.save(URL, 2, VALUES, retention=keep_one)
@@ -119,7 +120,7 @@ def test_a_failing_upload_keeps_what_there_is(file, monkeypatch):
 def test_a_damaged_one_is_passed_over(caplog):
     older = checkpoints.save(URL, 1, VALUES)
     newer = checkpoints.save(URL, 2, VALUES)
-    paths.put_bytes(b"something else", f"{newer}.h5")
+    transfers.put_bytes(b"something else", f"{newer}.h5")
     assert checkpoints.latest_intact(URL) == older
     with pytest.raises(ValueError, match=f"{newer}.h5.*truncated or damaged"):
         checkpoints.read(newer)

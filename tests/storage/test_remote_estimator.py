@@ -19,6 +19,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.summary.reading import read_scalars
 
 URL = "memory://bucket/run"
@@ -171,7 +172,7 @@ def test_a_host_call_writes_to_a_url(memory, local):
 def test_a_checkpoint_that_cannot_be_written_is_an_error(
     end, memory, monkeypatch
 ):
-    put = paths.put
+    put = transfers.put
     is_down = []
 
     def put_or_fail(local, path):
@@ -181,10 +182,10 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(
             raise ConnectionError("the network is down")
         put(local, path)
 
-    monkeypatch.setattr(paths, "put", put_or_fail)
+    monkeypatch.setattr(transfers, "put", put_or_fail)
     with pytest.raises(ConnectionError, match="network is down"):
         new_estimator().train(TRAIN, max_steps=20)
-    monkeypatch.setattr(paths, "put", put)
+    monkeypatch.setattr(transfers, "put", put)
     assert kte.latest_checkpoint(URL) == f"{URL}/model.ckpt-2"
     new_estimator().train(TRAIN, max_steps=6)
     assert kte.latest_checkpoint(URL) == f"{URL}/model.ckpt-6"
@@ -197,7 +198,7 @@ def test_event_files_that_cannot_be_written_are_an_error(memory, monkeypatch):
     estimator = new_estimator()
     estimator.train(TRAIN, max_steps=2)
     with monkeypatch.context() as patch:
-        patch.setattr(paths, "put_bytes", fail)
+        patch.setattr(transfers, "put_bytes", fail)
         with pytest.raises(ConnectionError, match="network is down"):
             estimator.evaluate(HELD_OUT)
     estimator.evaluate(HELD_OUT)
@@ -219,7 +220,7 @@ def test_nothing_is_fetched_that_is_in_memory(memory, monkeypatch):
     def fetch(url, local):
         raise AssertionError(url)
 
-    monkeypatch.setattr(paths, "fetch", fetch)
+    monkeypatch.setattr(transfers, "fetch", fetch)
     estimator = new_estimator()
     for steps in (2, 5):
         estimator.train(TRAIN, max_steps=steps)

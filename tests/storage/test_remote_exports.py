@@ -16,6 +16,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.folders import export_folder
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.training.exporters import exports_in
 
 URL = "memory://bucket/run"
@@ -34,7 +35,7 @@ class Writer:
     def export_saved_model(self, base, receiver_fn, **arguments):
         """Makes a folder named by a number."""
         path = f"{base}/{1_700_000_000 + self.exports}"
-        paths.put_bytes(b"model", f"{path}/saved_model.pb")
+        transfers.put_bytes(b"model", f"{path}/saved_model.pb")
         self.exports += 1
         return path
 
@@ -70,7 +71,7 @@ def fetch_tree(url, folder):
             fetch_tree(f"{url}/{name}", folder / name)
         else:
             folder.mkdir(exist_ok=True, parents=True)
-            paths.fetch(f"{url}/{name}", str(folder / name))
+            transfers.fetch(f"{url}/{name}", str(folder / name))
 
 
 def test_a_saved_model(estimator, tmp_path, monkeypatch):
@@ -135,7 +136,7 @@ def test_nothing_stays_of_an_export_that_failed(memory):
 
 def test_there_is_a_name_for_ten_exports_a_second(memory):
     for stamp in range(12, 22):
-        paths.put_bytes(b"model", f"{BASE}/{stamp}/saved_model.pb")
+        transfers.put_bytes(b"model", f"{BASE}/{stamp}/saved_model.pb")
     with pytest.raises(RuntimeError, match=f"from 12 to 21 in '{BASE}'"):
         with export_folder(BASE, clock=lambda: 12.5):
             pass
@@ -143,7 +144,7 @@ def test_there_is_a_name_for_ten_exports_a_second(memory):
 
 def test_old_exports_are_removed(memory):
     exporter = kte.LatestExporter("latest", receiver_fn, exports_to_keep=2)
-    paths.put_bytes(b"mine", f"{BASE}/notes/file")
+    transfers.put_bytes(b"mine", f"{BASE}/notes/file")
     offer(exporter, Writer(), 0.5, 0.4, 0.3)
     assert exports_in(BASE) == ["1700000001", "1700000002"]
     assert paths.is_file(f"{BASE}/notes/file")
