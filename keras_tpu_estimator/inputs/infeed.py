@@ -78,6 +78,14 @@ class Infeed(Generic[T]):
             raise error
         raise StopIteration
 
+    def take_ready(self) -> T | None:
+        """The next item, if it is there already."""
+        with self._changed:
+            if not self._ready:
+                return None
+            self._changed.notify_all()
+            return self._ready.popleft()
+
     def take_waited_secs(self) -> float:
         """How long items were waited for since this was asked last."""
         waited, self._waited = self._waited, 0.0

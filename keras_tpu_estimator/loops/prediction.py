@@ -1,5 +1,6 @@
 """One call of `predict`: a stream of batches in, a stream of rows out."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -21,6 +22,12 @@ from keras_tpu_estimator.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.runtime import Runtime
+
+# How many steps the devices are given beside the one that is awaited.
+_AHEAD = 4
+# How many are read ahead of these, and how large they may be together.
+_MOST_READ_AHEAD = 8
+_MOST_BYTES_AHEAD = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,8 +102,9 @@ class PredictionLoop:
         self._state = self._runtime.model.state(
             self._progress.values, slots=False
         )
-        running: Running | None = self._start(first)
-        with Infeed(self._start_next) as infeed:
+        with Infeed(self._steps.next, _read_ahead(first)) as infeed:
+            started = self._started(first, infeed)
+            running = next(started, None)
             while True:
                 hooked = hook_list.before_run()
                 if running is None:
@@ -113,12 +121,24 @@ class PredictionLoop:
                 yield predictions
                 if stops:
                     break
-                running = next(infeed, None)
+                running = next(started, None)
         hook_list.end()
 
-    def _start_next(self) -> "Running | None":
-        step = self._steps.next()
-        return None if step is None else self._start(step)
+    def _started(
+        self, first: Padded, infeed: Infeed[Padded]
+    ) -> Iterator["Running"]:
+        """The steps in order, with some more under way after each.
+
+        The input is waited for only when nothing is under way: it may itself
+        be waiting for the last answer.
+        """
+        started = collections.deque([self._start(first)])
+        while started:
+            while len(started) <= _AHEAD and (step := infeed.take_ready()):
+                started.append(self._start(step))
+            yield started.popleft()
+            if not started and (step := next(infeed, None)):
+                started.append(self._start(step))
 
     def _with_fetches(
         self, running: "Running", names: Iterable[str]
@@ -167,6 +187,12 @@ class Running:
                 f"{leaf.shape}. Keep the batch as its first axis."
             )
         return np.asarray(leaf)[: self.step.examples]
+
+
+def _read_ahead(step: Padded) -> int:
+    """How many steps of this size to read ahead, two at least."""
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(step.features))
+    return max(2, min(_MOST_READ_AHEAD, _MOST_BYTES_AHEAD // max(size, 1)))
 
 
 def select(predictions: Any, keys: Any) -> Any:

@@ -79,8 +79,9 @@ def record(summary: Summary, data: Any, step: Any) -> bool:
     return now.sink.take(summary, data, now.step if step is None else step)
 
 
-@contextlib.contextmanager
-def record_if(condition: Condition) -> Iterator[None]:
+def record_if(
+    condition: Condition,
+) -> contextlib.AbstractContextManager[None]:
     """Records the summaries in a `with` block only on a condition.
 
     Outside of such a block they are recorded. An inner block decides alone.
@@ -108,12 +109,12 @@ def record_if(condition: Condition) -> Iterator[None]:
 
     Reference: `tf.summary.record_if`.
     """
-    with _changed(condition=condition):
-        yield
+    return _changed(condition=condition)
 
 
-@contextlib.contextmanager
-def going_to(sink: Sink, step: Any = None) -> Iterator[None]:
+def going_to(
+    sink: Sink, step: Any = None
+) -> contextlib.AbstractContextManager[None]:
     """Makes a sink the default of this thread, and perhaps a step.
 
     Raises:
@@ -128,15 +129,12 @@ def going_to(sink: Sink, step: Any = None) -> Iterator[None]:
             "into `host_call`."
         )
     # Without a step of its own, one that is set inside outlives the block.
-    with _changed(sink=sink, **({} if step is None else {"step": step})):
-        yield
+    return _changed(sink=sink, **({} if step is None else {"step": step}))
 
 
-@contextlib.contextmanager
-def only_to(sink: Sink) -> Iterator[None]:
+def only_to(sink: Sink) -> contextlib.AbstractContextManager[None]:
     """Forgets all settings, and sends summaries to one sink."""
-    with _changed(sink=sink, step=None, condition=True):
-        yield
+    return _changed(sink=sink, step=None, condition=True)
 
 
 @contextlib.contextmanager
@@ -214,6 +212,8 @@ def _changed(**changes: Any) -> Iterator[None]:
 
 
 def _is_met(condition: Condition) -> bool:
+    if condition is True:
+        return True
     value = condition() if callable(condition) else condition
     if isinstance(value, jax.core.Tracer):
         raise ValueError(

@@ -141,6 +141,8 @@ def create_file_writer(
 
 
 def _integer(step: Any) -> int:
+    if type(step) is int:
+        return step
     array = np.asarray(step)
     if array.size != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
