@@ -71,6 +71,8 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.storage.growing import show_all
+from keras_tpu_estimator.storage.growing import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
 from keras_tpu_estimator.summary.collecting import Collected
@@ -92,8 +94,9 @@ class TPUEstimator:
             and `config`, which returns a `TPUEstimatorSpec` or an
             `EstimatorSpec`. Written with `keras.layers`, `keras.ops` or
             anything that JAX can trace.
-        model_dir: Directory of checkpoints and event files. Defaults to that
-            of `config`, or else to a temporary one.
+        model_dir: Directory of checkpoints and event files, or its URL, such
+            as 'gs://bucket/run'. Defaults to that of `config`, or else to a
+            temporary one.
         config: A `RunConfig`.
         params: Dict of hyperparameters for `input_fn` and `model_fn`. The
             keys `batch_size` and `context` are reserved. Defaults to none.
@@ -123,6 +126,8 @@ class TPUEstimator:
     Raises:
         ValueError: Arguments are missing or contradict each other.
         TypeError: An argument is of a wrong type.
+        ImportError: `model_dir` is a URL, and fsspec or its driver is not
+            installed.
 
     Example:
 
@@ -300,6 +305,7 @@ class TPUEstimator:
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
         with (
+            shown_at_end(),
             only_training(self.model_dir),
             Preemption() as preemption,
             self._pipeline(
@@ -839,6 +845,7 @@ class TPUEstimator:
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         writer.flush()
+        show_all()
         keep_best = self._config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.model_dir, checkpoint, result)

@@ -44,8 +44,8 @@ class RunConfig:
         evaluation_master: Accepted; has no effect.
         master: Accepted; has no effect.
         cluster: Accepted; has no effect.
-        model_dir: Directory of checkpoints and event files, stored as a
-            string. Defaults to that of TF_CONFIG, or to none.
+        model_dir: Directory of checkpoints and event files, or its URL,
+            stored as a string. Defaults to that of TF_CONFIG, or to none.
         tf_random_seed: Makes initial values and random layers repeatable.
             Defaults to `None`.
         save_summary_steps: Steps between summaries; 0 or `None` for none.

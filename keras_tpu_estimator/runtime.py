@@ -1,7 +1,6 @@
 """What outlives a call: the compiled program, and the values in memory."""
 
 import logging
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.scaffold import InitSession
 from keras_tpu_estimator.scaffold import Scaffold
+from keras_tpu_estimator.storage import paths
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _INITIAL = ("initial values",)
@@ -267,6 +267,4 @@ def _is_on_cpu(value: Any) -> bool:
 
 
 def _identity(checkpoint: str) -> tuple[Any, ...]:
-    path = os.path.realpath(checkpoint + ".h5")
-    status = os.stat(path)
-    return path, status.st_mtime_ns, status.st_size, status.st_ino
+    return paths.version(checkpoint + ".h5")

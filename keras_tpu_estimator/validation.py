@@ -12,6 +12,7 @@ from keras_tpu_estimator.config import TPUConfig
 from keras_tpu_estimator.field_checks import is_int
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.storage import urls
 from keras_tpu_estimator.topology import Topology
 
 RESERVED_PARAMS = ("batch_size", "context")
@@ -167,7 +168,8 @@ def resolve_model_dir(
     """The directory that the constructor or the configuration names.
 
     Raises:
-        ValueError: They name two.
+        ValueError: They name two, or a URL that cannot be used.
+        ImportError: It is a URL, and fsspec or its driver is not installed.
     """
     given = os.fspath(model_dir) if model_dir else None
     if given and config.model_dir and given != config.model_dir:
@@ -176,7 +178,10 @@ def resolve_model_dir(
             f"differently. Received: {given!r} and {config.model_dir!r}. "
             "Set one of them."
         )
-    return given or config.model_dir
+    directory = given or config.model_dir
+    if directory is not None:
+        urls.check(directory)
+    return directory
 
 
 def check_role(config: RunConfig) -> None:

@@ -18,6 +18,7 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
+    ("storage",),
     (
         "_backend",
         "checkpoints",

@@ -18,6 +18,8 @@ import numpy as np
 from keras_tpu_estimator.checkpoints import pieces as pieces_of
 from keras_tpu_estimator.checkpoints.pieces import DamagedPieceError
 from keras_tpu_estimator.checkpoints.pieces import Piece
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.copies import local_copy
 
 _MAGIC = b"KTEPIECE"
 # Magic, bytes before the table, rows of the table, CRC of all but the pieces.
@@ -112,7 +114,7 @@ def is_intact(path: str) -> bool:
     >>> is_intact(str(path))
     False
     """
-    identity = _identity(path)
+    identity = paths.version(path)
     known = _KNOWN.get(identity)
     if known is None:
         known = _is_intact(path)
@@ -135,15 +137,16 @@ def trust(path: str) -> None:
     >>> is_intact(str(path))
     True
     """
-    _remember(_identity(path), True)
+    _remember(paths.version(path), True)
 
 
 def _is_intact(path: str) -> bool:
-    pieces = load(path)
+    copy = local_copy(path)
+    pieces = load(copy.path)
     if pieces is None:
         return False
     try:
-        pieces_of.check(path, pieces.values())
+        pieces_of.check(copy.path, pieces.values())
     except DamagedPieceError:
         return False
     return True
@@ -154,15 +157,6 @@ def _remember(identity: tuple[object, ...], is_intact: bool) -> None:
         if len(_KNOWN) >= _MOST_KNOWN:
             del _KNOWN[next(iter(_KNOWN))]
         _KNOWN[identity] = is_intact
-
-
-def _identity(path: str) -> tuple[object, ...]:
-    status = os.stat(path)
-    return (
-        os.path.abspath(path),
-        status.st_size,
-        *(status.st_dev, status.st_ino, status.st_mtime_ns),
-    )
 
 
 def _crc_of_rest(descriptor: int, length: int, table: np.ndarray) -> int:

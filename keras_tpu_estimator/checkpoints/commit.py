@@ -5,21 +5,29 @@ import errno
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.storage import copies
+from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.storage.urls import is_url
+
 _PARTIAL = ".kte-partial"
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
+def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
     """Gives a temporary name, which becomes `path` when the block succeeds.
 
     The content is on the disk before the name changes, so that not even a
     power cut leaves half a file under `path`, and the name is when this ends.
+    What belongs to a URL is written on this machine, and uploaded then.
 
     Args:
-        path: The file to make or replace.
+        path: The file to make or replace, or its URL.
+        is_kept: Whether a file for a URL will soon be read here again.
+            Defaults to `False`.
 
     Yields:
-        A name in the same directory, to be written and closed in the block.
+        A name in the same directory, or in a temporary one, to be written and
+        closed in the block.
 
     Example:
 
@@ -32,6 +40,13 @@ def replacing(path: str) -> Iterator[str]:
     >>> target.read_text()
     'whole'
     """
+    if is_url(path):
+        copy = copies.Copy(os.path.basename(path))
+        yield copy.path
+        transfers.put(copy.path, path)
+        if is_kept:
+            copies.keep(path, copy)
+        return
     partial = path + _PARTIAL
     try:
         yield partial
@@ -61,7 +76,8 @@ def remove_leftovers(directory: str) -> None:
     """Deletes what killed processes left half-written in `directory`.
 
     Args:
-        directory: An existing directory that no other process writes to.
+        directory: An existing directory that no other process writes to; or a
+            URL, where nothing is ever left.
 
     Example:
 
@@ -72,6 +88,8 @@ def remove_leftovers(directory: str) -> None:
     >>> list(directory.iterdir())
     []
     """
+    if is_url(directory):
+        return
     with os.scandir(directory) as entries:
         leftovers = [e.path for e in entries if e.name.endswith(_PARTIAL)]
     for path in leftovers:

@@ -9,6 +9,7 @@ import json
 import os
 
 from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.storage import paths
 
 FILE_NAME = "training_complete.json"
 
@@ -29,7 +30,7 @@ def training_is_complete(model_dir: str | os.PathLike) -> bool:
     >>> kte.checkpoints.training_is_complete(tempfile.mkdtemp())
     False
     """
-    return os.path.exists(os.path.join(model_dir, FILE_NAME))
+    return paths.is_file(os.path.join(model_dir, FILE_NAME))
 
 
 def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
@@ -47,7 +48,8 @@ def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
     >>> training_is_complete(directory)
     True
     """
-    os.makedirs(model_dir, exist_ok=True)
+    model_dir = os.fspath(model_dir)
+    paths.make_directory(model_dir)
     path = os.path.join(model_dir, FILE_NAME)
     with commit.replacing(path) as partial:
         with open(partial, "w", encoding="utf-8") as file:
@@ -70,4 +72,4 @@ def unmark(model_dir: str | os.PathLike) -> None:
     False
     """
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(model_dir, FILE_NAME))
+        paths.remove(os.path.join(model_dir, FILE_NAME))

@@ -18,6 +18,7 @@ from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import pieces
 from keras_tpu_estimator.checkpoints.sparse import SparseFile
 from keras_tpu_estimator.checkpoints.stored import Stored
+from keras_tpu_estimator.storage.copies import local_copy
 
 GLOBAL_STEP = "global_step"
 
@@ -65,7 +66,7 @@ def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
     >>> names(path)
     ['dense/bias', 'global_step']
     """
-    with commit.replacing(path) as partial:
+    with commit.replacing(path, is_kept=True) as partial:
         checksum.append(partial, _write(partial, variables))
     checksum.trust(path)
 
@@ -298,14 +299,15 @@ class _Opened:
 def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[_Opened]:
     """Opens a checkpoint whose structure is as it was written."""
     path = location.resolve(checkpoint_path) + location.SUFFIX
-    written = checksum.load(path)
+    copy = local_copy(path)
+    written = checksum.load(copy.path)
     if written is None:
         raise _damaged(path, "its checksum is wrong or missing")
     try:
         # A file never changes once it has its name, so nothing need be locked;
         # some network file systems cannot.
-        with h5py.File(path, "r", locking=False) as file:
-            yield _Opened(path, file, written)
+        with h5py.File(copy.path, "r", locking=False) as file:
+            yield _Opened(copy.path, file, written)
     except (VariableNotFoundError, FileNotFoundError, PermissionError):
         raise
     except (

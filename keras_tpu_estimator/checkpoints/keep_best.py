@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.storage import paths
 
 FILE_NAME = "best_checkpoint.json"
 
@@ -124,7 +125,7 @@ def note(
     """
     value = _number(keep, result)
     directory, name = os.path.split(checkpoint)
-    is_ours = os.path.realpath(directory) == os.path.realpath(model_dir)
+    is_ours = paths.canonical(directory) == paths.canonical(model_dir)
     if math.isnan(value) or not is_ours or not location.exists(checkpoint):
         return
     new = _Best(name, keep.metric, keep.mode, value)
@@ -150,7 +151,7 @@ def _number(keep: KeepBest, result: Mapping[str, Any]) -> float:
 def _load(model_dir: str) -> _Best | None:
     path = os.path.join(model_dir, FILE_NAME)
     try:
-        with open(path, encoding="utf-8") as file:
+        with paths.opened(path) as file:
             found = _Best(**json.load(file))
         if os.path.basename(found.checkpoint) != found.checkpoint:
             raise ValueError("the checkpoint is in another directory")

@@ -1,7 +1,6 @@
 """Reads the files of Keras: '.weights.h5', and the weights in '.keras'."""
 
 import contextlib
-import os
 import zipfile
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -15,6 +14,8 @@ from keras_tpu_estimator.checkpoints import keras_names
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reader import unambiguous
 from keras_tpu_estimator.checkpoints.stored import Stored
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.copies import local_copy
 
 _ARCHIVE = ".keras"
 _WEIGHTS = ".weights.h5"
@@ -36,7 +37,7 @@ def exists(path: str) -> bool:
     >>> exists("/nowhere/model.weights.h5")
     False
     """
-    return path.endswith((_ARCHIVE, _WEIGHTS)) and os.path.isfile(path)
+    return path.endswith((_ARCHIVE, _WEIGHTS)) and paths.is_file(path)
 
 
 class KerasReader(CheckpointReader):
@@ -137,11 +138,12 @@ def _dtype_of(name: str, dataset: h5py.Dataset) -> np.dtype:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[h5py.File]:
     """Opens the HDF5 file that a Keras file is or contains."""
+    copy = local_copy(path)
     try:
         with contextlib.ExitStack() as stack:
-            source: object = path
+            source: object = copy.path
             if path.endswith(_ARCHIVE):
-                archive = stack.enter_context(zipfile.ZipFile(path))
+                archive = stack.enter_context(zipfile.ZipFile(copy.path))
                 source = stack.enter_context(archive.open(_MEMBER))
             yield stack.enter_context(h5py.File(source, "r", locking=False))
     except (FileNotFoundError, PermissionError):

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from keras_tpu_estimator.checkpoints import state as state_file
 from keras_tpu_estimator.checkpoints.writer import wait_for
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.urls import is_url
 
 SUFFIX = ".h5"
 BASENAME = "model.ckpt"
@@ -46,7 +48,7 @@ def exists(prefix: str) -> bool:
     >>> exists("/nowhere/model.ckpt-20")
     False
     """
-    return os.path.isfile(prefix + SUFFIX)
+    return paths.is_file(prefix + SUFFIX)
 
 
 def latest(model_dir: str | bytes | os.PathLike) -> str | None:
@@ -150,8 +152,11 @@ def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
     if state is None:
         return []
     names = [state.latest, *(saved.name for saved in reversed(state.saved))]
-    # `join` leaves absolute names, which TensorFlow may write, as they are.
-    return [os.path.join(model_dir, name) for name in dict.fromkeys(names)]
+    # Absolute names, which TensorFlow may write, are left as they are.
+    return [
+        name if is_url(name) else os.path.join(model_dir, name)
+        for name in dict.fromkeys(names)
+    ]
 
 
 def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
@@ -182,7 +187,7 @@ def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
     prefix = path.removesuffix(SUFFIX)
     if exists(prefix):
         return prefix
-    found = latest(path) if os.path.isdir(path) else None
+    found = latest(path) if paths.is_directory(path) else None
     if found is None:
         raise ValueError(
             f"{path!r} is not a valid checkpoint: {_what_is_wrong(path)} "
@@ -206,15 +211,15 @@ def alternatives(path: str) -> str:
     "The directory '/nowhere' does not exist."
     """
     directory, name = os.path.split(path)
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         directory, name = path, ""
     directory = directory or os.curdir
-    if not os.path.isdir(directory):
+    if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
     name = name.removesuffix(SUFFIX)
     there = sorted(
         file.removesuffix(SUFFIX)
-        for file in os.listdir(directory)
+        for file in paths.names_in(directory)
         if file.endswith(SUFFIX)
     )
     near = difflib.get_close_matches(
@@ -227,9 +232,9 @@ def alternatives(path: str) -> str:
 
 def _what_is_wrong(path: str) -> str:
     prefix = path.removesuffix(SUFFIX)
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         return f"no {state_file.FILE_NAME!r} file there names one that exists."
-    if os.path.exists(f"{prefix}.index"):
+    if paths.is_file(f"{prefix}.index"):
         return "it is one of TensorFlow's, where one in HDF5 is needed."
     return (
         f"there is neither a file {prefix + SUFFIX!r} nor a directory {path!r}."

@@ -4,6 +4,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.storage.urls import is_url
+
 try:
     import fcntl
 except ImportError:  # Not on Windows; there it is up to the user.
@@ -17,11 +19,12 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
-    whatever way. Where a file system knows no locks there is none.
+    whatever way. Where a file system knows no locks there is none, and there
+    is none at a URL.
 
     Args:
-        directory: The directory. It is made, and stays if it does not stay
-            empty.
+        directory: The directory, or its URL. It is made, and stays if it does
+            not stay empty.
 
     Raises:
         RuntimeError: Another training has the directory, in this process or in
@@ -38,6 +41,9 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
     ...
     RuntimeError: Another training writes into ...
     """
+    if is_url(directory):
+        yield
+        return
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
     try:

@@ -12,6 +12,7 @@ from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import own_format
 from keras_tpu_estimator.checkpoints import tensorflow_format
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.storage import paths
 
 _INDEX = tensorflow_format.INDEX
 
@@ -125,7 +126,7 @@ def load_variable(
 def _prefix(path: str) -> str | None:
     """What to read: a path, or what is found in it if it is a directory."""
     path = path.removesuffix(_INDEX)
-    is_directory = os.path.isdir(path)
+    is_directory = paths.is_directory(path)
     if not is_directory or own_format.exists(path) or _has_index(path):
         return path
     for variables in ("variables/variables", "variables"):
@@ -136,11 +137,11 @@ def _prefix(path: str) -> str | None:
 
 
 def _has_index(prefix: str) -> bool:
-    return os.path.isfile(prefix + _INDEX)
+    return paths.is_file(prefix + _INDEX)
 
 
 def _what_is_wrong(path: str) -> str:
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         return (
             "the directory has neither a 'checkpoint' file that names one, nor "
             "the 'variables/variables.index' of a SavedModel. Pass the prefix "
@@ -157,12 +158,12 @@ def _what_is_wrong(path: str) -> str:
 def _near(path: str) -> str:
     """Names the checkpoints in the directory of a path, the likest first."""
     directory, name = os.path.split(path)
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         directory, name = path, ""
     directory = directory or os.curdir
-    if not os.path.isdir(directory):
+    if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
-    there = {_shown(file) for file in os.listdir(directory)} - {None}
+    there = {_shown(file) for file in paths.names_in(directory)} - {None}
     near = difflib.get_close_matches(name, sorted(there), n=3, cutoff=0.0)
     if not near:
         return f"There is no checkpoint in {directory!r}."

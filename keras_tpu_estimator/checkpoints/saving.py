@@ -16,6 +16,7 @@ from keras_tpu_estimator.checkpoints import state as state_file
 from keras_tpu_estimator.checkpoints.retention import Retention
 from keras_tpu_estimator.checkpoints.state import Saved
 from keras_tpu_estimator.checkpoints.state import State
+from keras_tpu_estimator.storage import paths
 
 
 def save(
@@ -64,7 +65,7 @@ def save(
     if step < 0:
         raise ValueError(f"step must be at least 0; got {step}.")
     model_dir = os.fsdecode(model_dir)
-    os.makedirs(model_dir, exist_ok=True)
+    paths.make_directory(model_dir)
     commit.remove_leftovers(model_dir)
     before = state_file.load(model_dir)
 
@@ -84,7 +85,7 @@ def save(
     state_file.store(model_dir, after)
     for name in dropped:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(model_dir, name + location.SUFFIX))
+            paths.remove(os.path.join(model_dir, name + location.SUFFIX))
     return prefix
 
 

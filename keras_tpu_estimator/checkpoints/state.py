@@ -10,6 +10,7 @@ import os
 import re
 
 from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.storage import paths
 
 FILE_NAME = "checkpoint"
 
@@ -75,8 +76,8 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> State | None:
     """
     path = os.path.join(model_dir, file_name)
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        with paths.opened(path) as file:
+            text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return None
     try:

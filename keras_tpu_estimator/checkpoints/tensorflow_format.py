@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import os
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +11,12 @@ import numpy as np
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reader import unambiguous
 from keras_tpu_estimator.checkpoints.stored import Stored
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.copies import local_copy
 
 INDEX = ".index"
+_DATA = ".data"
+_NUMBER = "-?????-of-?????"
 
 # Object-based checkpoints put this behind the path of an object, and keep a
 # serialized graph of the objects beside the variables.
@@ -37,9 +40,22 @@ def exists(prefix: str) -> bool:
     >>> exists("/nowhere/model.ckpt-20")
     False
     """
-    if os.path.isfile(prefix + INDEX) or os.path.isfile(prefix):
+    if paths.is_file(prefix + INDEX) or paths.is_file(prefix):
         return True
-    return bool(glob.glob(glob.escape(prefix) + "-?????-of-?????"))
+    return bool(_numbers(prefix))
+
+
+def _suffixes(prefix: str) -> list[str]:
+    """How the names of the files end that a prefix stands for."""
+    if paths.is_file(prefix + INDEX):
+        return [INDEX, *(_DATA + number for number in _numbers(prefix + _DATA))]
+    return _numbers(prefix) or [""]
+
+
+def _numbers(prefix: str) -> list[str]:
+    """The ends, such as '-00000-of-00002', of the names of numbered files."""
+    found = paths.matching(glob.escape(prefix) + _NUMBER)
+    return [path[-len(_NUMBER) :] for path in found]
 
 
 class TensorFlowReader(CheckpointReader):
@@ -60,10 +76,14 @@ class TensorFlowReader(CheckpointReader):
     def __init__(self, prefix: str):
         import tensorflow as tf
 
+        # TensorFlow opens them only when it reads values.
+        self._files = local_copy(prefix, _suffixes(prefix))
         with _explained(prefix):
             # Unlike `tf.train.load_checkpoint`, this takes the prefix
             # literally where there is a directory of the same name.
-            self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
+            self._reader = tf.compat.v1.train.NewCheckpointReader(
+                self._files.path
+            )
             shapes = self._reader.get_variable_to_shape_map()
             dtypes = self._reader.get_variable_to_dtype_map()
             full_names = self._full_names()

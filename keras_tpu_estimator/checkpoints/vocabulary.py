@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.storage import paths
+
 # `old_vocab_size` of VocabInfo: the whole file.
 _ALL = -1
 
@@ -175,7 +177,7 @@ class VocabInfo:
 
 def _lines(path: str | bytes | os.PathLike, size: int) -> list[bytes]:
     """The first lines of a file, which are words, as they are in it."""
-    with open(path, "rb") as file:
+    with paths.opened(path) as file:
         lines = file.read().replace(b"\r\n", b"\n").removesuffix(b"\n")
     words = lines.split(b"\n") if lines else []
     if size > len(words):

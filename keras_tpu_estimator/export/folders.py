@@ -3,11 +3,16 @@
 import contextlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.storage.urls import is_url
 
 _ATTEMPTS = 10
 _EXTRA = "assets.extra"
@@ -20,7 +25,8 @@ def export_folder(
     """Gives a temporary folder, which gets its name when the block succeeds.
 
     Args:
-        base: The folder to make it in.
+        base: The folder to make it in, or its URL: what is made then is copied
+            there.
         clock: Tells the seconds since 1970. Defaults to `time.time`.
 
     Yields:
@@ -42,6 +48,10 @@ def export_folder(
     base = os.fspath(base)
     if isinstance(base, bytes):
         base = os.fsdecode(base)
+    if is_url(base):
+        with _uploaded_folder(base, int(clock())) as names:
+            yield names
+        return
     existed = os.path.isdir(base)
     os.makedirs(base, exist_ok=True)
     temporary, final = _reserved(base, int(clock()))
@@ -54,6 +64,19 @@ def export_folder(
             with contextlib.suppress(OSError):
                 os.rmdir(base)
         raise
+
+
+@contextlib.contextmanager
+def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
+    """Gives a folder on this machine, and copies it to a URL in the end."""
+    stamps = range(start, start + _ATTEMPTS)
+    names = (f"{paths.canonical(base)}/{stamp}" for stamp in stamps)
+    final = next((n for n in names if not paths.is_directory(n)), None)
+    if final is None:
+        raise _no_free_name(base, start)
+    with tempfile.TemporaryDirectory(prefix="kte-export-") as temporary:
+        yield temporary, final
+        transfers.put_tree(temporary, final)
 
 
 def check_assets_extra(assets_extra: Any) -> dict[str, str]:
@@ -113,7 +136,11 @@ def _reserved(base: str, start: int) -> tuple[str, str]:
         with contextlib.suppress(FileExistsError):
             os.mkdir(temporary)
             return temporary, final
-    raise RuntimeError(
+    raise _no_free_name(base, start)
+
+
+def _no_free_name(base: str, start: int) -> RuntimeError:
+    return RuntimeError(
         "An export gets a folder named by the time. Expected a free name from "
         f"{start} to {start + _ATTEMPTS - 1} in {base!r}. All of them exist: "
         "export into another folder, or less often."

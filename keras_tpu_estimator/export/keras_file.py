@@ -22,6 +22,8 @@ from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.model_call import CallModelFn
 from keras_tpu_estimator.program.model_fn import ModelFn
 from keras_tpu_estimator.spec import Spec
+from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.storage.urls import is_url
 
 _WEIGHTS = ".weights.h5"
 _MODEL = ".keras"
@@ -113,8 +115,9 @@ def export_keras(
     loaded = load_model(served, checkpoint, specs)
     model = symbolic_model(call, specs)
     set_weights(model, loaded.known)
-    folder, name = os.path.split(os.path.abspath(path))
+    name = os.path.basename(path)
     # Beside the file, and under its name, by which Keras knows the format.
+    folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         partial = os.path.join(temporary, name)
         if name.endswith(_WEIGHTS):
@@ -123,7 +126,7 @@ def export_keras(
             model.save(partial)
             model = keras.models.load_model(partial)
         _compare(model, loaded)
-        os.replace(partial, path)
+        transfers.put(partial, path)
     return path
 
 

@@ -6,6 +6,10 @@ import os
 import time
 from collections.abc import Mapping
 
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.growing import GrowingFile
+from keras_tpu_estimator.storage.growing import growing
+
 FILE_NAME = "metrics.jsonl"
 
 
@@ -13,7 +17,7 @@ class MetricsFile:
     """Appends reports to `metrics.jsonl` in a directory.
 
     Args:
-        directory: The directory, made if need be.
+        directory: The directory, made if need be, or its URL.
 
     Example:
 
@@ -27,6 +31,7 @@ class MetricsFile:
 
     def __init__(self, directory: str):
         self._path = os.path.join(directory, FILE_NAME)
+        self._file: GrowingFile | None = None
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Appends a line.
@@ -40,6 +45,9 @@ class MetricsFile:
             name: number if math.isfinite(number) else None
             for name, number in numbers.items()
         }
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        with open(self._path, "a", encoding="utf-8") as file:
+        if self._file is None:
+            self._file = growing(self._path, resumes=True)
+        paths.make_directory(os.path.dirname(self._path))
+        with open(self._file.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        self._file.changed()

@@ -11,6 +11,7 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.storage.urls import is_url
 
 
 class ProfilerHook(SessionRunHook):
@@ -32,7 +33,8 @@ class ProfilerHook(SessionRunHook):
         show_memory: Accepted; has no effect.
 
     Raises:
-        ValueError: Not exactly one interval is given.
+        ValueError: Not exactly one interval is given, or the directory is a
+            URL.
 
     Example:
 
@@ -52,6 +54,12 @@ class ProfilerHook(SessionRunHook):
         del show_dataflow, show_memory
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._output_dir = os.fspath(output_dir) or os.curdir
+        if is_url(self._output_dir):
+            raise ValueError(
+                "`output_dir` should be a directory of this machine, for that "
+                f"is where JAX writes profiles. Received: {output_dir!r}. Pass "
+                "a local directory, and copy it afterwards."
+            )
         self._is_tracing = False
 
     def begin(self) -> None:

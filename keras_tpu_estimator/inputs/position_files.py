@@ -16,6 +16,7 @@ from keras_tpu_estimator.inputs.packing import Packed
 from keras_tpu_estimator.inputs.position import Bookmark
 from keras_tpu_estimator.inputs.position import Feeding
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.storage import paths
 
 SUFFIX = ".input.zip"
 _RECORD = "position.json"
@@ -58,7 +59,10 @@ def read(prefix: str) -> Position | None:
         ValueError: The file is damaged.
     """
     try:
-        with zipfile.ZipFile(prefix + SUFFIX) as file:
+        with (
+            paths.opened(prefix + SUFFIX) as stream,
+            zipfile.ZipFile(stream) as file,
+        ):
             record = json.loads(file.read(_RECORD))
             bookmark = record["bookmark"]
             if bookmark["states"] is not None:
@@ -85,7 +89,7 @@ def remove(prefix: str) -> None:
         prefix: That of the checkpoint.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.remove(prefix + SUFFIX)
+        paths.remove(prefix + SUFFIX)
 
 
 def prune(directory: str) -> None:
@@ -94,7 +98,7 @@ def prune(directory: str) -> None:
     Args:
         directory: An existing directory.
     """
-    for name in os.listdir(directory):
+    for name in paths.names_in(directory):
         prefix = os.path.join(directory, name.removesuffix(SUFFIX))
         if name.endswith(SUFFIX) and not location.exists(prefix):
             remove(prefix)

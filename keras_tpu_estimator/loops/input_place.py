@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.storage import paths
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -85,7 +86,7 @@ class InputPlace:
 @contextlib.contextmanager
 def _beside(prefix: str, position: Position | None) -> Iterator[None]:
     directory = os.path.dirname(prefix)
-    os.makedirs(directory, exist_ok=True)
+    paths.make_directory(directory)
     # First, for a checkpoint without a position means that there is none.
     if position is None:
         position_files.remove(prefix)

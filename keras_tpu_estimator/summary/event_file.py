@@ -8,6 +8,9 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.growing import GrowingFile
+from keras_tpu_estimator.storage.growing import growing
 from keras_tpu_estimator.summary.event_records import framed
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ class EventFile:
     """A new event file, open for writing until `close()`.
 
     Args:
-        logdir: The directory of the file, made if need be.
+        logdir: The directory of the file, made if need be, or its URL.
         suffix: The end of its name. Defaults to none.
 
     Attributes:
@@ -42,25 +45,27 @@ class EventFile:
     def __init__(self, logdir: str, suffix: str = "") -> None:
         from tensorboard.compat.proto import event_pb2
 
-        os.makedirs(logdir, exist_ok=True)
+        paths.make_directory(logdir)
         now = time.time()
         name = (
             f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}."
             f"{os.getpid()}.{next(_numbers)}{suffix}"
         )
-        self._path = os.path.join(logdir, name)
+        self._file = growing(os.path.join(logdir, name))
         # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
         # wherever that is installed.
-        self._stream = open(self._path, "xb")
+        self._stream = open(self._file.path, "xb")
         self.waiting: list[bytes] = []
         # Closes also a forgotten file, at the latest when Python exits.
-        self.close = weakref.finalize(self, _close, self._stream, self.waiting)
+        self.close = weakref.finalize(
+            self, _close, self._stream, self.waiting, self._file
+        )
         self.write(event_pb2.Event(wall_time=now, file_version=_FILE_VERSION))
         self.flush()
 
     def exists(self) -> bool:
         """Whether the file is still in its directory."""
-        return os.path.exists(self._path)
+        return self._file.exists()
 
     def write(self, event: "Event") -> None:
         """Adds an event; others can read it after the next flush."""
@@ -69,6 +74,7 @@ class EventFile:
     def flush(self) -> None:
         """Hands all that was written to the operating system."""
         _flush(self._stream, self.waiting)
+        self._file.changed()
         self.flushed_at = time.monotonic()
 
 
@@ -79,6 +85,11 @@ def _flush(stream: io.BufferedWriter, waiting: list[bytes]) -> None:
     stream.flush()
 
 
-def _close(stream: io.BufferedWriter, waiting: list[bytes]) -> None:
+def _close(
+    stream: io.BufferedWriter, waiting: list[bytes], file: GrowingFile
+) -> None:
     with stream:
-        _flush(stream, waiting)
+        if waiting:
+            _flush(stream, waiting)
+            file.changed()
+    file.show()

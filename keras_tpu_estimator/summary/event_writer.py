@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.event_file import EventFile
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class EventWriter:
     may write.
 
     Args:
-        logdir: The directory of the file, made if need be.
+        logdir: The directory of the file, made if need be, or its URL.
         flush_secs: When the last flush is so many seconds ago, a write also
             flushes. Defaults to 10.0.
         max_queue: A write also flushes if more than so many events wait for
@@ -81,7 +82,7 @@ class EventWriter:
 
         Reference: `tf.compat.v1.summary.FileWriterCache`.
         """
-        path = os.path.realpath(os.fsdecode(logdir))
+        path = paths.canonical(logdir)
         key = (path, *sorted(settings.items()))
         return _shared_writers.setdefault(key, EventWriter(path, **settings))
 

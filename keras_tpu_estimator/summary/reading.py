@@ -7,7 +7,10 @@ import struct
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 from typing import BinaryIO
+
+from keras_tpu_estimator.storage import paths as stored
 
 _logger = logging.getLogger(__name__)
 
@@ -48,9 +51,8 @@ def read_scalars(
     """
     found: dict[int, dict[str, float]] = {}
     for path in paths:
-        status = os.stat(path)
-        version = (status.st_size, status.st_mtime_ns)
-        for step, scalars in _scalars(os.fspath(path), version):
+        path = os.fspath(path)
+        for step, scalars in _scalars(path, stored.version(path)):
             found.setdefault(step, {}).update(scalars)
     return dict(sorted(found.items()))
 
@@ -58,7 +60,7 @@ def read_scalars(
 # Event files grow rarely, and are asked for often.
 @functools.lru_cache(maxsize=64)
 def _scalars(
-    path: str, version: tuple[int, ...]
+    path: str, version: tuple[Any, ...]
 ) -> tuple[tuple[int, Mapping[str, float]], ...]:
     """The scalars of each event of a file that has some, and their step."""
     del version  # Part of the cache's key only.
@@ -66,7 +68,7 @@ def _scalars(
     from tensorboard.compat.proto import event_pb2
 
     events = []
-    with open(path, "rb") as file:
+    with stored.opened(path) as file:
         try:
             for record in _records(file):
                 event = event_pb2.Event.FromString(record)

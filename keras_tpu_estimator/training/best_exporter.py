@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.reading import read_scalars
 from keras_tpu_estimator.training.exporters import SavedModelExporter
 from keras_tpu_estimator.training.exporters import exports_in
@@ -177,7 +178,7 @@ class BestExporter(SavedModelExporter):
         if self._event_file_pattern is None:
             return []
         pattern = os.path.join(glob.escape(model_dir), self._event_file_pattern)
-        results = read_scalars(sorted(glob.glob(pattern)))
+        results = read_scalars(paths.matching(pattern))
         scalars = {name for name, x in current.items() if np.ndim(x) == 0}
         wanted = scalars - {_STEP}
         return [
@@ -228,7 +229,7 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 def _load(export_path: str) -> dict[str, Any] | None:
     path = os.path.join(export_path, _BEST)
     try:
-        with open(path, encoding="utf-8") as file:
+        with paths.opened(path) as file:
             best = json.load(file)
     except FileNotFoundError:
         return None

@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.field_checks import check_int
+from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.training.exporter import Exporter
 
 # Only what `export_saved_model` named by the time is ever deleted.
@@ -91,7 +91,7 @@ class SavedModelExporter(Exporter):
         if self._exports_to_keep is None:
             return
         for name in exports_in(export_path)[: -self._exports_to_keep]:
-            shutil.rmtree(os.path.join(export_path, name))
+            paths.remove_tree(os.path.join(export_path, name))
 
 
 class LatestExporter(SavedModelExporter):
@@ -227,14 +227,14 @@ def exports_in(export_path: str) -> list[str]:
     >>> exports_in(directory)
     ['1700000001', '1700000002']
     """
-    if not os.path.isdir(export_path):
+    if not paths.is_directory(export_path):
         return []
-    with os.scandir(export_path) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if _STAMP.fullmatch(entry.name) and entry.is_dir()
-        )
+    return sorted(
+        name
+        for name in paths.names_in(export_path)
+        if _STAMP.fullmatch(name)
+        and paths.is_directory(os.path.join(export_path, name))
+    )
 
 
 def _check_receiver_fn(receiver_fn: Any) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.reading import read_scalars
 
 Compare = Callable[[float, float], bool]
@@ -40,7 +41,7 @@ def read_eval_metrics(
     """
     pattern = os.path.join(glob.escape(os.fspath(eval_dir)), "*.tfevents.*")
     # Their names have the time at which they were begun.
-    return read_scalars(sorted(glob.glob(pattern)))
+    return read_scalars(paths.matching(pattern))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,34 @@
+"""Stores for the tests in this directory."""
+
+import fsspec
+import pytest
+import shelf as shelves
+
+from keras_tpu_estimator.storage import copies
+from keras_tpu_estimator.summary import event_writer
+
+
+@pytest.fixture(autouse=True)
+def nothing_at_hand(monkeypatch):
+    """Copies and event files of earlier tests are forgotten."""
+    monkeypatch.setattr(copies, "_KEPT", {})
+    monkeypatch.setattr(event_writer, "_shared_writers", {})
+
+
+@pytest.fixture
+def memory():
+    """An empty store in this process's memory."""
+    filesystem = fsspec.filesystem("memory")
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+    yield filesystem
+    filesystem.store.clear()
+    filesystem.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """The directory behind 'shelf://' URLs."""
+    monkeypatch.setenv(shelves.ROOT, str(tmp_path))
+    shelves.register()
+    return tmp_path

@@ -1,0 +1,122 @@
+"""The same answers for a directory and for a URL."""
+
+import fsspec
+import pytest
+
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
+
+FILES = ("a.txt", "b.txt", "deep/c.txt")
+
+
+@pytest.fixture(params=["local", "memory", "shelf"])
+def root(request, tmp_path):
+    """A place with some files, as a path or as a URL."""
+    if request.param == "local":
+        root = str(tmp_path)
+    else:
+        request.getfixturevalue(request.param)
+        root = f"{request.param}://bucket/run"
+    for name in FILES:
+        if request.param == "local":
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(name)
+        else:
+            transfers.put_bytes(name.encode(), f"{root}/{name}")
+    return root
+
+
+def test_what_is_there(root):
+    assert paths.is_file(f"{root}/a.txt")
+    assert not paths.is_directory(f"{root}/a.txt")
+    assert paths.is_directory(f"{root}/deep")
+    assert not paths.is_file(f"{root}/deep")
+    assert not paths.is_file(f"{root}/nothing")
+    assert not paths.is_directory(f"{root}/nothing")
+    assert sorted(paths.names_in(root)) == ["a.txt", "b.txt", "deep"]
+
+
+def test_matching_files_can_be_read(root):
+    found = paths.matching(f"{root}/*/c.???")
+    assert len(found) == 1
+    with paths.opened(found[0]) as file:
+        assert file.read() == b"deep/c.txt"
+    assert paths.matching(f"{root}/*.md") == []
+
+
+def test_what_is_removed_is_gone(root):
+    paths.remove(f"{root}/a.txt")
+    paths.remove_tree(f"{root}/deep")
+    assert paths.names_in(root) == ["b.txt"]
+    with pytest.raises(FileNotFoundError):
+        paths.remove(f"{root}/a.txt")
+    with pytest.raises(FileNotFoundError):
+        paths.opened(f"{root}/a.txt")
+
+
+def test_another_content_is_another_version(root, tmp_path):
+    before = paths.version(f"{root}/a.txt")
+    assert paths.version(f"{root}/a.txt") == before
+    (tmp_path / "new").write_text("another content")
+    transfers.put(str(tmp_path / "new"), f"{root}/a.txt")
+    assert paths.version(f"{root}/a.txt") != before
+    with pytest.raises(FileNotFoundError):
+        paths.version(f"{root}/nothing")
+
+
+def test_a_failing_store_is_not_taken_for_an_empty_one(memory, monkeypatch):
+    def info(path, **_):
+        raise PermissionError("no access to the bucket")
+
+    monkeypatch.setattr(memory.__class__, "info", lambda self, path: info(path))
+    for question in (paths.is_file, paths.is_directory, paths.version):
+        with pytest.raises(PermissionError, match="no access"):
+            question("memory://bucket/run")
+
+
+def test_listings_are_not_cached():
+    filesystem, _ = paths.located("memory://bucket/run")
+    assert filesystem.storage_options["use_listings_cache"] is False
+
+
+def test_a_tree_is_there_when_its_saved_model_is(memory, tmp_path, monkeypatch):
+    order = []
+    put = transfers.put
+
+    def noted(local, path):
+        order.append(path)
+        put(local, path)
+
+    monkeypatch.setattr(transfers, "put", noted)
+    for name in ("saved_model.pb", "variables/v.index", "assets.extra/words"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    transfers.put_tree(str(tmp_path), "memory://bucket/export/1")
+    assert order[-1] == "memory://bucket/export/1/saved_model.pb"
+    assert len(memory.store) == len(order) == 3
+
+
+def test_nothing_stays_of_a_tree_that_could_not_be_copied(
+    memory, tmp_path, monkeypatch
+):
+    put = transfers.put
+
+    def put_or_fail(local, path):
+        if path.endswith("saved_model.pb"):
+            raise OSError("quota exceeded")
+        put(local, path)
+
+    monkeypatch.setattr(transfers, "put", put_or_fail)
+    for name in ("saved_model.pb", "words"):
+        (tmp_path / name).write_text(name)
+    with pytest.raises(OSError, match="quota"):
+        transfers.put_tree(str(tmp_path), "memory://bucket/export/1")
+    assert not memory.store
+
+
+def test_directories_are_made_where_a_store_has_them(shelf):
+    transfers.put_bytes(b"content", "shelf://new/deep/file")
+    assert (shelf / "new/deep/file").read_bytes() == b"content"
+    assert fsspec.filesystem("shelf").unstrip_protocol(str(shelf / "new")) == (
+        "shelf://new"
+    )
