@@ -49,7 +49,7 @@ def small_file_system(directory: str) -> dict[str, object]:
         ViolationError: As `full`.
     """
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2500k", "tmpfs", directory],
+        ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", directory],
         capture_output=True,
         check=False,
     )

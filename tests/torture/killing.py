@@ -1,5 +1,7 @@
 """Kills at random moments, each followed by a resume."""
 
+import contextlib
+import io
 import os
 import random
 import subprocess
@@ -141,4 +143,5 @@ def clock_jumps(directory: str) -> dict[str, object]:
 def _train_in_process(directory: str) -> None:
     from tests.torture import victim
 
-    victim.main(Wishes(directory, 40))
+    with contextlib.redirect_stdout(io.StringIO()):
+        victim.main(Wishes(directory, 40))
