@@ -7,7 +7,7 @@
 
 from keras_tpu_estimator import _backend
 
-_backend.select_jax()
+_backend.import_keras()
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import experimental
