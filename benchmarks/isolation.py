@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 
-def run_module(
-    name: str, environment: Mapping[str, str] | None = None
-) -> dict[str, float]:
+def run_module(name: str, environment: Mapping[str, str] | None = None) -> Any:
     """Runs `python -m name` and returns the figures it prints at its end.
 
     Args:

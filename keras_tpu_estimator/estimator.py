@@ -362,6 +362,7 @@ class TPUEstimator:
             saver,
             self,
             functools.partial(self._evaluate_in_memory, progress, saver),
+            place.is_interrupted,
         )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
         metrics = self._host_metrics(step)

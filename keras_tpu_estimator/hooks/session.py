@@ -79,6 +79,11 @@ class Session:
         """
         raise _only_in_training("save checkpoints")
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the process was asked to stop, so that it should hurry."""
+        return False
+
     def whence_nan(self) -> str:
         """What is known of the first NaN of the last run, as a sentence.
 

@@ -31,7 +31,7 @@ class InputPlace:
         is_interrupted: Callable[[], bool],
     ):
         self._position = position
-        self._is_interrupted = is_interrupted
+        self.is_interrupted = is_interrupted
         self._first_step = 0
         # The checkpoints of the last step that was saved.
         self._last: tuple[int, list[str]] = (-1, [])
@@ -47,7 +47,7 @@ class InputPlace:
         Args:
             checkpoint: The one that training would have started from.
         """
-        if self._is_interrupted():
+        if self.is_interrupted():
             return
         _logger.warning(
             "Training made no step: the input is empty, or the rest of it is "
@@ -78,7 +78,7 @@ class InputPlace:
 
     def end(self) -> None:
         """Forgets the position of the last checkpoint at the call's own end."""
-        if not self._is_interrupted():
+        if not self.is_interrupted():
             for prefix in self._last[1]:
                 position_files.remove(prefix)
 

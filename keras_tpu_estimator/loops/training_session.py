@@ -28,6 +28,7 @@ class TrainingSession(Session):
         saver: Writes them.
         estimator: Who trains.
         evaluate: Evaluates them; called with the arguments of `evaluate`.
+        is_interrupted: Whether the process was asked to stop.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class TrainingSession(Session):
         saver: Saver,
         estimator: Any,
         evaluate: Evaluate,
+        is_interrupted: Callable[[], bool],
     ):
         live = LiveModel(runtime, progress, ModeKeys.TRAIN)
         super().__init__(progress.fetch, live)
@@ -45,6 +47,12 @@ class TrainingSession(Session):
         self._saver = saver
         self._estimator = estimator
         self._evaluate = evaluate
+        self._is_interrupted = is_interrupted
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the process was asked to stop, so that it should hurry."""
+        return self._is_interrupted()
 
     def saved_step(self, directory: str | os.PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""

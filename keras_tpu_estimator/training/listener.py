@@ -52,6 +52,10 @@ class EvaluationListener(CheckpointSaverListener):
     def _evaluate(
         self, evaluation: Evaluation, session: Session, step: int
     ) -> None:
+        if session.is_interrupted:
+            # What is saved can be evaluated later; the process is to end soon.
+            _logger.warning("Step %d is not evaluated: asked to stop.", step)
+            return
         checkpoint = self._estimator.latest_checkpoint()
         if checkpoint is None or checkpoints.step_of(checkpoint) != step:
             _logger.warning(

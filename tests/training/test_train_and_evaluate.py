@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -494,3 +495,22 @@ def test_tasks_that_there_are_not(task, message, tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match=message):
         linear_estimator(tmp_path)
+
+
+def test_a_process_that_was_asked_to_stop_evaluates_no_more(tmp_path):
+    class StopAtStep(kte.hooks.SessionRunHook):
+        def before_run(self, run_context):
+            if run_context.session.run("global_step") == 3:
+                signal.raise_signal(signal.SIGTERM)
+
+    recorder = Recorder()
+    estimator = linear_estimator(tmp_path)
+    with pytest.raises(SystemExit):
+        kte.train_and_evaluate(
+            estimator,
+            kte.TrainSpec(TRAIN, max_steps=100, hooks=[StopAtStep()]),
+            eval_spec(recorder, throttle_secs=0),
+        )
+    assert estimator.get_variable_value("global_step") == 4
+    assert recorder.steps == [2]
+    assert not kte.checkpoints.training_is_complete(tmp_path)
