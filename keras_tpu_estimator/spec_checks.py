@@ -29,7 +29,7 @@ class HostFunction(NamedTuple):
 
     def call(self, tensors: Any) -> Any:
         """Calls the function with these values of its tensors."""
-        if isinstance(tensors, Mapping):
+        if isinstance(tensors, dict):
             return self.function(**tensors)
         return self.function(*tensors)
 

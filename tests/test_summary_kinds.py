@@ -234,6 +234,7 @@ WRONG = [
     (lambda: summary.scalar("x", "0.5"), "real numbers. Received data of dt"),
     (lambda: summary.scalar("x", 1j), "should have real numbers"),
     (lambda: summary.scalar("", 1), "string that is not empty. Received: ''"),
+    (lambda: summary.scalar(["x"], 1), "string that is not empty. Received: "),
     (lambda: summary.scalar(None, 1), "Received: None"),
     (lambda: summary.histogram("x", "abc"), "should have real numbers"),
     (lambda: summary.histogram("x", [1], buckets=0), "a positive integer"),

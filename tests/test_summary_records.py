@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.summary.event_records import framed
+from keras_tpu_estimator.summary.event_records import serialized
 
 
 def framed_by_tensorboard(events):
@@ -19,8 +20,30 @@ def framed_by_tensorboard(events):
 
 
 @pytest.mark.parametrize("number", [0, 1, 23, 24, 100])
-@pytest.mark.parametrize("lengths", [(0,), (1,), (33,), (3, 80, 81)])
+@pytest.mark.parametrize("lengths", [(0,), (1,), (33,), (3, 80, 81), (1025,)])
 def test_records_are_those_of_tensorboard(number, lengths):
     rng = np.random.default_rng(number)
     events = [rng.bytes(lengths[i % len(lengths)]) for i in range(number)]
     assert framed(events) == framed_by_tensorboard(events)
+
+
+@pytest.mark.parametrize("number", [24, 100])
+def test_records_of_events_that_differ_little(number):
+    events = [b"x" * 40 + bytes([i // 2]) + b"y" * 9 for i in range(number)]
+    assert framed(events) == framed_by_tensorboard(events)
+    assert framed(events[:1] * number) == framed_by_tensorboard(
+        events[:1] * number
+    )
+
+
+@pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**40, 2**63 - 1, -1])
+@pytest.mark.parametrize("tag", ["x", "x" * 200])
+def test_events_are_those_of_protocol_buffers(step, tag):
+    from tensorboard.compat.proto import event_pb2
+    from tensorboard.compat.proto import summary_pb2
+
+    value = summary_pb2.Summary.Value(tag=tag, simple_value=0.5)
+    summary = summary_pb2.Summary(value=[value])
+    event = event_pb2.Event(wall_time=1.25, step=step, summary=summary)
+    ours = serialized(1.25, step, summary.SerializeToString())
+    assert event_pb2.Event.FromString(ours) == event

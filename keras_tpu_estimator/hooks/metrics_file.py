@@ -48,6 +48,7 @@ class MetricsFile:
         if self._file is None:
             self._file = growing(self._path, resumes=True)
         paths.make_directory(os.path.dirname(self._path))
-        with open(self._file.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        # One write, so that lines stay whole.
+        with open(self._file.path, "ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
         self._file.changed()

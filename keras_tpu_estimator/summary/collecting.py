@@ -115,8 +115,8 @@ def write(
     """
     wanted = [each for each in collected if each.summary.tag not in without]
     for each in jax.device_get(_reduced(wanted)):
-        value = each.summary.value(each.tensors)
-        events.write([value], step if each.step is None else int(each.step))
+        summary = each.summary.serialized(each.tensors)
+        events.write(summary, step if each.step is None else int(each.step))
 
 
 @jax.jit

@@ -6,15 +6,11 @@ import os
 import socket
 import time
 import weakref
-from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.growing import GrowingFile
 from keras_tpu_estimator.storage.growing import growing
 from keras_tpu_estimator.summary.event_records import framed
-
-if TYPE_CHECKING:
-    from tensorboard.compat.proto.event_pb2 import Event
 
 # TensorBoard expects this in the first event of a file.
 _FILE_VERSION = "brain.Event:2"
@@ -36,9 +32,8 @@ class EventFile:
     Example:
 
     >>> import tempfile
-    >>> from tensorboard.compat.proto import event_pb2
     >>> file = EventFile(tempfile.mkdtemp())
-    >>> file.write(event_pb2.Event(step=1, wall_time=0.0))
+    >>> file.waiting.append(b"an event")
     >>> file.close()
     """
 
@@ -60,16 +55,13 @@ class EventFile:
         self.close = weakref.finalize(
             self, _close, self._stream, self.waiting, self._file
         )
-        self.write(event_pb2.Event(wall_time=now, file_version=_FILE_VERSION))
+        first = event_pb2.Event(wall_time=now, file_version=_FILE_VERSION)
+        self._stream.write(framed([first.SerializeToString()]))
         self.flush()
 
     def exists(self) -> bool:
         """Whether the file is still in its directory."""
         return self._file.exists()
-
-    def write(self, event: "Event") -> None:
-        """Adds an event; others can read it after the next flush."""
-        self.waiting.append(event.SerializeToString())
 
     def flush(self) -> None:
         """Hands all that was written to the operating system."""

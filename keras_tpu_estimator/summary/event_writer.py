@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.event_file import EventFile
+from keras_tpu_estimator.summary.event_records import serialized
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -113,7 +114,7 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.scalars({"loss": 0.25, "examples/sec": 800}, step=1)
         """
-        self.write(
+        self._write_values(
             [_scalar(tag, _number(tag, v)) for tag, v in values.items()],
             step,
             wall_time,
@@ -143,7 +144,7 @@ class EventWriter:
             if value is not None and name != "global_step"
             for summary_value in _metric(name, value)
         ]
-        self.write(written, step)
+        self._write_values(written, step)
 
     def text(self, tag: str, string: str, step: int) -> None:
         """Writes a text, which TensorBoard shows in its text tab.
@@ -170,19 +171,18 @@ class EventWriter:
                 display_name=None, description=None
             ),
         )
-        self.write([value], step)
+        self._write_values([value], step)
 
     def write(
         self,
-        values: "list[Summary.Value]",
+        summary: bytes,
         step: int,
         wall_time: float | None = None,
     ) -> None:
         """Writes what is already in TensorBoard's format.
 
         Args:
-            values: `Summary.Value`s of `tensorboard.compat.proto`; nothing is
-                written if there are none.
+            summary: A serialized `Summary` of `tensorboard.compat.proto`.
             step: The global step that they belong to.
             wall_time: The time in seconds since 1970. Defaults to the clock.
 
@@ -191,23 +191,17 @@ class EventWriter:
         >>> import tempfile
         >>> from tensorboard.compat.proto import summary_pb2
         >>> value = summary_pb2.Summary.Value(tag="loss", simple_value=0.25)
+        >>> summary = summary_pb2.Summary(value=[value]).SerializeToString()
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
-        ...     writer.write([value], step=1)
+        ...     writer.write(summary, step=1)
         """
-        if not values:
-            return
-        from tensorboard.compat.proto import event_pb2
-        from tensorboard.compat.proto import summary_pb2
-
-        event = event_pb2.Event(
-            wall_time=time.time() if wall_time is None else wall_time,
-            step=int(step),
-            summary=summary_pb2.Summary(value=values),
-        )
+        if wall_time is None:
+            wall_time = time.time()
+        event = serialized(wall_time, int(step), summary)
         with self._lock:
             if self._file is None:
                 self._file = EventFile(self._logdir, self._suffix)
-            self._file.write(event)
+            self._file.waiting.append(event)
             since = time.monotonic() - self._file.flushed_at
             if (
                 since >= self._flush_secs
@@ -251,6 +245,18 @@ class EventWriter:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def _write_values(
+        self,
+        values: "list[Summary.Value]",
+        step: int,
+        wall_time: float | None = None,
+    ) -> None:
+        from tensorboard.compat.proto import summary_pb2
+
+        if values:
+            summary = summary_pb2.Summary(value=values)
+            self.write(summary.SerializeToString(), step, wall_time)
 
     def _flush(self) -> None:
         if self._file is None or not self._file.waiting:

@@ -1,5 +1,6 @@
 """What programs call: one function for each kind of summary."""
 
+import functools
 from typing import Any
 
 from keras_tpu_estimator.summary.kinds import Audio
@@ -43,7 +44,11 @@ def scalar(
 
     Reference: `tf.summary.scalar`.
     """
-    return record(Scalar(tag=name, description=description), data, step)
+    try:
+        summary = _scalar(name, description)
+    except TypeError:  # A name that cannot be looked up is none: says so.
+        summary = Scalar(tag=name, description=description)
+    return record(summary, data, step)
 
 
 def histogram(
@@ -209,3 +214,8 @@ def audio(
         max_outputs=max_outputs,
     )
     return record(summary, data, step)
+
+
+@functools.lru_cache(maxsize=1024)
+def _scalar(name: str, description: str | None) -> Scalar:
+    return Scalar(tag=name, description=description)

@@ -2,12 +2,13 @@
 
 A summary's data go three steps: `tensors` checks them and keeps what is wanted,
 in NumPy or in a trace of `model_fn`; `reduced` makes that small where it is;
-`value` makes TensorBoard's record of it on the host.
+`serialized` makes TensorBoard's record of it on the host.
 """
 
 import abc
 import dataclasses
 import functools
+import struct
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
@@ -19,10 +20,12 @@ import numpy as np
 from keras_tpu_estimator.summary import buckets as bucketing
 from keras_tpu_estimator.summary import png
 from keras_tpu_estimator.summary import wav
+from keras_tpu_estimator.summary.event_records import varint
 
 if TYPE_CHECKING:
-    from tensorboard.compat.proto.summary_pb2 import Summary as SummaryProto
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+_FLOAT = struct.Struct("<f")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,20 +67,19 @@ class Summary(abc.ABC):
         return tensors
 
     @abc.abstractmethod
-    def value(self, reduced: Any) -> "SummaryProto.Value":
-        """TensorBoard's record of what `reduced` returned, on the host."""
+    def serialized(self, reduced: Any) -> bytes:
+        """The `Summary` of TensorBoard with what `reduced` returned."""
 
-    def _record(
-        self, array: Any, metadata: "SummaryMetadata"
-    ) -> "SummaryProto.Value":
+    def _record(self, array: Any, metadata: "SummaryMetadata") -> bytes:
         from tensorboard.compat.proto import summary_pb2
         from tensorboard.util import tensor_util
 
-        return summary_pb2.Summary.Value(
+        value = summary_pb2.Summary.Value(
             tag=self.tag,
             tensor=tensor_util.make_tensor_proto(array),
             metadata=metadata,
         )
+        return summary_pb2.Summary(value=[value]).SerializeToString()
 
     def _numbers(self, data: Any, xp: Any) -> Any:
         """The data as an array of real numbers."""
@@ -100,6 +102,8 @@ class Scalar(Summary):
 
     def tensors(self, data: Any, xp: Any) -> Any:
         """A float32 scalar."""
+        if type(data) is np.float32:  # As most are in a `host_call`.
+            return data
         number = self._numbers(data, xp)
         if number.ndim:
             raise ValueError(
@@ -109,18 +113,10 @@ class Scalar(Summary):
             )
         return number.astype("float32")
 
-    def value(self, reduced: Any) -> "SummaryProto.Value":
+    def serialized(self, reduced: Any) -> bytes:
         """A tensor that TensorBoard plots."""
-        from tensorboard.compat.proto import summary_pb2
-        from tensorboard.compat.proto import types_pb2
-
         # By hand, as there may be one on each of many thousand steps a second.
-        value = summary_pb2.Summary.Value(
-            tag=self.tag, metadata=_scalar_metadata(self.description)
-        )
-        value.tensor.dtype = types_pb2.DT_FLOAT
-        value.tensor.float_val.append(float(reduced))
-        return value
+        return _before_number(self.tag, self.description) + _FLOAT.pack(reduced)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +143,7 @@ class Histogram(Summary):
         """The counts."""
         return bucketing.count(tensors, self.buckets)
 
-    def value(self, reduced: bucketing.Buckets) -> "SummaryProto.Value":
+    def serialized(self, reduced: bucketing.Buckets) -> bytes:
         """A table of edges and counts."""
         from tensorboard.plugins.histogram import metadata
 
@@ -197,7 +193,7 @@ class Image(Summary):
         """The first images of the first cores."""
         return tensors[: self.max_outputs]
 
-    def value(self, reduced: Any) -> "SummaryProto.Value":
+    def serialized(self, reduced: Any) -> bytes:
         """Width, height and PNG files."""
         from tensorboard.plugins.image import metadata
 
@@ -245,7 +241,7 @@ class Audio(Summary):
         """The first sounds of the first cores."""
         return tensors[: self.max_outputs]
 
-    def value(self, reduced: Any) -> "SummaryProto.Value":
+    def serialized(self, reduced: Any) -> bytes:
         """Rows of a WAV file and its label, which is empty."""
         from tensorboard.plugins.audio import metadata
 
@@ -301,7 +297,7 @@ class Text(Summary):
         del data, xp
         return ()
 
-    def value(self, reduced: Any) -> "SummaryProto.Value":
+    def serialized(self, reduced: Any) -> bytes:
         """A tensor of strings, which TensorBoard takes for Markdown."""
         del reduced
         from tensorboard.plugins.text import metadata
@@ -336,7 +332,16 @@ def _is_real(dtype: np.dtype) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scalar_metadata(description: str | None) -> "SummaryMetadata":
+def _before_number(tag: str, description: str | None) -> bytes:
+    """A `Summary` of a scalar up to its last four bytes, the number."""
+    from tensorboard.compat.proto import summary_pb2
     from tensorboard.plugins.scalar import metadata
+    from tensorboard.util import tensor_util
 
-    return metadata.create_summary_metadata(None, description)
+    tensor = tensor_util.make_tensor_proto(np.float32(0)).SerializeToString()
+    value = summary_pb2.Summary.Value(
+        tag=tag, metadata=metadata.create_summary_metadata(None, description)
+    )
+    # The keys of the fields `tensor` and `value`, each before its length.
+    fields = value.SerializeToString() + b"\x42" + varint(len(tensor)) + tensor
+    return (b"\x0a" + varint(len(fields)) + fields)[: -_FLOAT.size]

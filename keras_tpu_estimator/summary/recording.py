@@ -2,11 +2,12 @@
 
 import abc
 import contextlib
-import contextvars
 from collections.abc import Callable
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
-from typing import NamedTuple
+from typing import Generic
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -39,26 +40,16 @@ class Sink(abc.ABC):
         """
 
 
-class _Recording(NamedTuple):
-    """The state of a thread.
+S = TypeVar("S", bound=Sink)
 
-    Attributes:
-        sink: Where summaries go, or `None`.
-        step: The step of those that have none of their own.
-        condition: Whether they are recorded, or a function that knows.
-        at_end: What is done when the loop's host calls are over, or `None`
-            outside of them.
-    """
-
-    sink: Sink | None = None
-    step: Any = None
-    condition: Condition = True
-    at_end: set[Callable[[], None]] | None = None
-
-
-_NOWHERE = _Recording()
-_current: contextvars.ContextVar[_Recording] = contextvars.ContextVar(
-    "recording", default=_NOWHERE
+# Of this thread: where summaries go, the step of those that have none of their
+# own, whether they are recorded, and what is done when the host calls of a loop
+# are over, or `None` outside of them.
+_sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
+_step: ContextVar[Any] = ContextVar("step", default=None)
+_condition: ContextVar[Condition] = ContextVar("condition", default=True)
+_at_end: ContextVar[set[Callable[[], None]] | None] = ContextVar(
+    "at_end", default=None
 )
 
 
@@ -73,10 +64,10 @@ def record(summary: Summary, data: Any, step: Any) -> bool:
     Returns:
         Whether it is recorded.
     """
-    now = _current.get()
-    if now.sink is None or not _is_met(now.condition):
+    sink = _sink.get()
+    if sink is None or not _is_met(_condition.get()):
         return False
-    return now.sink.take(summary, data, now.step if step is None else step)
+    return sink.take(summary, data, _step.get() if step is None else step)
 
 
 def record_if(
@@ -109,57 +100,72 @@ def record_if(
 
     Reference: `tf.summary.record_if`.
     """
-    return _changed(condition=condition)
+    return _Set(_condition, condition)
 
 
-def going_to(
-    sink: Sink, step: Any = None
-) -> contextlib.AbstractContextManager[None]:
+class GoingTo(Generic[S]):
     """Makes a sink the default of this thread, and perhaps a step.
 
+    Args:
+        sink: Where summaries go.
+        step: The step of those that have none of their own, or `None` for the
+            one that there is.
+        flush: Called at the end of the `with` block, or of the loop's host
+            calls.
+
     Raises:
-        ValueError: There is one that may not be replaced.
+        ValueError: There is a sink that may not be replaced.
     """
-    now = _current.get()
-    if now.sink is not None and now.sink.is_fixed:
-        raise ValueError(
-            "A summary writer was made the default inside a model_fn. Expected "
-            "none: what a model_fn records goes into model_dir, or into "
-            "eval_dir in evaluation. Leave the writer out, or move this code "
-            "into `host_call`."
-        )
-    # Without a step of its own, one that is set inside outlives the block.
-    return _changed(sink=sink, **({} if step is None else {"step": step}))
+
+    # A class, as there may be one on each of many thousand steps a second.
+    __slots__ = ("_flush", "_sink", "_sink_before", "_step", "_step_before")
+
+    def __init__(self, sink: S, step: Any, flush: Callable[[], None]):
+        self._sink = sink
+        self._step = step
+        self._flush = flush
+
+    def __enter__(self) -> S:
+        before = _sink.get()
+        if before is not None and before.is_fixed:
+            raise ValueError(
+                "A summary writer was made the default inside a model_fn. "
+                "Expected none: what a model_fn records goes into model_dir, "
+                "or into eval_dir in evaluation. Leave the writer out, or "
+                "move this code into `host_call`."
+            )
+        self._sink_before = before
+        _sink.set(self._sink)
+        if self._step is not None:
+            self._step_before = _step.get()
+            _step.set(self._step)
+        return self._sink
+
+    def __exit__(self, *exception: object) -> None:
+        # Without a step of its own, one that was set inside outlives it.
+        if self._step is not None:
+            _step.set(self._step_before)
+        _sink.set(self._sink_before)
+        _at_end_or_now(self._flush)
 
 
-def only_to(sink: Sink) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def only_to(sink: Sink) -> Iterator[None]:
     """Forgets all settings, and sends summaries to one sink."""
-    return _changed(sink=sink, step=None, condition=True)
+    with _Set(_sink, sink), _Set(_step, None), _Set(_condition, True):
+        yield
 
 
 @contextlib.contextmanager
 def host_calls() -> Iterator[None]:
     """Surrounds the host calls of a loop, each of which sets its step."""
-    at_end: set[Callable[[], None]] = set()
+    later: set[Callable[[], None]] = set()
     try:
-        with _changed(step=None, at_end=at_end):
+        with _Set(_step, None), _Set(_at_end, later):
             yield
     finally:
-        for do in at_end:
+        for do in later:
             do()
-
-
-def at_end(do: Callable[[], None]) -> None:
-    """Does something at the end of the loop's host calls; elsewhere at once.
-
-    Args:
-        do: It is done once, however often it is passed.
-    """
-    later = _current.get().at_end
-    if later is None:
-        do()
-    else:
-        later.add(do)
 
 
 def get_step() -> Any:
@@ -177,7 +183,7 @@ def get_step() -> Any:
 
     Reference: `tf.summary.experimental.get_step`.
     """
-    return _current.get().step
+    return _step.get()
 
 
 def set_step(step: Any) -> None:
@@ -196,19 +202,32 @@ def set_step(step: Any) -> None:
 
     Reference: `tf.summary.experimental.set_step`.
     """
-    _current.set(_current.get()._replace(step=step))
+    _step.set(step)
 
 
-@contextlib.contextmanager
-def _changed(**changes: Any) -> Iterator[None]:
-    before = _current.get()
-    _current.set(before._replace(**changes))
-    try:
-        yield
-    finally:
-        # What was not changed here may have been set for longer.
-        restored = {name: getattr(before, name) for name in changes}
-        _current.set(_current.get()._replace(**restored))
+class _Set:
+    """Sets a variable of this thread for the time of a `with` block."""
+
+    __slots__ = ("_before", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[Any], value: Any):
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._before = self._variable.get()
+        self._variable.set(self._value)
+
+    def __exit__(self, *exception: object) -> None:
+        self._variable.set(self._before)
+
+
+def _at_end_or_now(do: Callable[[], None]) -> None:
+    later = _at_end.get()
+    if later is None:
+        do()
+    else:
+        later.add(do)
 
 
 def _is_met(condition: Condition) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,9 @@ class SummaryWriter(recording.Sink):
         self._events = events
         self._is_closed = False
 
-    @contextlib.contextmanager
-    def as_default(self, step: Any = None) -> Iterator["SummaryWriter"]:
+    def as_default(
+        self, step: Any = None
+    ) -> contextlib.AbstractContextManager["SummaryWriter"]:
         """Sends this thread's summaries here for the time of a `with` block.
 
         What was written is flushed at its end; in a `host_call`, at the end
@@ -55,11 +55,7 @@ class SummaryWriter(recording.Sink):
                 "This summary writer is closed. Expected an open one: make "
                 "another by `create_file_writer`, or close it later."
             )
-        with recording.going_to(self, step):
-            try:
-                yield self
-            finally:
-                recording.at_end(self.flush)
+        return recording.GoingTo(self, step, self.flush)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Writes one summary."""
@@ -71,7 +67,7 @@ class SummaryWriter(recording.Sink):
                 "`summary.experimental.set_step(...)`."
             )
         reduced = summary.reduced(summary.tensors(data, np))
-        self._events.write([summary.value(reduced)], _integer(step))
+        self._events.write(summary.serialized(reduced), _integer(step))
         return True
 
     def flush(self) -> None:
