@@ -5,10 +5,16 @@ from typing import Any
 
 import jax
 import keras
+from jax.sharding import Mesh
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
 
 from benchmarks.models import Mlp
 from benchmarks.models import adam
 from benchmarks.models import mean_loss
+
+_WHOLE = PartitionSpec()
+_SPLIT = PartitionSpec(None, "core")
 
 
 class ScanLoop:
@@ -16,9 +22,10 @@ class ScanLoop:
 
     Args:
         mlp: The network.
+        cores: Over how many devices each batch is split. Defaults to 1.
     """
 
-    def __init__(self, mlp: Mlp):
+    def __init__(self, mlp: Mlp, cores: int = 1):
         inputs = keras.Input((mlp.sizes[0],))
         self._model = keras.Model(inputs, mlp.logits(inputs))
         self._optimizer = adam()
@@ -27,17 +34,37 @@ class ScanLoop:
             [v.value for v in self._model.trainable_variables],
             [v.value for v in self._optimizer.variables],
         )
-        self._run = jax.jit(self._steps, donate_argnums=0)
+        self._mesh = None
+        run = self._steps
+        if cores > 1:
+            self._mesh = Mesh(jax.devices()[:cores], "core")
+            whole = NamedSharding(self._mesh, _WHOLE)
+            self._state = jax.device_put(self._state, whole)
+            run = jax.shard_map(
+                run,
+                mesh=self._mesh,
+                in_specs=(_WHOLE, _SPLIT),
+                out_specs=_WHOLE,
+                check_vma=False,
+            )
+        self._run = jax.jit(run, donate_argnums=0)
 
     def train(self, stacked_batches: Iterable[Any]) -> None:
         """Trains over all of the stacked batches and waits for the end."""
         for batches in stacked_batches:
+            if self._mesh is not None:
+                split = NamedSharding(self._mesh, _SPLIT)
+                batches = jax.device_put(batches, split)  # noqa: PLW2901
             self._state, losses = self._run(self._state, batches)
+            if self._mesh is not None:
+                # Many programs on the way at once can lock simulated cores.
+                jax.block_until_ready(losses)
         jax.block_until_ready((self._state, losses))
 
     def loss(self, x: Any, y: Any) -> float:
         """The mean loss over some examples."""
-        return float(self._loss(self._state[0], x, y))
+        weights = jax.device_get(self._state[0])
+        return float(self._loss(weights, x, y))
 
     def _loss(self, weights: Any, x: Any, y: Any) -> Any:
         logits, _ = self._model.stateless_call(weights, [], x)
@@ -46,7 +73,10 @@ class ScanLoop:
     def _steps(self, state: Any, batches: Any) -> tuple[Any, Any]:
         def step(state: Any, batch: Any) -> tuple[Any, Any]:
             weights, slots = state
-            loss, gradients = jax.value_and_grad(self._loss)(weights, *batch)
+            found = jax.value_and_grad(self._loss)(weights, *batch)
+            if self._mesh is not None:
+                found = jax.lax.pmean(found, "core")
+            loss, gradients = found
             return self._optimizer.stateless_apply(
                 slots, gradients, weights
             ), loss

@@ -22,8 +22,9 @@ from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.steps import Feed
 from keras_tpu_estimator.run_config import RunConfig
 
-# More than fits a cache, or glibc's heap, is only slower.
-_MAX_BYTES = 2**25
+# Enough steps for what a program costs by itself: its temporary memory, page by
+# page. A few times as much waits for the devices.
+_MAX_BYTES = 2**27
 
 
 @dataclasses.dataclass(frozen=True)

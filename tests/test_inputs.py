@@ -1,5 +1,7 @@
 """The ways of calling `input_fn`, end to end."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - one test uses tf.data
@@ -10,6 +12,7 @@ from helpers import regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import placement
+from keras_tpu_estimator.device_loop import DeviceLoop
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.sources import Source
 
@@ -138,3 +141,33 @@ def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
     )
     with pytest.raises(ValueError, match="along axis 1 of `batch_axis`"):
         estimator.train(lambda params: (x.T, y), steps=1)
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate"])
+def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
+    waiting, losses = [], []
+    run = getattr(DeviceLoop, mode)
+
+    def spy(*args, **kwargs):
+        waiting.append(sum(not each.is_ready() for each in losses))
+        outputs = run(*args, **kwargs)
+        losses.append(outputs[2])
+        return outputs
+
+    def slow(features, is_training):
+        busy = jax.lax.fori_loop(
+            0, 50, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300))
+        )
+        return linear(features, is_training) + 0 * busy[0, 0]
+
+    x, y = regression_data(examples=12)
+    monkeypatch.setattr(placement, "_MAX_BYTES", 4 * 4 * 4)
+    monkeypatch.setattr(DeviceLoop, mode, spy)
+    estimator = estimator_of(model_fn_of(slow), tmp_path, iterations=6, batch=2)
+    getattr(estimator, mode)(
+        lambda params: (
+            tf.data.Dataset.from_tensor_slices((x, y)).repeat(5).batch(2)
+        )
+    )
+    assert len(waiting) == 15
+    assert max(waiting) <= 1

@@ -47,8 +47,16 @@ class MetricsFile:
         }
         if self._file is None:
             self._file = growing(self._path, resumes=True)
-        paths.make_directory(os.path.dirname(self._path))
-        # One write, so that lines stay whole.
-        with open(self._file.path, "ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")
+        written = json.dumps(line).encode() + b"\n"
+        try:
+            _append(written, self._file.path)
+        except FileNotFoundError:
+            paths.make_directory(os.path.dirname(self._path))
+            _append(written, self._file.path)
         self._file.changed()
+
+
+def _append(line: bytes, path: str) -> None:
+    # Without a buffer, so that lines stay whole.
+    with open(path, "ab", buffering=0) as file:
+        file.write(line)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from keras_tpu_estimator.program.steps import NAMED
@@ -38,6 +39,7 @@ class Progress:
         self.values = values
         self.step = int(values[GLOBAL_STEP])
         self.losses: list[Any] = [np.full(1, np.nan, "float32")]
+        self._newest_losses: Any = self.losses[0]
         self.fetched: dict[str, Any] = {}
         self.reports: dict[str, Any] = {}
         self.summaries: Sequence[Collected] = ()
@@ -52,12 +54,17 @@ class Progress:
     def ran(self, steps: int, losses: Any, outputs: Mapping[str, Any]) -> None:
         """Tells of a part of a loop that is on its way.
 
+        Waits for the part before it.
+
         Args:
             steps: How many steps it makes.
             losses: The mean loss of the loop so far, after each of them.
             outputs: Its other outputs.
         """
         self.step += steps
+        # The devices hold the data of few parts, however fast they are fed.
+        jax.block_until_ready(self._newest_losses)
+        self._newest_losses = losses
         self.losses.append(losses)
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]

@@ -60,6 +60,8 @@ class Saver:
         self._config = config
         self._runtime = runtime
         self._progress = progress
+        # Links stay as they are; to follow them after each run takes time.
+        self._key = functools.cache(os.path.realpath)
         # The last checkpoint of each directory.
         self._last: dict[str, _Saved] = {}
         self._writer = Writer()
@@ -77,7 +79,7 @@ class Saver:
         """
         if not self._writer.is_busy:
             self.wait()
-        last = self._last.get(os.path.realpath(directory))
+        last = self._last.get(self._key(directory))
         if last is None or last.edits != self._progress.edits:
             return None
         return last.step
@@ -90,7 +92,7 @@ class Saver:
         """
         self.wait()
         step = self._progress.step
-        last = self._last.get(os.path.realpath(directory))
+        last = self._last.get(self._key(directory))
         is_new = last is not None and step != last.step
         if is_new and np.isnan(self._progress.fetch("loss")):
             return
@@ -125,7 +127,7 @@ class Saver:
         try:
             self._writer.wait()
         except Exception:
-            del self._last[os.path.realpath(self._writes_into)]
+            del self._last[self._key(self._writes_into)]
             raise
 
     def __enter__(self) -> Self:
@@ -146,11 +148,11 @@ class Saver:
         is_saved = self.saved_step(directory) == self._progress.step
         if not is_saved or self._writer.is_busy:
             return None
-        return self._last[os.path.realpath(directory)].prefix
+        return self._last[self._key(directory)].prefix
 
     def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
         saved = _Saved(prefix, self._progress.step, self._progress.edits)
-        self._last[os.path.realpath(directory)] = saved
+        self._last[self._key(directory)] = saved
 
 
 def _run_in(

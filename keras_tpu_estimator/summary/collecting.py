@@ -114,6 +114,8 @@ def write(
         without: Tags to leave out.
     """
     wanted = [each for each in collected if each.summary.tag not in without]
+    if not wanted:
+        return
     for each in jax.device_get(_reduced(wanted)):
         summary = each.summary.serialized(each.tensors)
         events.write(summary, step if each.step is None else int(each.step))
