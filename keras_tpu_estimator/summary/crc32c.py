@@ -30,7 +30,7 @@ def masked_crc32c(events: Sequence[bytes]) -> list[bytes]:
     Example:
 
     >>> masked_crc32c([b"123456789"])
-    [b'!\\x01G\\xc2']
+    [b'\\xe5\\xb0\\x8a\\xc7']
 
     Reference: the TFRecord format of TensorFlow.
     """
