@@ -77,6 +77,7 @@ class Runtime:
             self._values, self._source = {}, source
             self._initialized.clear()
             self._overridden.clear()
+        self._values = _without_used_up(self._values)
         wanted = {*step.reads, *self.model.paths()}
         if slots:
             wanted |= self.model.program.store.slots
@@ -248,6 +249,15 @@ def _read_checked(
     if GLOBAL_STEP in values:
         values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
     return values
+
+
+def _without_used_up(values: Values) -> Values:
+    """Values but for those that Keras donated, in `fit` of a shared layer."""
+    return {
+        path: value
+        for path, value in values.items()
+        if not (isinstance(value, jax.Array) and value.is_deleted())
+    }
 
 
 def _on_host(values: Values) -> dict[str, np.ndarray]:

@@ -162,6 +162,26 @@ def test_whole_model_built_outside_is_adopted(tmp_path):
     assert all((a != b).any() for a, b in zip(before, after, strict=True))
 
 
+def test_keras_may_use_up_the_arrays_of_a_model_from_outside(tmp_path):
+    outside = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    outside.compile("sgd", "mse")
+    x, y = regression_data(examples=16)
+    estimator = estimator_of(model_fn_of(lambda x, _: outside(x)), tmp_path)
+    estimator.train(repeated(x, y), steps=2)
+    expected = estimator.evaluate(batches_of(x, y))
+    outside.fit(x, y, epochs=5, verbose=0)
+    # The checkpoint counts, as it would in another process.
+    assert estimator.evaluate(batches_of(x, y)) == expected
+    outside.fit(x, y, verbose=0)
+    estimator.train(repeated(x, y), steps=2)
+    assert estimator.get_variable_value("global_step") == 4
+    np.testing.assert_allclose(
+        outside.evaluate(x, y, verbose=0),
+        estimator.evaluate(batches_of(x, y))["loss"],
+        rtol=1e-5,
+    )
+
+
 def test_frozen_model_from_outside_stays(tmp_path):
     frozen = keras.Sequential([keras.layers.Dense(4, name="frozen")])
     frozen.trainable = False
