@@ -86,9 +86,11 @@ class TrainOp(Update):
             "sum": distribution.cross_replica_sum,
             None: lambda gradients: gradients,
         }[self.reduction]
-        # It may have been built for an earlier trace's or another loss's.
-        self.optimizer.built = False
-        self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
+        # They may have been built for an earlier trace's or another loss's.
+        for each in (self.optimizer, *single_optimizers(self.optimizer)):
+            each.built = False
+        with scope_for("TrainOp.apply").numbering():
+            self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
 
 
 class CrossShardOptimizer:
@@ -294,6 +296,24 @@ def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
             f"`loss_scale_factor`: {optimizer!r}. Use the dtype policy "
             "'mixed_bfloat16', which needs none."
         )
+
+
+def single_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that have a learning rate.
+
+    Args:
+        optimizer: One with its own, or a `keras.optimizers.MultiOptimizer`.
+
+    Example:
+
+    >>> [each.name for each in single_optimizers(keras.optimizers.SGD())]
+    ['sgd']
+    """
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return list(optimizer.optimizers)
+    return [optimizer]
 
 
 def _variables(

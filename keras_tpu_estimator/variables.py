@@ -5,9 +5,11 @@ it runs under `VariableScope`, where a variable is its path: the first trace
 makes it, every later one is given the value under the same path.
 """
 
+import contextlib
 import contextvars
 import itertools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,6 +81,7 @@ class VariableScope(keras.StatelessScope):
         self.initials: dict[str, Any] = {}
         self.updated: set[str] = set()
         self.initializers: dict[str, Callable[..., Any]] = {}
+        self._numbers = False
 
     def __enter__(self) -> "VariableScope":
         self._token = _active.set(self)
@@ -92,9 +95,12 @@ class VariableScope(keras.StatelessScope):
         self, variable: keras.Variable, initializer: Callable[..., Any]
     ) -> None:
         """Enters a variable that the traced function has just made."""
-        if is_accumulator(variable):
-            keras_internals.set_path(variable, self._free_path(variable.path))
         path = variable.path
+        if is_accumulator(variable):  # Keras names all `Mean`s alike.
+            path = self._free_path(*path.partition("/"))
+        elif self._numbers:
+            path = self._free_path(path)
+        keras_internals.set_path(variable, path)
         if path in self.objects:
             raise TwoUnderOnePathError(path)
         self._enter(path, variable)
@@ -132,14 +138,25 @@ class VariableScope(keras.StatelessScope):
             elif path not in self.initials:
                 self.initials[path] = self._initial(path)
 
+    @contextlib.contextmanager
+    def numbering(self) -> Iterator[None]:
+        """Numbers new variables of one path, as Keras's Adafactor has them."""
+        self._numbers = True
+        try:
+            yield
+        finally:
+            self._numbers = False
+
     def trainable(self) -> list[keras.Variable]:
         """The trainable variables seen so far, in the order of creation."""
         return [v for v in self.objects.values() if v.trainable]
 
-    def _free_path(self, path: str) -> str:
-        """The path with a count, if need be: Keras names all `Mean`s alike."""
-        name, _, rest = path.partition("/")
-        counted = (f"{name}_{count}/{rest}" for count in itertools.count(1))
+    def _free_path(self, name: str, *rest: str) -> str:
+        """The path with a count after its name, if need be."""
+        path = "".join((name, *rest))
+        counted = (
+            "".join((f"{name}_{count}", *rest)) for count in itertools.count(1)
+        )
         while path in self.objects:
             path = next(counted)
         return path
@@ -222,7 +239,8 @@ def _constant(value: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
             value = value.astype(keras.config.floatx())
     kwargs["shape"] = value.shape
     if kwargs.get("dtype") is None:
-        kwargs["dtype"] = keras.backend.standardize_dtype(value.dtype)
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        kwargs["dtype"] = keras.backend.standardize_dtype(dtype)
     return lambda shape, dtype=None: jnp.asarray(value, dtype)
 
 

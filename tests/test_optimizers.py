@@ -175,6 +175,54 @@ def test_two_optimizers_train_a_small_gan(use_tpu, tmp_path):
     )
 
 
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_adafactor_equals_keras(use_tpu, tmp_path):
+    layers = [keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
+    model = keras.Sequential([keras.Input((X.shape[1],)), *layers])
+    model.compile(keras.optimizers.Adafactor(RATE), "mse")
+    initial = [np.array(v.value) for v in model.trainable_variables]
+
+    def model_fn(features, labels, mode, params):
+        made = iter(
+            keras.initializers.get(lambda s, dtype, v=v: jnp.asarray(v))
+            for v in initial
+        )
+        h = keras.layers.Dense(
+            4,
+            name="a",
+            kernel_initializer=next(made),
+            bias_initializer=next(made),
+        )(features)
+        y = keras.layers.Dense(
+            1,
+            name="b",
+            kernel_initializer=next(made),
+            bias_initializer=next(made),
+        )(h)
+        loss = ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adafactor(RATE))
+        return spec_of(mode, loss, optimizer.minimize(loss))
+
+    for _ in range(2):  # From its own checkpoint, too.
+        values = train_once(model_fn, tmp_path, steps=2, use_tpu=use_tpu)
+    model.fit(X, Y, batch_size=len(X), epochs=4, verbose=0)
+    for variable in model.trainable_variables:
+        path = variable.path.partition("/")[2]
+        np.testing.assert_allclose(
+            values[path], variable.value, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_several_optimizers_in_one(tmp_path):
+    def optimizer():
+        chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(RATE), {})
+        return keras.optimizers.MultiOptimizer(chosen)
+
+    values = train_once(minimizing(optimizer), tmp_path)
+    w = weights() - RATE * loss_gradient(weights())
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5)
+
+
 def test_one_optimizer_for_two_lists(tmp_path):
     def model_fn(features, labels, mode, params):
         first = keras.Variable(1.0, name="first")

@@ -10,6 +10,7 @@ from keras_tpu_estimator import distribution
 from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.optimizers import TrainOp
 from keras_tpu_estimator.optimizers import Update
+from keras_tpu_estimator.optimizers import single_optimizers
 from keras_tpu_estimator.program.differentiation import trace_for_gradients
 from keras_tpu_estimator.program.model_call import ModelCall
 from keras_tpu_estimator.program.steps import REPORTS
@@ -99,9 +100,11 @@ def _trace_update(
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)
-        rate = f"{op.optimizer.name}/learning_rate"
-        if rate in forward.objects:
-            store.constants.add(rate)
+        rates = {
+            f"{each.name}/learning_rate"
+            for each in single_optimizers(op.optimizer)
+        }
+        store.constants.update(rates & forward.objects.keys())
     return captured
 
 
@@ -112,8 +115,9 @@ def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
 def _learning_rates(train_ops: Sequence[TrainOp]) -> dict[str, Any]:
     """The learning rate of this step, or those of several optimizers."""
     rates = {
-        op.optimizer.name: keras_ops.cast(op.optimizer.learning_rate, "float32")
+        each.name: keras_ops.cast(each.learning_rate, "float32")
         for op in train_ops
+        for each in single_optimizers(op.optimizer)
     }
     if len(rates) == 1:
         return {"learning_rate": rates.popitem()[1]}
