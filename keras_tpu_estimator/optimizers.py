@@ -308,7 +308,8 @@ def single_optimizers(
 
     Example:
 
-    >>> [each.name for each in single_optimizers(keras.optimizers.SGD())]
+    >>> sgd = keras.optimizers.SGD(name="sgd")
+    >>> [each.name for each in single_optimizers(sgd)]
     ['sgd']
     """
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
