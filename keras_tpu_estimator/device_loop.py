@@ -128,7 +128,7 @@ class DeviceLoop:
 
     def predict(
         self, state: State, data: Any, fetch: tuple[str, ...] = ()
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any], Any]:
         """Predicts for one batch.
 
         Args:
@@ -137,7 +137,8 @@ class DeviceLoop:
             fetch: Names of other tensors that are wanted.
 
         Returns:
-            Nest of predictions, batch first, and the other tensors by name.
+            Nest of predictions, batch first; the other tensors by name; and
+            those of a `host_call`, or `None`.
         """
         return self._predict(state, data, fetch=fetch)
 
@@ -167,9 +168,13 @@ class DeviceLoop:
 
     def _predict_step(
         self, state: State, data: Any, fetch: tuple[str, ...]
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any], Any]:
         outputs = self._model.predict_outputs(state, data)
-        return outputs["predictions"], _only(outputs.get(NAMED, {}), fetch)
+        return (
+            outputs["predictions"],
+            _only(outputs.get(NAMED, {}), fetch),
+            outputs.get("host_call"),
+        )
 
 
 def _scan(

@@ -530,6 +530,8 @@ class TPUEstimator:
             TypeError: An argument is of a wrong type.
         """
         user_hooks = validate_hooks(hooks)
+        if predict_keys is not None and not isinstance(predict_keys, str):
+            predict_keys = list(predict_keys)
         self._placement.check(ModeKeys.PREDICT)
         checkpoint = self._checkpoint(checkpoint_path)
         with self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline:
@@ -540,8 +542,6 @@ class TPUEstimator:
             step = self._runtime.model.prepare(
                 ModeKeys.PREDICT, first.features, first.is_padding
             )
-            if step.host_call is not None:
-                _logger.warning("`host_call` has no effect in `predict`.")
             hooks = (*user_hooks, *step.hooks)
             values = self._runtime.load(
                 step, checkpoint, slots=bool(callbacks_of(hooks))

@@ -40,7 +40,8 @@ class TPUEstimatorSpec:
         scaffold_fn: Returns a `Scaffold`; called on the host, once for each
             program.
         host_call: A pair `(function, tensors)`, run on the host as
-            `eval_metrics` is, after every training step.
+            `eval_metrics` is, after every step, in every mode; in prediction
+            with the rows that fill up a smaller batch.
         training_hooks: Hooks and Keras callbacks to add in training.
         evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
         prediction_hooks: Hooks and Keras callbacks to add in prediction.
@@ -78,10 +79,7 @@ class TPUEstimatorSpec:
     train_metrics: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("eval_metrics", "host_call", "train_metrics"):
-            pair = getattr(self, name)
-            if pair is not None:
-                _set(self, name, checked_host_function(name, pair))
+        _check_host_functions(self, "eval_metrics")
         if self.scaffold_fn is not None and not callable(self.scaffold_fn):
             raise TypeError(
                 "`scaffold_fn` should be a function that returns a Scaffold. "
@@ -108,7 +106,8 @@ class TPUEstimatorSpec:
 
         Returns:
             An `EstimatorSpec` whose `eval_metric_ops` are what `metric_fn`
-            returned for these tensors.
+            returned for these tensors, with the same `host_call` and
+            `train_metrics`.
         """
         metric_ops = {}
         if self.mode == ModeKeys.EVAL and self.eval_metrics is not None:
@@ -124,6 +123,8 @@ class TPUEstimatorSpec:
             training_hooks=self.training_hooks,
             evaluation_hooks=self.evaluation_hooks,
             prediction_hooks=self.prediction_hooks,
+            host_call=self.host_call,
+            train_metrics=self.train_metrics,
         )
 
 
@@ -146,10 +147,14 @@ class EstimatorSpec:
         scaffold: A `Scaffold`. Defaults to one without settings.
         evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
         prediction_hooks: Hooks and Keras callbacks to add in prediction.
+        host_call: As in `TPUEstimatorSpec`.
+        train_metrics: As in `TPUEstimatorSpec`.
 
     Raises:
         ValueError: Something required is missing or malformed.
         TypeError: Something is of a wrong type.
+        RuntimeError: A host function takes another number of arguments than
+            it has tensors.
     """
 
     mode: str | None
@@ -163,8 +168,11 @@ class EstimatorSpec:
     scaffold: Any = None
     evaluation_hooks: Any = None
     prediction_hooks: Any = None
+    host_call: Any = None
+    train_metrics: Any = None
 
     def __post_init__(self) -> None:
+        _check_host_functions(self)
         _set(
             self,
             "training_chief_hooks",
@@ -210,6 +218,14 @@ Spec = TPUEstimatorSpec | EstimatorSpec
 def _set(record: Any, name: str, value: Any) -> None:
     """Normalises a field of a frozen record while it is made."""
     object.__setattr__(record, name, value)
+
+
+def _check_host_functions(spec: Spec, *others: str) -> None:
+    """Checks and normalises the pairs of a function and tensors."""
+    for name in (*others, "host_call", "train_metrics"):
+        pair = getattr(spec, name)
+        if pair is not None:
+            _set(spec, name, checked_host_function(name, pair))
 
 
 def _check_common(spec: Spec) -> None:

@@ -457,6 +457,30 @@ def test_wrong_tensors_are_named(name, chunk):
             pipe.take(2)
 
 
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**63 - 1])
+@pytest.mark.parametrize("make", ["dataset", "generator", "arrays"])
+def test_integers_that_devices_would_cut_off_are_named(make, value):
+    ids = np.arange(8)
+    ids[5] = value
+    features = {"id": ids, "x": X[:8]}
+    returned = {
+        "dataset": lambda: (
+            tf.data.Dataset.from_tensor_slices(features).repeat(80).batch(8)
+        ),
+        "generator": lambda: iter([features]),
+        "arrays": lambda: features,
+    }[make]()
+    pipe = pipeline(returned, size=8, repeat=make == "arrays")
+    with pytest.raises(ValueError, match=r"features\['id'\].*fit int32.*Hash"):
+        taken(pipe)
+
+
+def test_wide_integers_that_fit_are_taken():
+    ids = np.array([2**31 - 1, -(2**31), 0, 7])
+    (batch,) = taken(pipeline(iter([ids, ids])))
+    np.testing.assert_array_equal(batch.features, [ids, ids])
+
+
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_lengths_are_compared_without_a_size_too(chunk):
     data = tf.data.Dataset.from_tensors((X[:2], Y[:1]))

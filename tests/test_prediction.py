@@ -236,16 +236,46 @@ def test_a_prediction_without_rows_is_an_error(tmp_path):
         next(estimator.predict(batches_of(X)))
 
 
-def test_host_call_without_effect_is_a_warning(tmp_path, caplog):
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_host_call_sees_every_batch(tmp_path, use_tpu):
+    seen = []
+
+    def note(y, step):
+        seen.append((y.copy(), step))
+
     def model_fn(features, labels, mode, params):
+        y = linear(features, False)
+        step = ops.reshape(kte.get_global_step(), [1])
         return kte.TPUEstimatorSpec(
-            mode,
-            predictions={"x": features},
-            host_call=(lambda x: x, [features]),
+            mode, predictions={"y": y}, host_call=(note, [y, step])
         )
 
-    next(estimator_of(model_fn, tmp_path).predict(batches_of(X)))
-    assert "`host_call` has no effect" in caplog.text
+    estimator = estimator_of(model_fn, tmp_path, use_tpu, batch=16)
+    found = list(estimator.predict(batches_of(X[:40])))
+    assert [y.shape for y, _ in seen] == [(16, 1)] * 3
+    rows = np.concatenate([y for y, _ in seen])[: len(found)]
+    np.testing.assert_array_equal(rows, [each["y"] for each in found])
+    assert {len(step) for _, step in seen} == {8 if use_tpu else 1}
+
+
+def test_errors_of_a_host_call_come_as_themselves(tmp_path):
+    def fail(y):
+        raise LookupError("mine")
+
+    def model_fn(features, labels, mode, params):
+        y = linear(features, False)
+        return kte.TPUEstimatorSpec(
+            mode, predictions={"y": y}, host_call=(fail, [y])
+        )
+
+    with pytest.raises(LookupError, match="mine"):
+        list(estimator_of(model_fn, tmp_path).predict(batches_of(X[:8])))
+
+
+def test_predict_keys_may_be_an_iterator(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    keys = iter(["y"])
+    assert len(list(estimator.predict(batches_of(X[:40]), keys))) == 40
 
 
 def test_empty_input_yields_nothing(tmp_path):

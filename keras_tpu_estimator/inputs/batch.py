@@ -24,12 +24,7 @@ class Example:
     @property
     def leaves(self) -> list[tuple[str, np.ndarray]]:
         """All arrays with names such as `features['image']`."""
-        nests = (("features", self.features), ("labels", self.labels))
-        return [
-            (name + jax.tree_util.keystr(path), leaf)
-            for name, nest in nests
-            for path, leaf in jax.tree_util.tree_leaves_with_path(nest)
-        ]
+        return _named(self.features, self.labels)
 
     @property
     def size(self) -> int:
@@ -72,6 +67,11 @@ class Batch:
         return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
 
     @property
+    def leaves(self) -> list[tuple[str, np.ndarray]]:
+        """All arrays with names such as `features['image']`."""
+        return _named(self.features, self.labels)
+
+    @property
     def steps(self) -> int:
         """Number of steps."""
         return jax.tree.leaves(self.features)[0].shape[0]
@@ -99,3 +99,11 @@ class Batch:
             Batch(*jax.tree.map(lambda a: a[:steps], nest)),
             Batch(*jax.tree.map(lambda a: a[steps:], nest)),
         )
+
+
+def _named(features: Any, labels: Any) -> list[tuple[str, np.ndarray]]:
+    return [
+        (name + jax.tree_util.keystr(path), leaf)
+        for name, nest in (("features", features), ("labels", labels))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nest)
+    ]

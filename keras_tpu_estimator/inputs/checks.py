@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 
 _NUMBERS = "biufcV"
@@ -127,6 +128,32 @@ def check_tensors(example: Example) -> None:
                 f"All tensors should have the same batch size. Received "
                 f"{example.size} for {first}, but {leaf.shape[0]} for {name}."
             )
+
+
+def check_range(batch: Batch) -> None:
+    """Checks that wide integers fit the 32 bits that devices have for them.
+
+    Args:
+        batch: Any number of steps.
+
+    Raises:
+        ValueError: One does not.
+    """
+    for name, leaf in batch.leaves:
+        narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
+            continue
+        steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
+        bounds = np.iinfo(narrow)
+        for extreme in (steps.min(initial=0), steps.max(initial=0)):
+            if not bounds.min <= extreme <= bounds.max:
+                raise ValueError(
+                    f"{name} should fit {narrow}: devices have no "
+                    f"{leaf.dtype} by default. Expected numbers from "
+                    f"{bounds.min} to {bounds.max}. Received {extreme}. Hash "
+                    "ids into a smaller range in input_fn, split them into "
+                    "two features, or leave the feature out."
+                )
 
 
 def check_size(example: Example, size: int | None) -> None:

@@ -7,6 +7,7 @@ from typing import Self
 
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.bookmarks import Bookmarks
+from keras_tpu_estimator.inputs.checks import check_range
 from keras_tpu_estimator.inputs.position import Bookmark
 from keras_tpu_estimator.inputs.position import Feeding
 from keras_tpu_estimator.inputs.position import Position
@@ -75,6 +76,8 @@ class Pipeline:
                 # Not before the first batch, which others wait for.
                 self._bookmarks.keep(self._reading.bookmark)
             batch = self._reading.source.take(steps)
+            if batch is not None:
+                check_range(batch)
         except Exception as error:
             error.add_note(
                 f"This happened while input_fn was read in mode "

@@ -15,6 +15,7 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.feeding import first_step
+from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
@@ -112,6 +113,8 @@ class PredictionLoop:
                 hooked.start()
                 running = self._with_fetches(running, hooked.fetches)
                 predictions = running.finish()
+                if running.host_call is not None:
+                    self._call_host(running.host_call)
                 self._progress.outputs = _by_name(predictions)
                 self._progress.fetched = {
                     **self._progress.outputs,
@@ -150,6 +153,10 @@ class PredictionLoop:
         self._fetch = tuple(sorted(wanted.union(self._fetch)))
         return self._start(running.step)
 
+    def _call_host(self, tensors: Any) -> None:
+        stacked = jax.tree.map(lambda a: np.asarray(a)[None], tensors)
+        call_for_steps(self._step.host_call, stacked, [self._progress.step])
+
     def _start(self, step: Padded) -> "Running":
         data = self._loop.put_one(step.features, step.is_padding)
         return Running(
@@ -165,11 +172,13 @@ class Running:
         step: What it is about.
         predictions: Nest of arrays that will be there.
         fetched: Other tensors by name.
+        host_call: The tensors of a `host_call`, or `None`.
     """
 
     step: Padded
     predictions: Any
     fetched: dict[str, Any]
+    host_call: Any
 
     def finish(self) -> Any:
         """Waits for the predictions; returns them without padding."""

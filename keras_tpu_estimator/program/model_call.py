@@ -146,7 +146,7 @@ class ModelCall:
             reads=reads,
             local=local,
             metric_fn=self._metric_fn(),
-            host_call=getattr(self.spec, "host_call", None),
+            host_call=self.spec.host_call,
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
@@ -187,12 +187,10 @@ class ModelCall:
             }
         elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
             outputs["eval_metrics"] = spec.eval_metrics.tensors
-        train_metrics = getattr(spec, "train_metrics", None)
-        if self.mode == ModeKeys.TRAIN and train_metrics:
-            outputs["train_metrics"] = train_metrics.tensors
-        host_call = getattr(spec, "host_call", None)
-        if host_call and host_call.tensors:
-            outputs["host_call"] = host_call.tensors
+        if self.mode == ModeKeys.TRAIN and spec.train_metrics:
+            outputs["train_metrics"] = spec.train_metrics.tensors
+        if spec.host_call and spec.host_call.tensors:
+            outputs["host_call"] = spec.host_call.tensors
         return outputs
 
     def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +213,8 @@ class ModelCall:
         return cores.of_first(scalar)
 
     def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
-        split = self.example.cores.axes and self.example.is_split
+        # On one core, too, lest a program works on a single one only.
+        split = self.example.additional["use_tpu"] and self.example.is_split
         if not split and self.example.micro_batches == 1:
             return
         for name, tensors in outputs.items():
