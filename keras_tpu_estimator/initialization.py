@@ -5,6 +5,7 @@ import contextvars
 import dataclasses
 import logging
 import os
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -42,10 +43,12 @@ class Target:
 
     Attributes:
         variables: The variables by path.
+        constants: Paths of those that no checkpoint of this package has.
         sources: Where initial values are, by path.
     """
 
     variables: Mapping[str, keras.Variable]
+    constants: Collection[str]
     sources: dict[str, Source]
 
     def values(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
@@ -129,7 +132,11 @@ def init_from_checkpoint(
         )
     scope = current_scope()
     variables = {**target.variables, **(scope.objects if scope else {})}
-    variables = {p: v for p, v in variables.items() if _is_weight(v)}
+    variables = {
+        path: variable
+        for path, variable in variables.items()
+        if _is_weight(variable) and path not in target.constants
+    }
     reader = load_checkpoint(ckpt_dir_or_file)
     names = resolve_assignments(assignment_map, variables, reader)
     for path, name in names.items():

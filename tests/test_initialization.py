@@ -220,6 +220,18 @@ def test_maps_that_do_not_fit(of_ours, assignment, error, message, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("in_scaffold", [False, True])
+def test_a_model_starts_from_its_own_checkpoint(tmp_path, in_scaffold):
+    first = estimator_starting(lambda: None, tmp_path / "a")
+    first.train(batches_of(X, Y), steps=1)
+    second = estimator_starting(
+        lambda: kte.init_from_checkpoint(first.latest_checkpoint(), {"/": "/"}),
+        tmp_path / "b",
+        in_scaffold,
+    )
+    assert second.train(batches_of(X, Y), steps=1).latest_checkpoint()
+
+
 def test_no_checkpoint_is_an_error(tmp_path):
     estimator = estimator_starting(
         lambda: kte.init_from_checkpoint(tmp_path / "none", {"/": "/"}),

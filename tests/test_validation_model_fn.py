@@ -176,7 +176,10 @@ def test_specs_of_one_core_are_enough_on_one(mode, tmp_path):
         ("host_call", TRAIN),
     ],
 )
-def test_scalars_cannot_be_concatenated_over_cores(field, mode, model_dir):
+@pytest.mark.parametrize("num_shards", [1, None])
+def test_scalars_cannot_be_concatenated_over_cores(
+    field, mode, model_dir, num_shards
+):
     def model_fn(features, labels, mode, params):
         scalar = mean_square(linear(features, False))
         tensors = {"row": features, "scalar": scalar}
@@ -190,12 +193,22 @@ def test_scalars_cannot_be_concatenated_over_cores(field, mode, model_dir):
             fields["train_op"] = optimizer.minimize(scalar)
         return kte.TPUEstimatorSpec(mode, **fields)
 
+    estimator = kte.TPUEstimator(
+        model_fn,
+        config=kte.RunConfig(
+            model_dir=str(model_dir),
+            tpu_config=kte.TPUConfig(num_shards=num_shards),
+        ),
+        train_batch_size=16,
+        eval_batch_size=16,
+        predict_batch_size=16,
+    )
     with pytest.raises(
         RuntimeError,
         match=f"The tensors of `{field}` are concatenated over cores .* "
         r"Received a scalar at \['scalar'\]: reshape it to \[1\]",
     ):
-        run(make(model_fn, model_dir, use_tpu=True), mode)
+        run(estimator, mode)
 
 
 def train_op_of_tensor(loss):

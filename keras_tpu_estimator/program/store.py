@@ -50,7 +50,7 @@ class VariableStore:
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
             )
         }
-        self.target = Target(self.variables, sources={})
+        self.target = Target(self.variables, self.constants, sources={})
 
     def capture(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
