@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
@@ -150,7 +152,7 @@ class Runtime:
         values = self._values
         self._values, self._source = {}, None
         if self._readers:
-            return jax.tree.map(jax.numpy.copy, values)
+            return jax.tree.map(jnp.copy, values)
         return values
 
     def give_back(self, values: Values, checkpoint: str | None) -> None:
@@ -163,6 +165,18 @@ class Runtime:
         """Tells that variables have been set by something but training."""
         constants = self.model.program.store.constants
         self._overridden |= constants.intersection(paths)
+
+    def not_finite(self, values: Values) -> str | None:
+        """The first trained variable that has a NaN or an infinity."""
+        weights = {
+            path: values[path]
+            for path, variable in self.model.program.store.variables.items()
+            if variable.trainable
+            and path in values
+            and keras.backend.is_float_dtype(variable.dtype)
+        }
+        found = jax.device_get(_are_finite(weights))
+        return next((path for path in weights if not found[path]), None)
 
     def to_save(self, values: Values) -> dict[str, np.ndarray]:
         """The values that belong into a checkpoint, copied to the host."""
@@ -249,6 +263,11 @@ def _read_checked(
     if GLOBAL_STEP in values:
         values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
     return values
+
+
+@jax.jit
+def _are_finite(values: Values) -> dict[str, Any]:
+    return {p: jnp.isfinite(value).all() for p, value in values.items()}
 
 
 def _without_used_up(values: Values) -> Values:

@@ -5,6 +5,8 @@ import glob
 import logging
 import os
 
+import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
+from keras import ops
 
 import keras_tpu_estimator as kte
 
@@ -274,15 +277,57 @@ def test_listeners_hear_of_every_checkpoint(tmp_path):
     ]
 
 
+@jax.custom_vjp
+def poisoned(x, step):
+    """The same values, with a gradient that is NaN at step 4."""
+    return x
+
+
+poisoned.defvjp(
+    lambda x, step: (x, step),
+    lambda step, g: (jnp.where(step == 4, g * jnp.nan, g), None),
+)
+
+
+@pytest.mark.parametrize("save_steps", [1, 100])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, save_steps):
+    def network(x, is_training):
+        y = keras.layers.Dense(1)(x)
+        if not is_training:
+            return y
+        return poisoned(y, ops.cast(kte.get_global_step(), "float32"))
+
+    estimator = estimator_of(
+        model_fn_of(network),
+        tmp_path,
+        iterations=1,
+        config={"save_checkpoints_steps": save_steps},
+    )
+    with pytest.raises(
+        kte.hooks.NanLossDuringTrainingError,
+        match="'dense/(kernel|bias)' is not finite after step 5",
+    ):
+        estimator.train(repeated(X, Y), steps=5)
+    last = 4 if save_steps == 1 else 0
+    assert estimator.get_variable_value("global_step") == last
+    assert np.isfinite(estimator.get_variable_value("dense/kernel")).all()
+
+
 def test_nan_loss_is_an_error_and_not_saved(tmp_path):
     bad = X.copy()
     bad[40] = np.nan
     estimator = linear_estimator(
         tmp_path, iterations=1, config={"save_checkpoints_steps": 1}
     )
+    told = []
+
+    class Listener(kte.hooks.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            told.append(int(global_step_value))
+
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step 3"):
-        estimator.train(batches_of(bad, Y))
-    assert saved_steps(tmp_path) == [0, 1, 2]
+        estimator.train(batches_of(bad, Y), saving_listeners=[Listener()])
+    assert saved_steps(tmp_path) == told == [0, 1, 2]
     # What was learned before is still there.
     estimator.train(repeated(X, Y), steps=1)
     assert saved_steps(tmp_path) == [0, 1, 2, 3]

@@ -180,6 +180,8 @@ class CheckpointSaverHook(SessionRunHook):
             # Listeners are told of what is there.
             wait=bool(self._listeners),
         )
+        if session.saved_step(self._directory) != step:
+            return False  # The loss is NaN, which another hook tells of.
         answers = [
             listener.after_save(session, step) for listener in self._listeners
         ]

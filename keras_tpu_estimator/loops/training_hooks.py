@@ -21,6 +21,7 @@ from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
 from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -88,14 +89,16 @@ class Saver:
         """Begins to write a checkpoint, unless the loss has become NaN.
 
         Raises:
-            Exception: The one before could not be written.
+            NanLossDuringTrainingError: A trained variable is not finite.
+            Exception: The checkpoint before could not be written.
         """
         self.wait()
         step = self._progress.step
         last = self._last.get(self._key(directory))
-        is_new = last is not None and step != last.step
-        if is_new and np.isnan(self._progress.fetch("loss")):
-            return
+        if last is not None and step != last.step:
+            if np.isnan(self._progress.fetch("loss")):
+                return
+            self._check_finite()
         _logger.info(
             "Saving checkpoints for %d into %s.",
             step,
@@ -149,6 +152,19 @@ class Saver:
         if not is_saved or self._writer.is_busy:
             return None
         return self._last[self._key(directory)].prefix
+
+    def _check_finite(self) -> None:
+        bad = self._runtime.not_finite(self._progress.values)
+        if bad is not None:
+            raise NanLossDuringTrainingError(
+                f"The trained variable {bad!r} is not finite after step "
+                f"{self._progress.step}, though the loss is. Expected numbers. "
+                "Received NaN or infinity, so nothing was saved, and the "
+                "latest checkpoint is one from before. Lower the learning "
+                "rate, clip the gradients, or look for the derivative of a "
+                "square root or a norm at 0: RunConfig(debug_nans=True) finds "
+                "the operation."
+            )
 
     def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
         saved = _Saved(prefix, self._progress.step, self._progress.edits)
