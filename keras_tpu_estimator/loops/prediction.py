@@ -157,6 +157,14 @@ class PredictionLoop:
         )
 
 
+class WithoutRows(np.ndarray):
+    """A prediction without a row for each example.
+
+    An array like others, but that `rows` can tell: by its shape alone it may
+    look like the predictions of another number of examples.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Running:
     """A step that the devices are at work on.
@@ -172,21 +180,19 @@ class Running:
     fetched: dict[str, Any]
 
     def finish(self) -> Any:
-        """Waits for the predictions; returns them without padding."""
+        """Waits for the predictions; returns them without padding.
+
+        Those that have no row for each example come as they are.
+        """
         return with_host_tensors(
-            jax.tree_util.tree_map_with_path(self._cut, self.predictions),
-            finish=np.asarray,
+            jax.tree.map(self._cut, self.predictions), finish=np.asarray
         )
 
-    def _cut(self, path: Any, leaf: jax.Array) -> np.ndarray:
-        size = len(self.step.is_padding)
-        if leaf.ndim == 0 or leaf.shape[0] != size:
-            raise ValueError(
-                f"The prediction {jax.tree_util.keystr(path)} should have one "
-                f"row for each of {size} examples. Received shape "
-                f"{leaf.shape}. Keep the batch as its first axis."
-            )
-        return np.asarray(leaf)[: self.step.examples]
+    def _cut(self, leaf: jax.Array) -> np.ndarray:
+        array = np.asarray(leaf)
+        if array.ndim == 0 or len(array) != len(self.step.is_padding):
+            return array.view(WithoutRows)
+        return array[: self.step.examples]
 
 
 def _read_ahead(step: Padded) -> int:
@@ -226,10 +232,16 @@ def _by_name(predictions: Any) -> dict[str, Any]:
 
 
 def rows(predictions: Any) -> Iterator[Any]:
-    """The predictions of single examples."""
+    """The predictions of single examples.
+
+    Raises:
+        ValueError: One of them has no row for each example.
+    """
     if not isinstance(predictions, Mapping):
+        _check_rows({"predictions": predictions})
         yield from predictions
         return
+    _check_rows(predictions)
     if len(predictions) == 1:
         ((name, values),) = predictions.items()
         for value in values:
@@ -237,3 +249,14 @@ def rows(predictions: Any) -> Iterator[Any]:
         return
     for values in zip(*predictions.values(), strict=True):
         yield dict(zip(predictions, values, strict=True))
+
+
+def _check_rows(predictions: Mapping[str, Any]) -> None:
+    for name, values in predictions.items():
+        if isinstance(values, WithoutRows):
+            raise ValueError(
+                f"The prediction {name!r} should have one row for each "
+                f"example. Received shape {values.shape}. Keep the batch as "
+                "its first axis, leave it out with `predict_keys`, or pass "
+                "yield_single_examples=False."
+            )
