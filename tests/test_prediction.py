@@ -6,6 +6,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf  # noqa: TID253
 from helpers import batches_of
 from helpers import estimator_of
 from helpers import linear
@@ -259,6 +260,20 @@ def test_a_whole_batch_may_be_one_number(tmp_path):
     (total,) = estimator.predict(batches_of(X), yield_single_examples=False)
     np.testing.assert_allclose(total, X.sum(), rtol=1e-5)
     with pytest.raises(ValueError, match="'predictions'.*one row"):
+        next(estimator.predict(batches_of(X)))
+
+
+def test_what_the_host_computes_may_have_no_rows(tmp_path):
+    def model_fn(features, labels, mode, params):
+        total = kte.outside_compilation(tf.reduce_sum, features)
+        predictions = {"x": features, "total": total}
+        return kte.TPUEstimatorSpec(mode, predictions=predictions)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=40)
+    batches = estimator.predict(batches_of(X), yield_single_examples=False)
+    for batch, x in zip(batches, (X[:40], X[40:]), strict=True):
+        np.testing.assert_allclose(batch["total"], x.sum(), rtol=1e-4)
+    with pytest.raises(ValueError, match="'total'.*one row"):
         next(estimator.predict(batches_of(X)))
 
 

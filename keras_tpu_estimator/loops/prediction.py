@@ -185,14 +185,21 @@ class Running:
         Those that have no row for each example come as they are.
         """
         return with_host_tensors(
-            jax.tree.map(self._cut, self.predictions), finish=np.asarray
+            jax.tree.map(self._cut, self.predictions),
+            finish=lambda result: _marked(result, self.step.examples),
         )
 
     def _cut(self, leaf: jax.Array) -> np.ndarray:
-        array = np.asarray(leaf)
-        if array.ndim == 0 or len(array) != len(self.step.is_padding):
-            return array.view(WithoutRows)
-        return array[: self.step.examples]
+        array = _marked(leaf, len(self.step.is_padding))
+        is_whole = isinstance(array, WithoutRows)
+        return array if is_whole else array[: self.step.examples]
+
+
+def _marked(values: Any, examples: int) -> np.ndarray:
+    """An array, whose class says whether it has a row for each example."""
+    array = np.asarray(values)
+    has_rows = array.ndim > 0 and len(array) == examples
+    return array if has_rows else array.view(WithoutRows)
 
 
 def _read_ahead(step: Padded) -> int:
