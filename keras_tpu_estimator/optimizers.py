@@ -153,6 +153,7 @@ class CrossShardOptimizer:
         loss: Any,
         global_step: Any = None,
         var_list: Sequence[keras.Variable] | None = None,
+        name: str | None = None,
     ) -> TrainOp:
         """A train op that minimises `loss`.
 
@@ -161,6 +162,7 @@ class CrossShardOptimizer:
             global_step: Accepted for compatibility; the program counts its
                 steps itself, one for each batch. Defaults to `None`.
             var_list: Variables to update. Defaults to all trainable ones.
+            name: Accepted for compatibility. Defaults to `None`.
 
         Returns:
             A `TrainOp`.
@@ -169,7 +171,7 @@ class CrossShardOptimizer:
             ValueError: It is called outside a `model_fn`, there are no
                 variables, or `loss` is not a scalar.
         """
-        del global_step
+        del global_step, name
         return TrainOp(
             self.optimizer,
             _variables("minimize", var_list),

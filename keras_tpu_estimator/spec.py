@@ -2,11 +2,13 @@
 
 import dataclasses
 from typing import Any
+from typing import Self
 
 from keras_tpu_estimator.export_outputs import check_export_outputs
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.replacing import Replaceable
 from keras_tpu_estimator.scaffold import Scaffold
 from keras_tpu_estimator.scaffold import make_scaffold
 from keras_tpu_estimator.spec_checks import check_metric_ops
@@ -17,7 +19,7 @@ from keras_tpu_estimator.spec_checks import checked_train_ops
 
 
 @dataclasses.dataclass(frozen=True)
-class TPUEstimatorSpec:
+class TPUEstimatorSpec(Replaceable):
     """The operations of a model in one mode, as `TPUEstimator` runs them.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimatorSpec`.
@@ -129,7 +131,7 @@ class TPUEstimatorSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class EstimatorSpec:
+class EstimatorSpec(Replaceable):
     """The operations of a model in one mode, for one core.
 
     The counterpart of `tf.estimator.EstimatorSpec`.
@@ -197,11 +199,13 @@ class EstimatorSpec:
         """The scaffold."""
         return self.scaffold
 
-    def _replace(self, **fields: Any) -> "EstimatorSpec":
-        """This spec with other values of some fields, as a named tuple has.
+    def _replace(self, **fields: Any) -> Self:
+        """As in `TPUEstimatorSpec`, but for the mode, which stays.
 
         Raises:
-            ValueError: `mode` would change.
+            ValueError: `mode` would change, there is no such field, or a value
+                is wrong.
+            TypeError: A value is of a wrong type.
         """
         if fields.get("mode", self.mode) != self.mode:
             raise ValueError(
@@ -209,7 +213,7 @@ class EstimatorSpec:
                 f"mode={self.mode!r}. Received: {fields['mode']!r}. Make a "
                 "new EstimatorSpec instead."
             )
-        return dataclasses.replace(self, **fields)
+        return super()._replace(**fields)
 
 
 Spec = TPUEstimatorSpec | EstimatorSpec

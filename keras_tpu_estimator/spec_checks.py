@@ -44,7 +44,7 @@ def check_metric_ops(metric_ops: Any) -> dict[str, Any]:
         The dict; an empty one for `None`.
 
     Raises:
-        TypeError: It is no dict, or a value is neither.
+        TypeError: It is no dict, a name no string, or a value is neither.
         ValueError: A metric is called `loss` or `global_step`.
     """
     metric_ops = {} if metric_ops is None else metric_ops
@@ -55,6 +55,11 @@ def check_metric_ops(metric_ops: Any) -> dict[str, Any]:
             f"{type(metric_ops).__name__}"
         )
     for name, metric in metric_ops.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                f"The name of a metric should be a string. Received: {name!r} "
+                f"of type {type(name).__name__}. Pass {str(name)!r}."
+            )
         if name in ("loss", "global_step"):
             raise ValueError(
                 f"A metric may not be called {name!r}: evaluate returns its "

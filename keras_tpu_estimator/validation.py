@@ -9,6 +9,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.config import InputPipelineConfig
 from keras_tpu_estimator.config import TPUConfig
+from keras_tpu_estimator.field_checks import directory_string
 from keras_tpu_estimator.field_checks import is_int
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.run_config import RunConfig
@@ -33,11 +34,20 @@ def check_config(config: Any) -> None:
 
 
 def check_params(params: Any) -> None:
-    """Checks that hyperparameters leave the reserved names alone.
+    """Checks that hyperparameters have names, but none of the reserved ones.
 
     Raises:
-        ValueError: They do not.
+        TypeError: They are neither a dict nor like HParams.
+        ValueError: They have a reserved name.
     """
+    if params is not None and not (
+        hasattr(params, "keys") or hasattr(params, "set_hparam")
+    ):
+        raise TypeError(
+            "`params` should be a dict of hyperparameters. Received: "
+            f"{params!r} of type {type(params).__name__}. Pass something like "
+            "params={'learning_rate': 0.1}."
+        )
     for name in RESERVED_PARAMS:
         if params is not None and name in params:
             raise ValueError(
@@ -97,6 +107,23 @@ def check_batch_sizes(
         check_batch_size("eval_batch_size", evaluation)
     if prediction is not None:
         check_batch_size("predict_batch_size", prediction)
+
+
+def check_batch_axis(axes: Any) -> None:
+    """Checks that there are batch axes, and that they are integers.
+
+    Raises:
+        TypeError: They are not.
+    """
+    if axes is None:
+        return
+    if not isinstance(axes, list | tuple) or not all(map(is_int, axes)):
+        raise TypeError(
+            "`batch_axis` should be a list with one int for each tensor of "
+            f"features and labels. Received: {axes!r} of type "
+            f"{type(axes).__name__}. Pass something like [1, 0], or leave it "
+            "out where the batch comes first."
+        )
 
 
 def check_not_overridden(estimator: Any, base: type) -> None:
@@ -163,15 +190,18 @@ def check_api_version(version: Any) -> int:
 
 
 def resolve_model_dir(
-    model_dir: str | os.PathLike | None, config: RunConfig
+    model_dir: str | bytes | os.PathLike | None, config: RunConfig
 ) -> str | None:
     """The directory that the constructor or the configuration names.
 
     Raises:
+        TypeError: The constructor's is no path.
         ValueError: They name two, or a URL that cannot be used.
         ImportError: It is a URL, and fsspec or its driver is not installed.
     """
-    given = os.fspath(model_dir) if model_dir else None
+    given = None
+    if model_dir is not None and model_dir != "":
+        given = directory_string("`model_dir`", model_dir)
     if given and config.model_dir and given != config.model_dir:
         raise ValueError(
             "`model_dir` is set in the constructor and in RunConfig, "

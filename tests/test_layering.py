@@ -32,6 +32,7 @@ FLOORS = (
         "nan_search",
         "newest",
         "rematerialization",
+        "replacing",
         "topology",
         "without_effect",
     ),

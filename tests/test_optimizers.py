@@ -419,6 +419,20 @@ def test_calls_outside_model_fn_are_errors(call):
         call()
 
 
+def test_minimize_takes_a_name(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        step = kte.get_global_step()
+        train_op = optimizer.minimize(loss, step, [weight], name="train")
+        return spec_of(mode, loss, train_op)
+
+    values = train_once(model_fn, tmp_path)
+    expected = weights() - RATE * loss_gradient(weights())
+    np.testing.assert_allclose(values["w"], expected, rtol=1e-4)
+
+
 def test_gradients_outside_training_are_errors(tmp_path):
     def model_fn(features, labels, mode, params):
         weight, outputs = outputs_of(features)

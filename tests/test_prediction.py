@@ -6,6 +6,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf  # noqa: TID253
 from helpers import batches_of
 from helpers import estimator_of
 from helpers import linear
@@ -225,14 +226,54 @@ def test_prediction_follows_an_endless_stream(tmp_path):
     assert len(asked) < 20  # Fed a little ahead, not all at once.
 
 
-def test_a_prediction_without_rows_is_an_error(tmp_path):
-    def model_fn(features, labels, mode, params):
-        return kte.TPUEstimatorSpec(
-            mode, predictions={"mean": ops.mean(features, 0)}
-        )
+def with_weights(features, labels, mode, params):
+    weights = ops.convert_to_tensor([1.0, 2.0, 3.0])
+    return kte.TPUEstimatorSpec(
+        mode, predictions={"y": features @ weights, "w": weights}
+    )
 
-    estimator = estimator_of(model_fn, tmp_path)
-    with pytest.raises(ValueError, match=r"'mean'.*one row"):
+
+def test_single_examples_need_rows(tmp_path):
+    estimator = estimator_of(with_weights, tmp_path)
+    for keys in (None, "w"):
+        with pytest.raises(ValueError, match=r"'w'.*one row.*shape \(3,\)"):
+            next(estimator.predict(batches_of(X), predict_keys=keys))
+    assert len(list(estimator.predict(batches_of(X), predict_keys="y"))) == 70
+
+
+@pytest.mark.parametrize(("use_tpu", "cores"), [(False, 1), (True, 8)])
+def test_whole_batches_need_no_rows(use_tpu, cores, tmp_path):
+    estimator = estimator_of(with_weights, tmp_path, use_tpu, batch=32)
+    batches = estimator.predict(batches_of(X), yield_single_examples=False)
+    sizes = []
+    for batch in batches:
+        sizes.append(len(batch["y"]))
+        np.testing.assert_array_equal(batch["w"], cores * [1.0, 2.0, 3.0])
+    assert sizes == [32, 32, 6]
+
+
+def test_a_whole_batch_may_be_one_number(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(mode, predictions=ops.sum(features))
+
+    estimator = estimator_of(model_fn, tmp_path, batch=70)
+    (total,) = estimator.predict(batches_of(X), yield_single_examples=False)
+    np.testing.assert_allclose(total, X.sum(), rtol=1e-5)
+    with pytest.raises(ValueError, match="'predictions'.*one row"):
+        next(estimator.predict(batches_of(X)))
+
+
+def test_what_the_host_computes_may_have_no_rows(tmp_path):
+    def model_fn(features, labels, mode, params):
+        total = kte.outside_compilation(tf.reduce_sum, features)
+        predictions = {"x": features, "total": total}
+        return kte.TPUEstimatorSpec(mode, predictions=predictions)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=40)
+    batches = estimator.predict(batches_of(X), yield_single_examples=False)
+    for batch, x in zip(batches, (X[:40], X[40:]), strict=True):
+        np.testing.assert_allclose(batch["total"], x.sum(), rtol=1e-4)
+    with pytest.raises(ValueError, match="'total'.*one row"):
         next(estimator.predict(batches_of(X)))
 
 

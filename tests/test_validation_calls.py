@@ -271,6 +271,13 @@ def test_invalid_checkpoint_path(
         call(trained, mode, never, checkpoint_path=given)
 
 
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_checkpoint_path_that_is_none(mode, trained):
+    message = "^3 is not a valid checkpoint: expected a path, .* int. Pass a"
+    with pytest.raises(ValueError, match=message):
+        call(trained, mode, never, checkpoint_path=3)
+
+
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 @pytest.mark.parametrize(
     ("tpu_config", "size", "message"),
@@ -466,8 +473,8 @@ def test_predictions_of_another_length(shape, model_dir):
     estimator = make(model_fn, model_dir, use_tpu=False)
     with pytest.raises(
         ValueError,
-        match=r"prediction \['z'\] should have one row for each of 16 "
-        rf"examples. Received shape {re.escape(str(shape))}. Keep the batch",
+        match="prediction 'z' should have one row for each example. "
+        rf"Received shape {re.escape(str(shape))}. Keep the batch",
     ):
         call(estimator, PREDICT, batches_of(X))
 

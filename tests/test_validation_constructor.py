@@ -76,6 +76,17 @@ REFUSED = {
         ValueError,
         r"must be a keras_tpu_estimator\.RunConfig\. Received: .* of type dict",
     ),
+    "2 params that are a number": (
+        {"params": 3},
+        TypeError,
+        "`params` should be a dict of hyperparameters. Received: 3 of type "
+        "int. Pass something like params={'learning_rate'",
+    ),
+    "2 params that are a list": (
+        {"params": ["rate"]},
+        TypeError,
+        r"`params` should be a dict .* Received: \['rate'\] of type list",
+    ),
     "2 batch_size in params": (
         {"params": {"rate": 0.1, "batch_size": 8}},
         ValueError,
@@ -146,6 +157,16 @@ REFUSED = {
 }
 # These come last, in no order that matters.
 ALSO_REFUSED = {
+    "a number as model_dir": (
+        {"model_dir": 3},
+        TypeError,
+        "`model_dir` should be a path. Received: 3 of type int. Pass a string",
+    ),
+    "zero as model_dir": (
+        {"model_dir": 0},
+        TypeError,
+        "`model_dir` should be a path. Received: 0 of type int",
+    ),
     "two directories": (
         {"model_dir": "here", "config_dir": "there"},
         ValueError,
@@ -215,6 +236,27 @@ def test_batch_size_of_wrong_type(argument, size, temporary):
 
 
 @pytest.mark.parametrize(
+    ("axes", "received"),
+    [
+        (3, "3 of type int"),
+        (["a", 0], r"\['a', 0\] of type list"),
+        ([0, None], r"\[0, None\] of type list"),
+        ([True], r"\[True\] of type list"),
+        ({"x": 1}, "{'x': 1} of type dict"),
+    ],
+    ids=repr,
+)
+def test_batch_axis_of_wrong_type(axes, received):
+    message = (
+        "`batch_axis` should be a list with one int for each tensor of "
+        rf"features and labels. Received: {received}. Pass .* \[1, 0\]"
+    )
+    with pytest.raises(TypeError, match=message):
+        construct(model_dir="never made", batch_axis=axes)
+    assert not os.path.exists("never made")
+
+
+@pytest.mark.parametrize(
     "member",
     [
         "train",
@@ -277,6 +319,7 @@ def of_depth(depth, features, labels, mode, params):
         {"model_fn": Callable().model_fn},
         {"model_fn": functools.partial(of_depth, 3)},
         {"params": {"use_tpu": "not reserved"}},
+        {"batch_axis": (1, np.int64(-1))},
         {"export_saved_model_api_version": 2},
     ],
 )
@@ -290,6 +333,8 @@ def test_accepted(changes):
     [
         ({"model_dir": "here"}, "here"),
         ({"model_dir": pathlib.Path("here")}, "here"),
+        ({"model_dir": b"here"}, "here"),
+        ({"config_dir": "there", "model_dir": b"there"}, "there"),
         ({"config_dir": "there"}, "there"),
         ({"config_dir": "there", "model_dir": "there"}, "there"),
         ({"config_dir": "there", "model_dir": pathlib.Path("there")}, "there"),

@@ -200,6 +200,12 @@ OF_ONE_CORE = {
         TypeError,
         "'m' should be .* Received: 0.5 of type float",
     ),
+    "a metric is called by a number": (
+        {"eval_metric_ops": {3: (LOSS, LOSS)}},
+        TypeError,
+        "The name of a metric should be a string. Received: 3 of type int. "
+        "Pass '3'",
+    ),
     "a metric is called loss": (
         {"eval_metric_ops": {"loss": (LOSS, LOSS)}},
         ValueError,
@@ -406,6 +412,33 @@ def test_replace_checks_again(changes, exception, message):
     spec = kte.EstimatorSpec(EVAL, loss=LOSS)
     with pytest.raises(exception, match=message):
         spec._replace(**changes)
+
+
+def test_replace_of_a_tpu_spec():
+    pair = (of_any, [LOSS])
+    spec = kte.TPUEstimatorSpec(EVAL, loss=LOSS, eval_metrics=pair)
+    replaced = spec._replace(mode=TRAIN, train_op=TRAIN_OP)
+    assert (replaced.mode, spec.mode) == (TRAIN, EVAL)
+    assert replaced.eval_metrics == spec.eval_metrics == pair
+    with pytest.raises(ValueError, match="Missing loss: in mode 'eval'"):
+        spec._replace(loss=None)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        kte.EstimatorSpec(EVAL, loss=LOSS),
+        kte.TPUEstimatorSpec(EVAL, loss=LOSS),
+        kte.TPUConfig(),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_replacing_a_field_that_there_is_not(record):
+    name = type(record).__name__
+    with pytest.raises(
+        ValueError, match=rf"^{name} has no fields \['los'\] .*some of \['"
+    ):
+        record._replace(los=LOSS)
 
 
 def test_metric_fn_with_an_argument_bound_by_a_partial():

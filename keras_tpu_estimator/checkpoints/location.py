@@ -183,6 +183,12 @@ def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
     >>> {resolve(p) == prefix for p in (prefix, prefix + ".h5", directory)}
     {True}
     """
+    if not isinstance(checkpoint_path, str | bytes | os.PathLike):
+        raise ValueError(
+            f"{checkpoint_path!r} is not a valid checkpoint: expected a path, "
+            f"received a value of type {type(checkpoint_path).__name__}. Pass "
+            "a directory of checkpoints, or one such as 'dir/model.ckpt-20'."
+        )
     path = os.fsdecode(checkpoint_path)
     prefix = path.removesuffix(SUFFIX)
     if exists(prefix):

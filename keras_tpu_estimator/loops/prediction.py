@@ -164,6 +164,14 @@ class PredictionLoop:
         )
 
 
+class WithoutRows(np.ndarray):
+    """A prediction without a row for each example.
+
+    An array like others, but that `rows` can tell: by its shape alone it may
+    look like the predictions of another number of examples.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Running:
     """A step that the devices are at work on.
@@ -181,21 +189,26 @@ class Running:
     host_call: Any
 
     def finish(self) -> Any:
-        """Waits for the predictions; returns them without padding."""
+        """Waits for the predictions; returns them without padding.
+
+        Those that have no row for each example come as they are.
+        """
         return with_host_tensors(
-            jax.tree_util.tree_map_with_path(self._cut, self.predictions),
-            finish=np.asarray,
+            jax.tree.map(self._cut, self.predictions),
+            finish=lambda result: _marked(result, self.step.examples),
         )
 
-    def _cut(self, path: Any, leaf: jax.Array) -> np.ndarray:
-        size = len(self.step.is_padding)
-        if leaf.ndim == 0 or leaf.shape[0] != size:
-            raise ValueError(
-                f"The prediction {jax.tree_util.keystr(path)} should have one "
-                f"row for each of {size} examples. Received shape "
-                f"{leaf.shape}. Keep the batch as its first axis."
-            )
-        return np.asarray(leaf)[: self.step.examples]
+    def _cut(self, leaf: jax.Array) -> np.ndarray:
+        array = _marked(leaf, len(self.step.is_padding))
+        is_whole = isinstance(array, WithoutRows)
+        return array if is_whole else array[: self.step.examples]
+
+
+def _marked(values: Any, examples: int) -> np.ndarray:
+    """An array, whose class says whether it has a row for each example."""
+    array = np.asarray(values)
+    has_rows = array.ndim > 0 and len(array) == examples
+    return array if has_rows else array.view(WithoutRows)
 
 
 def _read_ahead(step: Padded) -> int:
@@ -235,10 +248,16 @@ def _by_name(predictions: Any) -> dict[str, Any]:
 
 
 def rows(predictions: Any) -> Iterator[Any]:
-    """The predictions of single examples."""
+    """The predictions of single examples.
+
+    Raises:
+        ValueError: One of them has no row for each example.
+    """
     if not isinstance(predictions, Mapping):
+        _check_rows({"predictions": predictions})
         yield from predictions
         return
+    _check_rows(predictions)
     if len(predictions) == 1:
         ((name, values),) = predictions.items()
         for value in values:
@@ -246,3 +265,14 @@ def rows(predictions: Any) -> Iterator[Any]:
         return
     for values in zip(*predictions.values(), strict=True):
         yield dict(zip(predictions, values, strict=True))
+
+
+def _check_rows(predictions: Mapping[str, Any]) -> None:
+    for name, values in predictions.items():
+        if isinstance(values, WithoutRows):
+            raise ValueError(
+                f"The prediction {name!r} should have one row for each "
+                f"example. Received shape {values.shape}. Keep the batch as "
+                "its first axis, leave it out with `predict_keys`, or pass "
+                "yield_single_examples=False."
+            )
