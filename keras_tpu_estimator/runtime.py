@@ -141,6 +141,15 @@ class Runtime:
                 f"{sorted(missing)}. It has {sorted(values)}."
             )
         known = values | read
+        for path, name in sources.items():
+            expected = tuple(store.variables[path].shape)
+            if expected != tuple(known[name].shape):
+                raise ValueError(
+                    f"`variables_to_restore` should give {path!r} values of "
+                    f"shape {expected}. Received {name!r} of shape "
+                    f"{tuple(known[name].shape)}. Map it to a variable of its "
+                    "own shape, such as its moving average."
+                )
         return values | {path: known[name] for path, name in sources.items()}
 
     def reading(self, values: Values) -> "Reading":

@@ -245,6 +245,10 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
     [
         ({"nothing": "dense/kernel"}, "does not fit.*nothing"),
         ({"dense/bias": "kernel"}, r"Received others: \['kernel'\]"),
+        (
+            {"dense/bias": "dense/kernel"},
+            r"'dense/bias' values of shape \(1,\). Received 'dense/kernel' of",
+        ),
     ],
 )
 def test_names_that_cannot_be_restored(names, message, tmp_path):
