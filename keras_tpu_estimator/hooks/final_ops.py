@@ -13,7 +13,8 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 class FinalOpsHook(SessionRunHook):
     """Fetches values when a call has come to its end.
 
-    The counterpart of `tf.compat.v1.train.FinalOpsHook`.
+    Tensors of `model_fn` are those of the last step. The counterpart of
+    `tf.compat.v1.train.FinalOpsHook`.
 
     Args:
         final_ops: A name, or a list, tuple or dict of names; `None` for

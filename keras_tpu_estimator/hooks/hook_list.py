@@ -80,8 +80,8 @@ class HookedRun:
         return self.context.stop_requested
 
     def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
-        if request is None or request.fetches is None:
+        if request is None or isinstance(request, LaterArgs):
             return SessionRunValues(None)
-        if isinstance(request, LaterArgs):
+        if request.fetches is None:
             return SessionRunValues(None)
         return SessionRunValues(self._list.session.run(request.fetches))
