@@ -23,8 +23,8 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
     inside `fit` is not shown to it. `request_stop()` ends `fit`, `evaluate` or
     `predict`. What it may fetch are `"loss"` and all other names in Keras's
     logs, `"global_step"`, which is `model.optimizer.iterations`, the paths of
-    the model's and the optimizer's variables, and in `predict` `"outputs"` or
-    the outputs' names.
+    the model's and the optimizer's variables, and in `predict` `"outputs"`, or
+    of an `EstimatorModel` the keys of the predictions.
 
     Args:
         hook: A `SessionRunHook`.
