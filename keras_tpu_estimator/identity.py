@@ -2,6 +2,8 @@
 
 import contextlib
 import contextvars
+from collections.abc import Container
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,8 @@ import keras
 _named: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
     "named_tensors", default=None
 )
+# What hooks fetch under these names is no tensor of `model_fn`.
+_RESERVED = {"loss": "the loss", "global_step": "the number of steps made"}
 
 
 def identity(input: Any, name: str | None = None) -> Any:
@@ -22,13 +26,17 @@ def identity(input: Any, name: str | None = None) -> Any:
         input: Tensor of any shape. From several cores, tensors are
             concatenated along their first axis; of scalars, the mean is
             fetched.
-        name: What hooks fetch it under. Defaults to `None`, for nothing.
+        name: What hooks fetch it under; not `"loss"`, `"global_step"` or the
+            path of a variable, which they can fetch anyway. Defaults to
+            `None`, for nothing.
 
     Returns:
         The tensor.
 
     Raises:
-        ValueError: The name was given before in this call of `model_fn`.
+        ValueError: The name was given before in this call of `model_fn`, or
+            is that of something else. If it is the path of a variable, the
+            error comes when `model_fn` has returned.
 
     Example:
 
@@ -46,7 +54,13 @@ def identity(input: Any, name: str | None = None) -> Any:
     named = _named.get()
     if name is None or named is None:
         return tensor
-    name = name.removesuffix(":0")
+    name = plain_name(name)
+    if name in _RESERVED:
+        raise ValueError(
+            f"`name` should not be {name!r}, under which hooks can fetch "
+            f"{_RESERVED[name]} anyway. Leave it out, or give this tensor "
+            "another name."
+        )
     if name in named:
         raise ValueError(
             f"Two tensors have the name {name!r}. Expected one for each name "
@@ -54,6 +68,36 @@ def identity(input: Any, name: str | None = None) -> Any:
         )
     named[name] = tensor
     return tensor
+
+
+def plain_name(name: str) -> str:
+    """A name without the `":0"` that TensorFlow's tensors end with."""
+    return name.removesuffix(":0")
+
+
+def check_apart(named: Iterable[str], paths: Container[str]) -> None:
+    """Checks that no tensor is called like a variable.
+
+    Args:
+        named: Names that `identity` was given in a call of `model_fn`.
+        paths: Paths of the model's variables.
+
+    Raises:
+        ValueError: One is.
+
+    Example:
+
+    >>> from keras_tpu_estimator.identity import check_apart
+    >>> check_apart(["largest"], ["dense/bias"])
+    """
+    for name in named:
+        if name in paths:
+            raise ValueError(
+                f"A tensor is named {name!r}, which is the path of a variable. "
+                "Expected names that are nothing else's. Hooks can fetch the "
+                "variable by its path: leave out the `name` of kte.identity, "
+                "or choose another."
+            )
 
 
 @contextlib.contextmanager

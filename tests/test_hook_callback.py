@@ -13,6 +13,7 @@ from keras_tpu_estimator.distribution import ONE_CORE
 from keras_tpu_estimator.distribution import all_cores
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
+from keras_tpu_estimator.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
 
@@ -219,6 +220,20 @@ def test_our_summaries_and_rates(tmp_path, caplog):
         )
     assert "global_step/sec" in caplog.text
     assert list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_our_profiler(tmp_path, method):
+    hook = ProfilerHook(save_steps=100, output_dir=tmp_path)
+    data = (X,) if method == "predict" else (X, Y)
+    getattr(keras_model(), method)(
+        *data,
+        batch_size=16,
+        verbose=0,
+        callbacks=[kte.hooks.as_callback(hook)],
+    )
+    step = 1 if method == "fit" else 0
+    assert list(tmp_path.glob(f"plugins/profile/*_step_{step}/*.xplane.pb"))
 
 
 @pytest.mark.parametrize(

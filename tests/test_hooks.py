@@ -1,6 +1,7 @@
 """Hooks by themselves: timers, the order of calls, savers and listeners."""
 
 import collections
+import types
 
 import jax
 import jax.numpy as jnp
@@ -103,12 +104,31 @@ VALUES = {"global_step": 4, "loss": 0.5, "dense/kernel": [1.0, 2.0]}
         (Pair("loss", ("global_step",)), Pair(0.5, (4,))),
         ([], []),
         ({}, {}),
+        ({"a": "loss", 1: "global_step"}, {"a": 0.5, 1: 4}),
+        ({"a:0": "loss:0"}, {"a:0": 0.5}),
+        (types.MappingProxyType({"a": ["loss"]}), {"a": [0.5]}),
     ],
 )
 def test_a_session_answers_in_the_nest_of_the_question(fetches, values):
     answer = Session(VALUES.__getitem__).run(fetches)
     assert answer == values
     assert type(answer) in (type(values), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    "fetches, names",
+    [
+        (None, set()),
+        ("loss:0", {"loss"}),
+        ({"a": "loss", 1: ("global_step", "loss")}, {"loss", "global_step"}),
+        (types.MappingProxyType({"a": Pair("x", [])}), {"x"}),
+    ],
+)
+def test_a_run_knows_what_was_asked_for(fetches, names):
+    hook = Recorder("a", [], fetches)
+    run = HookList([hook], Session(VALUES.get)).before_run()
+    assert {*run.fetches} == names
+    assert len(run.fetches) == len(names)
 
 
 def test_a_session_answers_with_numpy():
@@ -214,6 +234,12 @@ def test_hooks_are_called_in_order_in_every_phase():
         ("a", "end", 4),
         ("b", "end", 4),
     ]
+
+
+def test_values_have_the_fields_of_the_original():
+    values = kte.hooks.SessionRunValues(0.5)
+    assert (values.options, values.run_metadata) == (None, None)
+    assert kte.hooks.SessionRunValues(0.5, None, None) == values
 
 
 def test_values_are_those_after_the_run():

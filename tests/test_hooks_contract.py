@@ -80,7 +80,7 @@ HOOKS: dict[str, Callable[[Place], kte.hooks.SessionRunHook]] = {
         place.estimator, batches_of(FEW, Y[:40]), every_n_iter=2
     ),
     "LoggingTensorHook": lambda place: kte.hooks.LoggingTensorHook(
-        ["loss", "dense/kernel"], every_n_iter=1, at_end=True
+        ["global_step", "dense/kernel"], every_n_iter=1, at_end=True
     ),
     "NanTensorHook": lambda place: kte.hooks.NanTensorHook("dense/kernel"),
     "ProfilerHook": lambda place: kte.hooks.ProfilerHook(

@@ -8,6 +8,7 @@ from helpers import estimator_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.summary.reading import read_scalars
 
 X, Y = regression_data(examples=64)
 
@@ -97,6 +98,128 @@ def test_what_nobody_asks_for_is_not_computed(tmp_path):
     assert loop._train._cache_size() == plain + 1
 
 
+def call_with(hook, call, directory):
+    """Makes one call with a hook; 64 examples in batches of 16."""
+    estimator = estimator_of(model_fn, directory, iterations=2)
+    results = getattr(estimator, call)(batches_of(X, Y), hooks=[hook])
+    if call == "predict":
+        list(results)
+
+
+CALLS = ["train", "evaluate", "predict"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_end_has_the_named_tensors_of_the_last_run(tmp_path, call):
+    hook = kte.hooks.FinalOpsHook({"x": ["largest", "y"], "w": "weight"})
+    call_with(hook, call, tmp_path)
+    (largest, y), weight = hook.final_ops_values.values()
+    assert largest == X[48:].max()
+    np.testing.assert_array_equal(y, 2 * X[48:])
+    assert weight == 2.0
+
+
+@pytest.mark.parametrize("every", [None, 3])
+@pytest.mark.parametrize("call", CALLS)
+def test_named_tensors_are_logged_at_the_end(tmp_path, call, every):
+    logged = []
+    hook = kte.hooks.LoggingTensorHook(
+        ["largest"],
+        every_n_iter=every,
+        at_end=True,
+        formatter=lambda values: logged.append(values["largest"]) or "line",
+    )
+    call_with(hook, call, tmp_path)
+    assert logged[-1] == X[48:].max()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_named_tensors_are_written(tmp_path, call):
+    hook = kte.hooks.SummarySaverHook(
+        save_steps=100, output_dir=tmp_path / "new", summary_op="largest:0"
+    )
+    call_with(hook, call, tmp_path)
+    step, batches = {
+        "train": (2, X[16:32]),
+        "evaluate": (0, X[48:]),
+        "predict": (0, X[:16]),
+    }[call]
+    written = read_scalars((tmp_path / "new").iterdir())
+    assert written == {step: {"largest:0": pytest.approx(batches.max())}}
+
+
+def test_what_is_wanted_at_the_end_stays_on_the_devices(tmp_path):
+    class Record(kte.hooks.SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.fetched, fetch = [], session._fetch
+            session._fetch = lambda name: (
+                self.fetched.append(name) or fetch(name)
+            )
+
+        def end(self, session):
+            self.before_end = list(self.fetched)
+
+    record = Record()
+    final = kte.hooks.FinalOpsHook(["weight", "largest"])
+    estimator = estimator_of(model_fn, tmp_path, iterations=2)
+    estimator.evaluate(batches_of(X, Y), hooks=[record, final])
+    assert record.before_end == []
+    assert record.fetched == ["weight", "largest"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_names_may_end_like_those_of_tensors(tmp_path, call):
+    names = {"a:0": "largest:0", "b": ["weight:0", "global_step:0"]}
+    hook = Fetch(names)
+    call_with(hook, call, tmp_path)
+    values = hook.values[-1]
+    assert values["a:0"] == X[48:].max()
+    np.testing.assert_array_equal(
+        values["b"], [2.0, 4 if call == "train" else 0]
+    )
+
+
+def test_the_loss_may_be_asked_for_like_a_tensor(tmp_path):
+    hook = Fetch(["loss:0", "loss"])
+    call_with(hook, "train", tmp_path)
+    assert len({*map(float, hook.values[-1])}) == 1
+
+
+def predicting(features, labels, mode, params):
+    """Predicts something that is called like what there is in training."""
+    weight = keras.Variable(2.0, name="weight")
+    x = features[:, 0]
+    predictions = {"loss": x, "weight": 3 * x, "global_step": 4 * x}
+    loss = keras.ops.mean(weight * x)
+    return kte.TPUEstimatorSpec(mode, predictions=predictions, loss=loss)
+
+
+def test_predictions_come_before_what_else_has_their_name(tmp_path):
+    hook = Fetch(["loss", "weight", "global_step"])
+    estimator = estimator_of(predicting, tmp_path)
+    list(estimator.predict(batches_of(X), hooks=[hook]))
+    loss, weight, step = hook.values[0]
+    np.testing.assert_array_equal(loss, X[:16, 0])
+    np.testing.assert_array_equal(weight, 3 * X[:16, 0])
+    assert step == 0
+    estimator.evaluate(batches_of(X, Y), hooks=[hook])
+    loss, weight, step = hook.values[-1]
+    assert loss == pytest.approx(2 * X[:, 0].mean(), abs=1e-6)
+    assert weight == 2.0
+    assert step == 0
+
+
+@pytest.mark.parametrize(
+    "hook", [Fetch("loss"), kte.hooks.NanTensorHook()], ids=["any", "nan"]
+)
+def test_predict_has_no_loss(tmp_path, hook):
+    with pytest.raises(
+        KeyError,
+        match="called 'loss'. Expected 'global_step' or one of .*'y'",
+    ):
+        call_with(hook, "predict", tmp_path)
+
+
 def test_an_unknown_name_lists_what_there_is(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(KeyError, match="'output'.*'weight'.*kte.identity"):
@@ -110,6 +233,56 @@ def test_two_tensors_of_one_name_are_an_error(tmp_path):
 
     with pytest.raises(ValueError, match="Two tensors have the name 'x'"):
         estimator_of(twice, tmp_path).train(batches_of(X, Y))
+
+
+def naming(name):
+    """A model_fn with a tensor of a name, and a variable `dense/bias`."""
+
+    def model_fn(features, labels, mode, params):
+        kte.identity(features, name=name)
+        outputs = keras.layers.Dense(1)(features)
+        loss = keras.ops.mean(outputs)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        train_op = optimizer.minimize(loss) if mode == "train" else None
+        return kte.TPUEstimatorSpec(
+            mode, predictions={"y": outputs}, loss=loss, train_op=train_op
+        )
+
+    return model_fn
+
+
+@pytest.mark.parametrize("name", ["loss", "loss:0", "global_step"])
+@pytest.mark.parametrize("call", CALLS)
+def test_some_names_are_taken(tmp_path, call, name):
+    plain = name.removesuffix(":0")
+    with pytest.raises(
+        ValueError, match=f"`name` should not be '{plain}'.* Leave it out, or"
+    ):
+        results = getattr(estimator_of(naming(name), tmp_path), call)(
+            batches_of(X, Y)
+        )
+        list(results)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("train", "dense/bias"),
+        ("train", "sgd/learning_rate"),
+        ("evaluate", "dense/bias:0"),
+        ("predict", "dense/kernel"),
+    ],
+)
+def test_paths_of_variables_are_taken(tmp_path, call, name):
+    plain = name.removesuffix(":0")
+    with pytest.raises(
+        ValueError, match=f"named '{plain}', which is the path of a variable"
+    ):
+        list(
+            getattr(estimator_of(naming(name), tmp_path), call)(
+                batches_of(X, Y)
+            )
+        )
 
 
 def test_identity_is_one_everywhere():

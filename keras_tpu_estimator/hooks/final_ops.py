@@ -5,13 +5,16 @@ from typing import Any
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import refuse_feed
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 
 
 class FinalOpsHook(SessionRunHook):
     """Fetches values when a call has come to its end.
 
-    The counterpart of `tf.compat.v1.train.FinalOpsHook`.
+    Tensors of `model_fn` are those of the last step. The counterpart of
+    `tf.compat.v1.train.FinalOpsHook`.
 
     Args:
         final_ops: A name, or a list, tuple or dict of names; `None` for
@@ -41,6 +44,11 @@ class FinalOpsHook(SessionRunHook):
     def final_ops_values(self) -> Any:
         """NumPy values in the nest of `final_ops`; `None` before the end."""
         return self._values
+
+    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+        """Asks for them, for any run may be the last one."""
+        del run_context
+        return LaterArgs(self._final_ops)
 
     def end(self, session: Session) -> None:
         """Fetches them."""

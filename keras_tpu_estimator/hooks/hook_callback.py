@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 
@@ -22,8 +23,8 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
     inside `fit` is not shown to it. `request_stop()` ends `fit`, `evaluate` or
     `predict`. What it may fetch are `"loss"` and all other names in Keras's
     logs, `"global_step"`, which is `model.optimizer.iterations`, the paths of
-    the model's and the optimizer's variables, and in `predict` `"outputs"` or
-    the outputs' names.
+    the model's and the optimizer's variables, and in `predict` `"outputs"`, or
+    of an `EstimatorModel` the keys of the predictions.
 
     Args:
         hook: A `SessionRunHook`.
@@ -160,6 +161,10 @@ class HookCallback(keras.callbacks.Callback):
         slots = [] if optimizer is None else optimizer.variables
         return {v.path: v for v in [*self.model.variables, *slots]}
 
+    def wait(self) -> None:
+        """Waits for what Keras was the last to tell of."""
+        jax.block_until_ready(self._logs)
+
     def fetch(self, name: str) -> Any:
         """The value of something in the logs, or of a variable."""
         if name in self._logs:
@@ -185,7 +190,7 @@ class FitSession(Session):
     """
 
     def __init__(self, callback: HookCallback):
-        super().__init__(callback.fetch)
+        super().__init__(callback.fetch, wait=callback.wait)
         self._callback = callback
         self._saved: dict[str, int] = {}
 

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterable
 
-import jax
-
+from keras_tpu_estimator.hooks.fetches import names_in
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
@@ -61,8 +61,9 @@ class HookedRun:
     @property
     def fetches(self) -> tuple[str, ...]:
         """The names that hooks asked for."""
-        asked = [each.fetches for each in self._requests if each is not None]
-        return tuple({*jax.tree.leaves(asked)})
+        requests = [each for each in self._requests if each is not None]
+        asked = [e.fetches for e in requests if e.fetches is not None]
+        return tuple(names_in(asked))
 
     def start(self) -> None:
         """Tells the hooks that want to know that the run takes place."""
@@ -79,6 +80,8 @@ class HookedRun:
         return self.context.stop_requested
 
     def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
-        if request is None or request.fetches is None:
+        if request is None or isinstance(request, LaterArgs):
+            return SessionRunValues(None)
+        if request.fetches is None:
             return SessionRunValues(None)
         return SessionRunValues(self._list.session.run(request.fetches))

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -90,7 +91,8 @@ class LoggingTensorHook(SessionRunHook):
         del run_context
         if self._timer and self._timer.should_trigger_for_step(self._runs):
             return SessionRunArgs(self._names)
-        return None
+        # Any run may be the last one.
+        return LaterArgs(self._names) if self._at_end else None
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues

@@ -6,7 +6,6 @@ import time
 import jax
 
 from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
@@ -69,27 +68,25 @@ class ProfilerHook(SessionRunHook):
         self._timer.reset()
         self._has_run = False
 
-    def before_run(
-        self, run_context: SessionRunContext
-    ) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> None:
         """Starts a trace if it is time."""
         step = int(run_context.session.run("global_step"))
         if not self._has_run or not self._timer.should_trigger_for_step(step):
-            return None
+            return
         self._timer.update_last_triggered_step(step)
-        # Whoever knows the loss has waited for the run before.
-        run_context.session.run("loss")
+        run_context.session.wait()  # The run before is no part of it.
         jax.profiler.start_trace(
             self._output_dir, profiler_options=_options(step)
         )
         self._is_tracing = True
-        return SessionRunArgs("loss")
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Writes the trace."""
-        del run_context, run_values
+        del run_values
+        if self._is_tracing:
+            run_context.session.wait()
         self._stop()
         self._has_run = True
 

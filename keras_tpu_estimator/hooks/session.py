@@ -3,44 +3,65 @@
 import os
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_estimator.hooks.fetches import check_names
+from keras_tpu_estimator.hooks.fetches import values_of
 
 
 class Session:
     """What a hook may ask of a run: names and their current values.
 
     Args:
-        fetch: Returns the value of a name: `"global_step"`, `"loss"`, or the
-            path of a variable.
+        fetch: Returns the value of a name: `"global_step"`, `"loss"`, the path
+            of a variable, or what a tensor is called that was asked for.
         live: The Keras model where the loop is, for callbacks. Defaults to
             `None`.
+        wait: Waits for the last run. By default there is nothing to wait for.
     """
 
-    def __init__(self, fetch: Any, live: Any = None):
+    def __init__(
+        self,
+        fetch: Callable[[str], Any],
+        live: Any = None,
+        wait: Callable[[], object] | None = None,
+    ):
         self._fetch = fetch
         self.live = live
+        self._wait = wait
 
     def run(self, fetches: Any) -> Any:
         """The current values of a name, or of a nest of names.
 
         Args:
-            fetches: `"global_step"`, `"loss"`, a variable's path, or a list,
-                tuple or dict of these.
+            fetches: `"global_step"`, `"loss"`, a variable's path, what
+                `before_run` asked for of predictions' keys and the names of
+                `kte.identity`, or a list, tuple or dict of these. A name may
+                end with `":0"`.
 
         Returns:
             NumPy values in the same nest.
 
         Raises:
-            KeyError: There is nothing of that name.
+            KeyError: There is nothing of that name, or it was not asked for.
             TypeError: It is no name.
+
+        Example:
+
+        >>> from keras_tpu_estimator.hooks.session import Session
+        >>> session = Session({"loss": 0.5, "global_step": 3}.__getitem__)
+        >>> session.run({"loss": "loss", "rest": ["global_step:0"]})
+        {'loss': array(0.5), 'rest': [array(3)]}
         """
         check_names("fetches", fetches)
-        return self._run(fetches)
+        return values_of(fetches, lambda name: np.asarray(self._fetch(name)))
+
+    def wait(self) -> None:
+        """Waits until the devices have made the last run."""
+        if self._wait is not None:
+            self._wait()
 
     def saved_step(self, directory: str | os.PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory.
@@ -117,16 +138,6 @@ class Session:
             RuntimeError: This is no session of `train`.
         """
         raise _only_in_training("evaluate between steps")
-
-    def _run(self, fetches: Any) -> Any:
-        if isinstance(fetches, Mapping):
-            return {key: self._run(name) for key, name in fetches.items()}
-        if isinstance(fetches, list | tuple):
-            values = [self._run(name) for name in fetches]
-            # A named tuple takes its fields one by one.
-            make = getattr(fetches, "_make", type(fetches))
-            return make(values)
-        return np.asarray(self._fetch(fetches))
 
 
 def _only_in_training(action: str) -> RuntimeError:

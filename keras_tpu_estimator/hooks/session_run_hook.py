@@ -18,8 +18,11 @@ class SessionRunArgs:
     The counterpart of `tf.compat.v1.train.SessionRunArgs`.
 
     Args:
-        fetches: `"global_step"`, `"loss"`, a variable's path, or a list,
-            tuple or dict of these; `None` for nothing.
+        fetches: `"global_step"`, `"loss"`, a variable's path, a key of the
+            spec's `predictions`, a name that `kte.identity` gave to a tensor,
+            or a list, tuple or dict of these; `None` for nothing. A name may
+            end with `":0"`. Tensors of `model_fn` are those of the last step
+            of the run.
         feed_dict: Has to be `None`: nothing is fed into a device loop.
         options: Accepted; has no effect.
 
@@ -31,6 +34,7 @@ class SessionRunArgs:
 
     >>> import keras_tpu_estimator as kte
     >>> args = kte.hooks.SessionRunArgs({"loss": "loss", "step": "global_step"})
+    >>> args = kte.hooks.SessionRunArgs(["dense/bias", "probabilities"])
     """
 
     fetches: Any
@@ -43,6 +47,14 @@ class SessionRunArgs:
         refuse_feed("feed_dict", self.feed_dict)
 
 
+class LaterArgs(SessionRunArgs):
+    """What a hook may want to fetch itself, in `after_run` or at the end.
+
+    The devices keep tensors of `model_fn` for it; nothing is fetched before
+    `session.run` asks for it, and `run_values.results` is `None`.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class SessionRunValues:
     """What a hook asked for.
@@ -50,9 +62,13 @@ class SessionRunValues:
     Attributes:
         results: Values in the nest of `SessionRunArgs.fetches`, or `None` if
             nothing was asked for.
+        options: Always `None`; kept for compatibility.
+        run_metadata: Always `None`; kept for compatibility.
     """
 
     results: Any = None
+    options: None = None
+    run_metadata: None = None
 
 
 class SessionRunContext:

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
@@ -74,6 +75,11 @@ class SummarySaverHook(SessionRunHook):
     def begin(self) -> None:
         """Starts to count."""
         self._timer.reset()
+
+    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+        """Asks for the numbers: at which step the run ends is not known."""
+        del run_context
+        return LaterArgs(self._names)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues

@@ -30,7 +30,8 @@ def hooks_around(
         mode: A value of `ModeKeys`.
     """
     live = LiveModel(runtime, progress, mode)
-    return HookList(with_callbacks(hooks), Session(progress.fetch, live))
+    session = Session(progress.fetch, live, progress.wait)
+    return HookList(with_callbacks(hooks), session)
 
 
 class LiveModel:

@@ -17,7 +17,7 @@ from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.live_model import hooks_around
-from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.progress import PredictionProgress
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
@@ -86,7 +86,7 @@ class PredictionLoop:
         self._step = step
         self._steps = steps
         self._fetch: tuple[str, ...] = ()
-        self._progress = Progress(values)
+        self._progress = PredictionProgress(values)
 
     def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Any]:
         """Yields the predictions of each batch, padding cut off.

@@ -14,6 +14,8 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.summary.collecting import Collected
 
+LOSS = "loss"
+
 
 class Progress:
     """What hooks may fetch from a loop, kept up to date by it.
@@ -63,7 +65,7 @@ class Progress:
         """
         self.step += steps
         # The devices hold the data of few parts, however fast they are fed.
-        jax.block_until_ready(self._newest_losses)
+        self.wait()
         self._newest_losses = losses
         self.losses.append(losses)
         self.fetched = outputs[NAMED]
@@ -80,7 +82,7 @@ class Progress:
         Raises:
             KeyError: There is nothing of that name.
         """
-        if name == "loss":
+        if name == LOSS:
             self.losses[-1] = np.asarray(self.losses[-1])
             return self.losses[-1][-1]
         if name == GLOBAL_STEP:
@@ -88,11 +90,18 @@ class Progress:
         for known in (self.values, self.fetched):
             if name in known:
                 return known[name]
-        raise KeyError(
-            f"Nothing to fetch is called {name!r}. Expected 'loss', "
-            f"'global_step' or one of {sorted({**self.values, **self.fetched})}"
-            "; a tensor of model_fn that is named by kte.identity, or a "
-            "prediction, has to be asked for in `before_run`."
+        raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
+
+    def wait(self) -> None:
+        """Waits until the devices have made the last part of a loop."""
+        jax.block_until_ready(self._newest_losses)
+
+    def _unknown(self, name: str, always: str) -> KeyError:
+        return KeyError(
+            f"Nothing to fetch is called {name!r}. Expected {always} or one of "
+            f"{sorted({**self.values, **self.fetched})}; a tensor of model_fn "
+            "that is named by kte.identity, or a prediction, has to be asked "
+            "for in `before_run`."
         )
 
     def first_nan_step(self) -> int | None:
@@ -100,3 +109,23 @@ class Progress:
         losses = np.concatenate([np.asarray(each) for each in self.losses])
         bad = np.flatnonzero(np.isnan(losses))
         return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
+
+
+class PredictionProgress(Progress):
+    """What hooks may fetch in `predict`, where there is no loss.
+
+    A prediction comes before a variable of the same name.
+    """
+
+    def fetch(self, name: str) -> Any:
+        """The value of a name.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        # Hooks count by the global step, whatever is predicted.
+        if name in self.fetched and name != GLOBAL_STEP:
+            return self.fetched[name]
+        if name == LOSS:
+            raise self._unknown(name, repr(GLOBAL_STEP))
+        return super().fetch(name)

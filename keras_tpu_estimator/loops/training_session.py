@@ -41,7 +41,7 @@ class TrainingSession(Session):
         is_interrupted: Callable[[], bool],
     ):
         live = LiveModel(runtime, progress, ModeKeys.TRAIN)
-        super().__init__(progress.fetch, live)
+        super().__init__(progress.fetch, live, progress.wait)
         self._runtime = runtime
         self._progress = progress
         self._saver = saver

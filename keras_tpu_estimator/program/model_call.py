@@ -69,9 +69,11 @@ class ModelCall:
         context: What that call knew of the cores, and whether it reduced
             anything over them.
         tells_padding: Whether `features["is_padding"]` is there in PREDICT.
+        named: The names that it gave to tensors.
     """
 
     spec: Any
+    named: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class ModelCall:
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self.example.additional
             )
+        self.named = tuple(named)
         outputs = {
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()

@@ -7,6 +7,7 @@ uses them knows how they were made.
 
 from typing import Any
 
+from keras_tpu_estimator.identity import check_apart
 from keras_tpu_estimator.initialization import initializing
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.forward_step import trace_forward_step
@@ -54,6 +55,9 @@ class Program:
 
         Returns:
             A `Step`.
+
+        Raises:
+            ValueError: `model_fn` names a tensor like a variable.
         """
         key = (mode, example.key)
         if key not in self._steps:
@@ -64,5 +68,7 @@ class Program:
                 else trace_forward_step
             )
             with initializing(self.store.target):
-                self._steps[key] = trace(self.store, call)
+                step = trace(self.store, call)
+            check_apart(call.named, self.store.variables)
+            self._steps[key] = step
         return self._steps[key]
