@@ -51,8 +51,6 @@ from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.prediction import PredictionLoop
-from keras_tpu_estimator.loops.prediction import rows
-from keras_tpu_estimator.loops.prediction import select
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training import TrainingLoop
@@ -157,7 +155,7 @@ class TPUEstimator:
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
         model_fn: Callable[..., Any] | None = None,
-        model_dir: str | os.PathLike | None = None,
+        model_dir: str | bytes | os.PathLike | None = None,
         config: RunConfig | None = None,
         params: Any = None,
         use_tpu: bool = True,
@@ -174,6 +172,7 @@ class TPUEstimator:
     ):
         validation.check_config(config)
         validation.check_params(params)
+        validation.check_batch_axis(batch_axis)
         if use_tpu:
             validation.check_batch_sizes(
                 train_batch_size,
@@ -552,11 +551,11 @@ class TPUEstimator:
                 batches = watched(batches, self._config.stall_timeout_secs)
                 last = 1 if self._config.fast_dev_run else None
                 for batch in itertools.islice(batches, last):
-                    chosen = select(batch, predict_keys)
+                    chosen = batch.select(predict_keys)
                     if yield_single_examples:
-                        yield from rows(chosen)
+                        yield from chosen.rows()
                     else:
-                        yield chosen
+                        yield chosen.predictions
 
     def export_saved_model(
         self,

@@ -38,9 +38,6 @@ class Placement:
         eval_on_tpu: Whether they are in EVAL, too.
         batch_sizes: Global batch sizes by mode, or `None`.
         batch_axis: The batch axis of each tensor, or `None`.
-
-    Raises:
-        TypeError: `batch_axis` is no list of integers.
     """
 
     config: RunConfig
@@ -48,9 +45,6 @@ class Placement:
     eval_on_tpu: bool
     batch_sizes: Mapping[str, int | None]
     batch_axis: Sequence[int] | None
-
-    def __post_init__(self) -> None:
-        validation.check_batch_axis(self.batch_axis)
 
     def is_on_tpu(self, mode: str) -> bool:
         """Whether a mode runs on all cores."""

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,6 +16,7 @@ from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.live_model import hooks_around
+from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.progress import PredictionProgress
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.outside_compilation import with_host_tensors
@@ -88,7 +88,7 @@ class PredictionLoop:
         self._fetch: tuple[str, ...] = ()
         self._progress = PredictionProgress(values)
 
-    def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Any]:
+    def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
         """Yields the predictions of each batch, padding cut off.
 
         Args:
@@ -112,16 +112,16 @@ class PredictionLoop:
                     break
                 hooked.start()
                 running = self._with_fetches(running, hooked.fetches)
-                predictions = running.finish()
+                predicted = running.finish()
                 if running.host_call is not None:
                     self._call_host(running.host_call)
-                self._progress.outputs = _by_name(predictions)
+                self._progress.outputs = predicted.by_name
                 self._progress.fetched = {
                     **self._progress.outputs,
                     **running.fetched,
                 }
                 stops = hooked.after_run()
-                yield predictions
+                yield predicted
                 if stops:
                     break
                 running = next(started, None)
@@ -164,14 +164,6 @@ class PredictionLoop:
         )
 
 
-class WithoutRows(np.ndarray):
-    """A prediction without a row for each example.
-
-    An array like others, but that `rows` can tell: by its shape alone it may
-    look like the predictions of another number of examples.
-    """
-
-
 @dataclasses.dataclass(frozen=True)
 class Running:
     """A step that the devices are at work on.
@@ -188,91 +180,20 @@ class Running:
     fetched: dict[str, Any]
     host_call: Any
 
-    def finish(self) -> Any:
-        """Waits for the predictions; returns them without padding.
-
-        Those that have no row for each example come as they are.
-        """
-        return with_host_tensors(
-            jax.tree.map(self._cut, self.predictions),
-            finish=lambda result: _marked(result, self.step.examples),
+    def finish(self) -> Predicted:
+        """Waits for the predictions; returns them without padding."""
+        predictions = with_host_tensors(
+            jax.tree.map(self._cut, self.predictions), finish=np.asarray
         )
+        return Predicted(predictions, self.step.examples)
 
     def _cut(self, leaf: jax.Array) -> np.ndarray:
-        array = _marked(leaf, len(self.step.is_padding))
-        is_whole = isinstance(array, WithoutRows)
-        return array if is_whole else array[: self.step.examples]
-
-
-def _marked(values: Any, examples: int) -> np.ndarray:
-    """An array, whose class says whether it has a row for each example."""
-    array = np.asarray(values)
-    has_rows = array.ndim > 0 and len(array) == examples
-    return array if has_rows else array.view(WithoutRows)
+        array = np.asarray(leaf)
+        has_rows = array.shape[:1] == self.step.is_padding.shape
+        return array[: self.step.examples] if has_rows else array
 
 
 def _read_ahead(step: Padded) -> int:
     """How many steps of this size to read ahead, two at least."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(step.features))
     return max(2, min(_MOST_READ_AHEAD, _MOST_BYTES_AHEAD // max(size, 1)))
-
-
-def select(predictions: Any, keys: Any) -> Any:
-    """The predictions under some keys; all of them for no keys.
-
-    Raises:
-        ValueError: Predictions are no dict, or have none of the keys.
-    """
-    if not keys:
-        return predictions
-    keys = [keys] if isinstance(keys, str) else list(keys)
-    if not isinstance(predictions, Mapping):
-        raise ValueError(
-            "`predict_keys` need predictions in a dict. Received keys "
-            f"{keys} and predictions of type {type(predictions).__name__}."
-        )
-    selected = {k: v for k, v in predictions.items() if k in keys}
-    if not selected:
-        raise ValueError(
-            f"Expected `predict_keys` among {sorted(predictions)}. Received: "
-            f"{keys}"
-        )
-    return selected
-
-
-def _by_name(predictions: Any) -> dict[str, Any]:
-    """Predictions as Keras's callbacks get them."""
-    if isinstance(predictions, Mapping):
-        return dict(predictions)
-    return {"outputs": predictions}
-
-
-def rows(predictions: Any) -> Iterator[Any]:
-    """The predictions of single examples.
-
-    Raises:
-        ValueError: One of them has no row for each example.
-    """
-    if not isinstance(predictions, Mapping):
-        _check_rows({"predictions": predictions})
-        yield from predictions
-        return
-    _check_rows(predictions)
-    if len(predictions) == 1:
-        ((name, values),) = predictions.items()
-        for value in values:
-            yield {name: value}
-        return
-    for values in zip(*predictions.values(), strict=True):
-        yield dict(zip(predictions, values, strict=True))
-
-
-def _check_rows(predictions: Mapping[str, Any]) -> None:
-    for name, values in predictions.items():
-        if isinstance(values, WithoutRows):
-            raise ValueError(
-                f"The prediction {name!r} should have one row for each "
-                f"example. Received shape {values.shape}. Keep the batch as "
-                "its first axis, leave it out with `predict_keys`, or pass "
-                "yield_single_examples=False."
-            )
