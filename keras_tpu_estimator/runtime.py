@@ -21,6 +21,7 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.scaffold import InitSession
 from keras_tpu_estimator.scaffold import Scaffold
+from keras_tpu_estimator.scaffold import without_tensors
 from keras_tpu_estimator.storage import paths
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -200,7 +201,8 @@ class Runtime:
         if init_fn is None or id(step) in self._initialized:
             return
         session = InitSession(self._values)
-        init_fn(step.scaffold, session)
+        with without_tensors("init_fn"):
+            init_fn(step.scaffold, session)
         self._values = self._values | self.loop.put_values(session.assigned)
         self._initialized.add(id(step))
 

@@ -1,15 +1,24 @@
 """What a program does before its first step, beside reading a checkpoint."""
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import keras
 import numpy as np
 
 from keras_tpu_estimator.hooks.session import Session
+
+_OF_TENSORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.UnexpectedTracerError,
+)
 
 # Ops of a graph, which there is none of: nothing reads them.
 _OF_A_GRAPH = (
@@ -165,15 +174,36 @@ def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:
     """Calls a spec's `scaffold_fn`.
 
     Raises:
-        ValueError: It returns no `Scaffold`.
+        ValueError: It returns no `Scaffold`, or uses a tensor of `model_fn`.
     """
-    scaffold = scaffold_fn()
+    with without_tensors("scaffold_fn"):
+        scaffold = scaffold_fn()
     if not isinstance(scaffold, Scaffold):
         raise ValueError(
             "`scaffold_fn` should return a Scaffold. Received: "
             f"{scaffold!r} of type {type(scaffold).__name__}"
         )
     return scaffold
+
+
+@contextlib.contextmanager
+def without_tensors(caller: str) -> Iterator[None]:
+    """Explains what happens if a function on the host uses a tensor.
+
+    Args:
+        caller: The function's name.
+
+    Raises:
+        ValueError: It was used in the `with` block.
+    """
+    try:
+        yield
+    except _OF_TENSORS as error:
+        raise ValueError(
+            f"`{caller}` runs on the host, once, and should use no tensor of "
+            "model_fn: they have values only on the devices, in each step. "
+            "Received one. In `init_fn` fetch a variable by session.run(path)."
+        ) from error
 
 
 def _type_error(name: str, expected: str, received: Any) -> TypeError:

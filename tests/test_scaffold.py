@@ -10,6 +10,7 @@ from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
+from keras import ops
 
 import keras_tpu_estimator as kte
 
@@ -228,6 +229,29 @@ def test_wrong_scaffolds_in_training(scaffold_fn, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("where", ["scaffold_fn", "init_fn"])
+@pytest.mark.parametrize("use", [float, np.asarray, lambda loss: loss + 1])
+def test_tensors_of_model_fn_stay_there(where, use, tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = ops.mean(keras.layers.Dense(1)(features) ** 2)
+
+        def scaffold_fn():
+            if where == "scaffold_fn":
+                float(use(loss))
+            return kte.Scaffold(init_fn=lambda scaffold, session: use(loss))
+
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            scaffold_fn=scaffold_fn,
+        )
+
+    with pytest.raises(ValueError, match=f"`{where}` runs on the host.*run"):
+        estimator_of(model_fn, tmp_path).train(batches_of(X, Y), steps=1)
+
+
 @pytest.mark.parametrize("method", ["run", "assign"])
 def test_unknown_variables_in_init_fn(method, tmp_path):
     def init_fn(scaffold, session):
@@ -247,7 +271,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
         ({"dense/bias": "kernel"}, r"Received others: \['kernel'\]"),
         (
             {"dense/bias": "dense/kernel"},
-            r"'dense/bias' values of shape \(1,\). Received 'dense/kernel' of",
+            r"'dense/kernel' values of shape \(3, 1\). Received 'dense/bias' of",
         ),
     ],
 )
