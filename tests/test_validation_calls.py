@@ -516,8 +516,8 @@ PAIR = (np.float32(1), None)
         (
             {"m": PAIR, "loss": PAIR},
             ValueError,
-            "may not be called 'loss': evaluate returns its own value under "
-            "that name. Give the metric another name",
+            "may not be called 'loss': evaluate returns its own values under "
+            "the names 'loss', 'global_step'. Give the metric another name",
         ),
         (
             {"global_step": PAIR},

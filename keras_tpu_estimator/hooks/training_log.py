@@ -15,8 +15,8 @@ class TrainingLogHook(StepCounterHook):
     """Reports the loss, rates, and what else the loop has to tell.
 
     They go into the log, and, where there is a directory, into its event file
-    and `metrics.jsonl`. The first interval begins with the session, so that
-    even a short training has a report.
+    and `metrics.jsonl`. The first interval begins with the session, and the
+    last one ends with it, so that even a short training has a report.
 
     Args:
         batch_size: Examples in a step, or `None` if that is not known.
@@ -43,6 +43,15 @@ class TrainingLogHook(StepCounterHook):
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
+
+    def end(self, session: Session) -> None:
+        """Reports the steps since the last report, if there are any."""
+        step = int(session.run("global_step"))
+        if step != self._timer.last_triggered_step():
+            seconds, steps = self._timer.update_last_triggered_step(step)
+            self._log_and_record(steps, seconds, step)
+        if self._writer is not None:
+            self._writer.flush()
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
