@@ -182,6 +182,17 @@ def test_the_end_reports_the_steps_that_are_left(tmp_path, calls, expected):
         assert list(events(tmp_path, tag)) == expected
 
 
+def test_the_last_rate_is_that_of_the_steps_alone(tmp_path):
+    class SlowEnd(kte.hooks.SessionRunHook):
+        def end(self, session):
+            time.sleep(0.5)
+
+    estimator = reporting(with_metrics, tmp_path)
+    for _ in range(2):  # The second time nothing is compiled.
+        estimator.train(repeated(X, Y), hooks=[SlowEnd()], steps=2)
+    assert lines(tmp_path)[-1]["global_step/sec"] > 2 / 0.5
+
+
 def test_a_training_without_a_step_reports_nothing(tmp_path):
     reporting(with_metrics, tmp_path).train(lambda params: iter(()))
     assert not (tmp_path / "metrics.jsonl").exists()

@@ -276,11 +276,11 @@ WRONG = [
     (lambda x: summary.image("x", x), "need an axis of 1"),
     (
         lambda x: summary.text("x", x),
-        "text 'x' should be .* that Python knows .* a tensor: .* host_call",
+        "text 'x' should be .* that Python knows .* a tensor: .*`host_call`",
     ),
     (
         lambda x: summary.text("x", ["mean", ops.mean(x)]),
-        "text 'x' should be .* that Python knows .* a tensor: .* host_call",
+        "text 'x' should be .* that Python knows .* a tensor: .*`host_call`",
     ),
 ]
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from keras_tpu_estimator.hooks.metrics_file import MetricsFile
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-class TrainingLogHook(StepCounterHook):
+class TrainingLogHook(StepCounterHook, LoopHook):
     """Reports the loss, rates, and what else the loop has to tell.
 
     They go into the log, and, where there is a directory, into its event file
@@ -44,14 +45,15 @@ class TrainingLogHook(StepCounterHook):
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
 
-    def end(self, session: Session) -> None:
-        """Reports the steps since the last report, if there are any."""
+    def close(self, session: Session) -> None:
+        """Reports the steps since the last report, if there are any.
+
+        Before the last checkpoint, which is no part of their time.
+        """
         step = int(session.run("global_step"))
-        if step != self._timer.last_triggered_step():
-            seconds, steps = self._timer.update_last_triggered_step(step)
+        steps, seconds = self._timer.elapsed_since_last(step)
+        if steps > 0 and seconds > 0:
             self._log_and_record(steps, seconds, step)
-        if self._writer is not None:
-            self._writer.flush()
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
