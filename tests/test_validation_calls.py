@@ -25,7 +25,7 @@ SIZES = {
     PREDICT: "predict_batch_size",
 }
 FINISHED = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.(h5|input\.zip)|"
+    r"checkpoint|metrics\.jsonl|model\.ckpt-\d+\.(h5|input\.zip)|"
     r"(eval/)?events\.out\.tfevents\.\d+\..*"
 )
 
