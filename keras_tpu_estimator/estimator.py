@@ -1,5 +1,6 @@
 """The façade: what users of the original know, composed of what is below."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -8,6 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -49,10 +51,12 @@ from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.input_place import InputPlace
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.prediction import PredictionLoop
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.training import REPORT_NAMES
 from keras_tpu_estimator.loops.training import TrainingLoop
 from keras_tpu_estimator.loops.training_hooks import Saver
 from keras_tpu_estimator.loops.training_hooks import training_hooks
@@ -69,6 +73,8 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.run_config import RunConfig
 from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec_checks import OwnNames
 from keras_tpu_estimator.storage.growing import show_all
 from keras_tpu_estimator.storage.growing import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
@@ -272,7 +278,8 @@ class TPUEstimator:
                 or to the end of the input.
             max_steps: The global step to stop at; nothing is done if a
                 checkpoint has come so far. Defaults to `None`.
-            saving_listeners: Called around every checkpoint. Defaults to none.
+            saving_listeners: Called around every checkpoint, each of them
+                once. Defaults to none.
 
         Returns:
             This estimator.
@@ -304,6 +311,7 @@ class TPUEstimator:
         remaining = steps_until_stop(user_hooks, start, remaining)
         plan = LoopPlan(self._config.tpu_config.iterations, remaining)
         with (
+            stalls_shown(self._config.stall_timeout_secs) as watch,
             shown_at_end(),
             only_training(self.model_dir),
             Preemption() as preemption,
@@ -321,7 +329,6 @@ class TPUEstimator:
                 plan,
                 preemption.is_requested,
             ) as infeed,
-            stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
             place = InputPlace(
                 pipeline.position if self._config.resume_input else None,
@@ -364,7 +371,7 @@ class TPUEstimator:
             place.is_interrupted,
         )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
-        metrics = self._host_metrics(step)
+        metrics = self._host_metrics(step, REPORT_NAMES)
         loop = TrainingLoop(
             runtime, step, plan, infeed, progress, metrics, every
         )
@@ -471,11 +478,11 @@ class TPUEstimator:
         plan = LoopPlan(STEPS_PER_RUN, steps)
         _logger.info("Starting evaluation.")
         with (
+            stalls_shown(self._config.stall_timeout_secs) as watch,
             self._pipeline(
                 ModeKeys.EVAL, input_fn, steps, plan.chunk
             ) as pipeline,
             feed_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
-            stalls_shown(self._config.stall_timeout_secs) as watch,
         ):
             first = next(infeed, None)
             if first is None:
@@ -532,6 +539,26 @@ class TPUEstimator:
         if predict_keys is not None and not isinstance(predict_keys, str):
             predict_keys = list(predict_keys)
         self._placement.check(ModeKeys.PREDICT)
+        batches = watched(
+            self._predict(input_fn, user_hooks, checkpoint_path),
+            self._config.stall_timeout_secs,
+        )
+        last = 1 if self._config.fast_dev_run else None
+        with contextlib.closing(batches):
+            for batch in itertools.islice(batches, last):
+                chosen = batch.select(predict_keys)
+                if yield_single_examples:
+                    yield from chosen.rows()
+                else:
+                    yield chosen.predictions
+
+    def _predict(
+        self,
+        input_fn: InputFn,
+        hooks: tuple[Hook, ...],
+        checkpoint_path: str | os.PathLike | None,
+    ) -> Generator[Predicted, None, None]:
+        """Yields the predictions of each batch."""
         checkpoint = self._checkpoint(checkpoint_path)
         with self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline:
             steps = PaddedSteps(pipeline, self._batch_sizes[ModeKeys.PREDICT])
@@ -541,21 +568,13 @@ class TPUEstimator:
             step = self._runtime.model.prepare(
                 ModeKeys.PREDICT, first.features, first.is_padding
             )
-            hooks = (*user_hooks, *step.hooks)
+            hooks = (*hooks, *step.hooks)
             values = self._runtime.load(
                 step, checkpoint, slots=bool(callbacks_of(hooks))
             )
             with self._runtime.reading(values) as values:
                 loop = PredictionLoop(self._runtime, step, values, steps)
-                batches = loop.run(first, hooks)
-                batches = watched(batches, self._config.stall_timeout_secs)
-                last = 1 if self._config.fast_dev_run else None
-                for batch in itertools.islice(batches, last):
-                    chosen = batch.select(predict_keys)
-                    if yield_single_examples:
-                        yield from chosen.rows()
-                    else:
-                        yield chosen.predictions
+                yield from loop.run(first, hooks)
 
     def export_saved_model(
         self,
@@ -771,12 +790,14 @@ class TPUEstimator:
     def _prepare(self, mode: str, batch: Batch) -> Step:
         return self._runtime.model.prepare(mode, *first_step(batch))
 
-    def _host_metrics(self, step: Step) -> HostMetrics | None:
+    def _host_metrics(
+        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
+    ) -> HostMetrics | None:
         """The metrics of a step's `metric_fn`, compiled at most once."""
         if step.metric_fn is None:
             return None
         metrics = self._metrics.setdefault(
-            id(step), HostMetrics(step.metric_fn)
+            id(step), HostMetrics(step.metric_fn, own_names)
         )
         metrics.reset()
         return metrics

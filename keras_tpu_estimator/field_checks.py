@@ -2,6 +2,8 @@
 
 import numbers
 import os
+import types
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -72,6 +74,41 @@ def check_int(name: str, value: Any, minimum: int) -> None:
             f"`{name}` must be {expected}. Received: {value}. Pass {minimum} "
             "or more."
         )
+
+
+def tuple_of(
+    name: str, value: Any, kind: type | types.UnionType, noun: str
+) -> tuple[Any, ...]:
+    """Several objects as a tuple.
+
+    Args:
+        name: The argument that they are for.
+        value: An iterable of them, or `None` for none.
+        kind: What one of them is, which is often passed by itself.
+        noun: What to call one of them in an error.
+
+    Returns:
+        A tuple, of whatever was in the iterable.
+
+    Raises:
+        TypeError: It is no iterable, or one of them by itself.
+
+    Example:
+
+    >>> from keras_tpu_estimator.field_checks import tuple_of
+    >>> tuple_of("steps", [1, 2], int, "step"), tuple_of("x", None, int, "x")
+    ((1, 2), ())
+    >>> tuple_of("steps", 1, int, "step")
+    Traceback (most recent call last):
+    ...
+    TypeError: `steps` should be a list of steps. ... Pass steps=[step] for one.
+    """
+    if isinstance(value, kind) or not isinstance(value, Iterable | None):
+        raise TypeError(
+            f"`{name}` should be a list of {noun}s. Received: {value!r} of "
+            f"type {type(value).__name__}. Pass {name}=[{noun}] for one."
+        )
+    return tuple(value or ())
 
 
 def directory_string(name: str, value: Any) -> str:

@@ -74,7 +74,8 @@ class RunConfig:
             directory. Defaults to `False`.
         stall_timeout_secs: After so many seconds without the end of a loop,
             the stacks of all threads are printed to standard error, again and
-            again. Defaults to `None`, for never.
+            again. The first one begins with the call of `input_fn`. Defaults
+            to `None`, for never.
         progress: Whether a line on the terminal shows the steps of `train`,
             their rate and the time left. Defaults to "auto", which is so if
             standard output is a terminal.

@@ -48,7 +48,8 @@ class TPUEstimatorSpec(Replaceable):
         evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
         prediction_hooks: Hooks and Keras callbacks to add in prediction.
         train_metrics: A pair like `eval_metrics`, for metrics that training
-            reports: of all steps since the report before.
+            reports: of all steps since the report before. A metric may not
+            have the name of another field of a report, such as `step`.
 
     Raises:
         ValueError: Something required is missing or malformed.

@@ -1,5 +1,6 @@
 """Checks of what a spec is made of, one field at a time."""
 
+import fnmatch
 import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -34,18 +35,46 @@ class HostFunction(NamedTuple):
         return self.function(*tensors)
 
 
-def check_metric_ops(metric_ops: Any) -> dict[str, Any]:
+class OwnNames(NamedTuple):
+    """Names that metrics may not have, as other values have them.
+
+    Attributes:
+        owner: Says what has these values, as in 'evaluate returns'.
+        patterns: The names; `*` stands for any characters.
+    """
+
+    owner: str
+    patterns: tuple[str, ...]
+
+    def check(self, name: str) -> None:
+        """Raises a ValueError if a metric's name is one of these."""
+        if any(fnmatch.fnmatchcase(str(name), each) for each in self.patterns):
+            names = ", ".join(map(repr, self.patterns))
+            raise ValueError(
+                f"A metric may not be called {name!r}: {self.owner} its own "
+                f"values under the names {names}. Give the metric another "
+                "name."
+            )
+
+
+EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
+
+
+def check_metric_ops(
+    metric_ops: Any, own_names: OwnNames = EVALUATION_NAMES
+) -> dict[str, Any]:
     """Checks the metrics that a `metric_fn` or a `model_fn` returned.
 
     Args:
         metric_ops: Dict from names to Keras metrics or (value, update) tuples.
+        own_names: The names that are taken. Defaults to those in evaluation.
 
     Returns:
         The dict; an empty one for `None`.
 
     Raises:
         TypeError: It is no dict, a name no string, or a value is neither.
-        ValueError: A metric is called `loss` or `global_step`.
+        ValueError: The name of a metric is taken.
     """
     metric_ops = {} if metric_ops is None else metric_ops
     if not isinstance(metric_ops, Mapping):
@@ -60,11 +89,7 @@ def check_metric_ops(metric_ops: Any) -> dict[str, Any]:
                 f"The name of a metric should be a string. Received: {name!r} "
                 f"of type {type(name).__name__}. Pass {str(name)!r}."
             )
-        if name in ("loss", "global_step"):
-            raise ValueError(
-                f"A metric may not be called {name!r}: evaluate returns its "
-                "own value under that name. Give the metric another name."
-            )
+        own_names.check(name)
         is_pair = isinstance(metric, tuple) and len(metric) == 2
         if not is_pair and not isinstance(metric, keras.metrics.Metric):
             raise TypeError(

@@ -1,5 +1,6 @@
 """`CheckpointSaverHook` as users make it, and `FinalOpsHook`."""
 
+import dataclasses
 import glob
 import os
 
@@ -140,6 +141,49 @@ def test_listeners_of_train_are_told_in_that_call_only(tmp_path):
     assert other.steps == [0, 4]
 
 
+@dataclasses.dataclass
+class Counts(kte.hooks.CheckpointSaverListener):
+    """Counts its calls; equal to others with the same counts."""
+
+    begins: int = 0
+    saves: int = 0
+    ends: int = 0
+
+    def begin(self):
+        self.begins += 1
+
+    def after_save(self, session, global_step_value):
+        self.saves += 1
+
+    def end(self, session, global_step_value):
+        self.ends += 1
+
+
+@pytest.mark.parametrize("place", ["train", "spec", "hook", "both"])
+def test_a_listener_that_comes_twice_is_told_once(place, tmp_path):
+    one, other = Counts(), Counts()
+    twice = [one, other, one]
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    hooks, listeners = [], []
+    if place in ("hook", "both"):
+        hooks = [saver(tmp_path, listeners=twice)]
+    if place in ("train", "spec", "both"):
+        listeners = twice
+    if place == "spec":
+        kte.train_and_evaluate(
+            estimator,
+            kte.TrainSpec(
+                repeated(X, Y), max_steps=4, saving_listeners=listeners
+            ),
+            kte.EvalSpec(batches_of(X, Y)),
+        )
+    else:
+        estimator.train(
+            repeated(X, Y), hooks=hooks, steps=4, saving_listeners=listeners
+        )
+    assert one == other == Counts(begins=1, saves=2, ends=1)
+
+
 def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
     listener = Listener()
     hooks = [saver(tmp_path), saver(tmp_path / "copies")]
@@ -160,6 +204,18 @@ def test_an_object_that_saves_is_refused(tmp_path):
 def test_listeners_of_a_saver_are_validated(tmp_path):
     with pytest.raises(TypeError, match="listeners must be CheckpointSaver"):
         saver(tmp_path, listeners=[kte.hooks.SessionRunHook()])
+
+
+@pytest.mark.parametrize("wrong", [Listener(), 5])
+def test_listeners_come_in_a_list(wrong, tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    message = "`{0}` should be a list .*Received: .* Pass {0}=\\[listener\\]"
+    with pytest.raises(TypeError, match=message.format("saving_listeners")):
+        estimator.train(repeated(X, Y), steps=1, saving_listeners=wrong)
+    with pytest.raises(TypeError, match=message.format("saving_listeners")):
+        kte.TrainSpec(repeated(X, Y), saving_listeners=wrong)
+    with pytest.raises(TypeError, match=message.format("listeners")):
+        saver(tmp_path, listeners=wrong)
 
 
 def test_a_session_may_be_asked_to_save(tmp_path):

@@ -1,5 +1,6 @@
 """What training reports, and how it tells where a NaN comes from."""
 
+import dataclasses
 import json
 import logging
 import re
@@ -109,6 +110,103 @@ def test_everything_is_reported_everywhere(tmp_path, caplog, use_tpu):
         r" labels = ",
         caplog.text,
     )
+
+
+OWN_FIELDS = (
+    "loss",
+    "global_step",
+    "step",
+    "time",
+    "learning_rate",
+    "learning_rate/sgd",
+    "input_wait",
+    "global_step/sec",
+    "examples/sec",
+)
+
+
+@pytest.mark.parametrize("is_traceable", [True, False])
+@pytest.mark.parametrize("name", OWN_FIELDS)
+def test_metrics_take_no_name_of_a_report(tmp_path, name, is_traceable):
+    def metric_fn(labels):
+        if not is_traceable:
+            labels = np.asarray(labels)
+        return {name: kte.metrics.mean(labels)}
+
+    def model_fn(features, labels, mode, params):
+        spec = with_metrics(features, labels, mode, params)
+        return dataclasses.replace(spec, train_metrics=(metric_fn, [labels]))
+
+    with pytest.raises(
+        ValueError,
+        match=(
+            f"may not be called '{name}': a report of training has .*"
+            "'input_wait'.* Give the metric another name"
+        ),
+    ):
+        reporting(model_fn, tmp_path).train(repeated(X, Y), steps=4)
+
+
+def test_the_names_of_reports_may_be_those_of_other_metrics(tmp_path):
+    def metric_fn(labels):
+        return {"time": kte.metrics.mean(labels)}
+
+    def model_fn(features, labels, mode, params):
+        loss = keras.ops.mean((linear(features, True) - labels) ** 2)
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(metric_fn, [labels])
+        )
+
+    estimator = estimator_of(model_fn, tmp_path)
+    result = estimator.evaluate(batches_of(X, Y))
+    np.testing.assert_allclose(result["time"], Y.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([1], [1]),  # Shorter than an interval.
+        ([3], [3]),
+        ([4], [4]),  # Nothing is left, and nothing doubled.
+        ([10], [4, 8, 10]),
+        ([2, 1, 5], [2, 3, 7, 8]),
+    ],
+)
+def test_the_end_reports_the_steps_that_are_left(tmp_path, calls, expected):
+    for steps in calls:
+        reporting(with_metrics, tmp_path).train(repeated(X, Y), steps=steps)
+    reports = lines(tmp_path)
+    assert [report["step"] for report in reports] == expected
+    assert {report["seen"] for report in reports} == {1.0}
+    for tag in ("labels", "global_step/sec"):
+        assert list(events(tmp_path, tag)) == expected
+
+
+def test_the_last_rate_does_not_count_what_is_done_at_the_end(tmp_path):
+    steps = []
+
+    class Look(kte.hooks.SessionRunHook):
+        def end(self, session):
+            steps.extend(report["step"] for report in lines(tmp_path))
+
+    estimator = reporting(with_metrics, tmp_path)
+    estimator.train(repeated(X, Y), hooks=[Look()], steps=2)
+    assert steps == [2]
+
+
+def test_a_training_without_a_step_reports_nothing(tmp_path):
+    reporting(with_metrics, tmp_path).train(lambda params: iter(()))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_the_last_report_is_of_the_steps_that_are_left(tmp_path):
+    def input_fn(params):
+        for number in range(6):
+            yield X[:16], np.full((16, 1), number, "float32")
+
+    reporting(with_metrics, tmp_path).train(input_fn)
+    means = [report["labels"] for report in lines(tmp_path)]
+    np.testing.assert_allclose(means, [1.5, 4.5])
 
 
 def test_metrics_are_of_the_steps_since_the_last_report(tmp_path):

@@ -271,7 +271,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
         ({"dense/bias": "kernel"}, r"Received others: \['kernel'\]"),
         (
             {"dense/bias": "dense/kernel"},
-            r"'dense/kernel' values of shape \(3, 1\). Received 'dense/bias' of",
+            r"'dense/kernel' values of shape \(3, 1\). Received 'dense/bias'",
         ),
     ],
 )

@@ -274,6 +274,14 @@ WRONG = [
     (_inner, "from an inner function"),
     (lambda x: summary.scalar("x", x), r"of shape \(16, 3\)"),
     (lambda x: summary.image("x", x), "need an axis of 1"),
+    (
+        lambda x: summary.text("x", x),
+        "text 'x' should be .* that Python knows .* a tensor: .*`host_call`",
+    ),
+    (
+        lambda x: summary.text("x", ["mean", ops.mean(x)]),
+        "text 'x' should be .* that Python knows .* a tensor: .*`host_call`",
+    ),
 ]
 
 

@@ -84,6 +84,68 @@ def test_a_stall_shows_all_stacks(mode, tmp_path, capfd):
     assert "Thread MainThread:" in printed
 
 
+def blocking_input_fn(params):
+    time.sleep(0.6)
+    return X[:16], Y[:16]
+
+
+def blocking_before_the_first_batch(params):
+    time.sleep(0.6)
+    yield from batches_of(X[:16], Y[:16])(params)
+
+
+def blocking_model_fn(features, labels, mode, params):
+    time.sleep(0.6)
+    return model_fn_of(linear)(features, labels, mode, params)
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("input_fn", "model_fn", "where"),
+    [
+        (blocking_input_fn, model_fn_of(linear), "in blocking_input_fn"),
+        (
+            blocking_before_the_first_batch,
+            model_fn_of(linear),
+            "in blocking_before_the_first_batch",
+        ),
+        (batches_of(X[:16], Y[:16]), blocking_model_fn, "in blocking_model_fn"),
+    ],
+)
+def test_a_stall_before_the_first_step(
+    input_fn, model_fn, where, mode, tmp_path, capfd
+):
+    estimator = estimator_of(
+        model_fn, tmp_path, config={"stall_timeout_secs": 0.2}
+    )
+    steps = {} if mode == "predict" else {"steps": 1}
+    results = getattr(estimator, mode)(input_fn, **steps)
+    if mode == "predict":
+        assert next(results)
+        results.close()
+    _, printed = capfd.readouterr()
+    assert "No step has ended for 0." in printed
+    assert where in printed
+
+
+def test_leaving_predictions_closes_the_input(tmp_path):
+    closed = []
+
+    def input_fn(params):
+        try:
+            while True:
+                yield X[:16]
+        finally:
+            closed.append(True)
+
+    estimator = linear_estimator(tmp_path, stall_timeout_secs=60)
+    predictions = estimator.predict(input_fn)
+    next(predictions)
+    assert not closed
+    predictions.close()
+    assert closed == [True]
+
+
 def test_nothing_is_printed_after_a_call(tmp_path, capfd):
     estimator = linear_estimator(tmp_path, stall_timeout_secs=0.2)
     predictions = estimator.predict(batches_of(X))

@@ -25,7 +25,7 @@ SIZES = {
     PREDICT: "predict_batch_size",
 }
 FINISHED = re.compile(
-    r"checkpoint|model\.ckpt-\d+\.(h5|input\.zip)|"
+    r"checkpoint|metrics\.jsonl|model\.ckpt-\d+\.(h5|input\.zip)|"
     r"(eval/)?events\.out\.tfevents\.\d+\..*"
 )
 
@@ -523,8 +523,8 @@ PAIR = (np.float32(1), None)
         (
             {"m": PAIR, "loss": PAIR},
             ValueError,
-            "may not be called 'loss': evaluate returns its own value under "
-            "that name. Give the metric another name",
+            "may not be called 'loss': evaluate returns its own values under "
+            "the names 'loss', 'global_step'. Give the metric another name",
         ),
         (
             {"global_step": PAIR},

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.field_checks import tuple_of
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -52,9 +53,10 @@ def validate_listeners(
             `'saving_listeners'`.
 
     Raises:
-        TypeError: One of them is no `CheckpointSaverListener`.
+        TypeError: They are no list, or one of them is no
+            `CheckpointSaverListener`.
     """
-    checked = tuple(listeners or ())
+    checked = tuple_of(argument, listeners, CheckpointSaverListener, "listener")
     for listener in checked:
         if not isinstance(listener, CheckpointSaverListener):
             raise TypeError(
@@ -87,12 +89,13 @@ class CheckpointSaverHook(SessionRunHook):
         checkpoint_basename: What the names of checkpoints begin with.
             Defaults to `'model.ckpt'`.
         scaffold: Accepted; has no effect.
-        listeners: Called around each checkpoint. Defaults to none.
+        listeners: Called around each checkpoint, each of them once. Defaults
+            to none.
         save_graph_def: Accepted; has no effect, for there is no graph.
 
     Raises:
         ValueError: Not exactly one interval is given, or there is a `saver`.
-        TypeError: A listener is no `CheckpointSaverListener`.
+        TypeError: `listeners` are no list of `CheckpointSaverListener`s.
         RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
 
     Example:
@@ -124,7 +127,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._own_listeners = validate_listeners(listeners, "listeners")
-        self._listeners = self._own_listeners
+        self._listeners = _each_once(self._own_listeners)
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """Calls others beside this hook's own listeners from now on.
@@ -132,8 +135,7 @@ class CheckpointSaverHook(SessionRunHook):
         Args:
             listeners: The others, in place of those of an earlier call.
         """
-        own = self._own_listeners
-        self._listeners = (*own, *(e for e in listeners if e not in own))
+        self._listeners = _each_once((*self._own_listeners, *listeners))
 
     def begin(self) -> None:
         """Tells the listeners."""
@@ -186,3 +188,10 @@ class CheckpointSaverHook(SessionRunHook):
             listener.after_save(session, step) for listener in self._listeners
         ]
         return any(answers)
+
+
+def _each_once(
+    listeners: Iterable[CheckpointSaverListener],
+) -> tuple[CheckpointSaverListener, ...]:
+    # Two that are equal, as dataclasses may be, are two nevertheless.
+    return tuple({id(listener): listener for listener in listeners}.values())

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_estimator.field_checks import tuple_of
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import refuse_feed
 from keras_tpu_estimator.hooks.session import Session
@@ -177,14 +178,7 @@ def validate_hooks(
     Raises:
         TypeError: They are no list, or one of them is neither.
     """
-    if isinstance(hooks, SessionRunHook) or not isinstance(
-        hooks, Iterable | None
-    ):
-        raise TypeError(
-            f"`{argument}` should be a list of hooks. Received: {hooks!r} of "
-            f"type {type(hooks).__name__}. Pass {argument}=[hook] for one."
-        )
-    checked = tuple(hooks or ())
+    checked = tuple_of(argument, hooks, Hook, "hook")
     for hook in checked:
         if not isinstance(hook, Hook):
             raise TypeError(

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Generator
 from collections.abc import Iterator
 from typing import Any
 from typing import Self
@@ -96,21 +96,25 @@ def print_stacks(why: str) -> None:
     sys.stderr.flush()
 
 
-def watched(items: Iterable[T], timeout_secs: float | None) -> Iterator[T]:
-    """Shows stalls while the next item is awaited.
+def watched(
+    items: Generator[T, None, None], timeout_secs: float | None
+) -> Generator[T, None, None]:
+    """Shows stalls while the next item is awaited, the first one included.
+
+    What is done with an item may take any time.
 
     Args:
-        items: What is iterated over.
+        items: What is iterated over, and closed in the end.
         timeout_secs: As in `StallWatch`, or `None` for never.
     """
-    iterator = iter(items)
-    while True:
-        with stalls_shown(timeout_secs):
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-        yield item
+    with contextlib.closing(items):
+        while True:
+            with stalls_shown(timeout_secs):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
 
 
 @contextlib.contextmanager

@@ -6,17 +6,18 @@ from typing import Any
 
 from keras_tpu_estimator.hooks.metrics_file import MetricsFile
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-class TrainingLogHook(StepCounterHook):
+class TrainingLogHook(StepCounterHook, LoopHook):
     """Reports the loss, rates, and what else the loop has to tell.
 
     They go into the log, and, where there is a directory, into its event file
-    and `metrics.jsonl`. The first interval begins with the session, so that
-    even a short training has a report.
+    and `metrics.jsonl`. The first interval begins with the session, and the
+    last one ends with it, so that even a short training has a report.
 
     Args:
         batch_size: Examples in a step, or `None` if that is not known.
@@ -43,6 +44,16 @@ class TrainingLogHook(StepCounterHook):
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
+
+    def close(self, session: Session) -> None:
+        """Reports the steps since the last report, if there are any.
+
+        Before the last checkpoint, which is no part of their time.
+        """
+        step = int(session.run("global_step"))
+        steps, seconds = self._timer.elapsed_since_last(step)
+        if steps > 0 and seconds > 0:
+            self._log_and_record(steps, seconds, step)
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int

@@ -18,7 +18,9 @@ from keras_tpu_estimator.capture import Captured
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.spec_checks import HostFunction
+from keras_tpu_estimator.spec_checks import OwnNames
 from keras_tpu_estimator.spec_checks import check_metric_ops
 from keras_tpu_estimator.spec_checks import metric_value
 from keras_tpu_estimator.variables import VariableScope
@@ -79,6 +81,8 @@ class HostMetrics:
 
     Args:
         host: The `metric_fn` and its tensors.
+        own_names: The names that metrics may not have. Defaults to those in
+            evaluation.
 
     Example:
 
@@ -94,8 +98,11 @@ class HostMetrics:
     0.75
     """
 
-    def __init__(self, host: HostFunction):
+    def __init__(
+        self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES
+    ):
         self._host = host
+        self._own_names = own_names
         self._device = jax.local_devices(backend="cpu")[0]
         self._store = VariableStore()
         self._captured: dict[Any, Captured] = {}
@@ -132,7 +139,7 @@ class HostMetrics:
         }
 
     def _call(self, tensors: Any) -> dict[str, Any]:
-        ops = check_metric_ops(self._host.call(tensors))
+        ops = check_metric_ops(self._host.call(tensors), self._own_names)
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: Any) -> None:

@@ -23,6 +23,23 @@ from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.runtime import Runtime
+from keras_tpu_estimator.spec_checks import OwnNames
+
+# What the log, `metrics.jsonl` and the event file have beside the metrics.
+REPORT_NAMES = OwnNames(
+    "a report of training has",
+    (
+        "loss",
+        "step",
+        "global_step",
+        "time",
+        "learning_rate",
+        "learning_rate/*",
+        "input_wait",
+        "global_step/sec",
+        "examples/sec",
+    ),
+)
 
 
 class TrainingLoop:

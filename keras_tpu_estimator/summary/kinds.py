@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
@@ -274,7 +275,15 @@ class Text(Summary):
         Raises:
             ValueError: The data are something else.
         """
-        array = np.asarray(data, object)
+        try:
+            array = np.asarray(data, object)
+        except jax.errors.TracerArrayConversionError:
+            raise ValueError(
+                f"The text {name!r} should be a string or an array of strings "
+                "that Python knows while model_fn is traced. Received a "
+                f"tensor: {data!r}. To tell of its values, record the text in "
+                "`host_call`."
+            ) from None
         if not all(isinstance(each, str | bytes) for each in array.flat):
             raise ValueError(
                 f"The text {name!r} should be a string or an array of strings. "
