@@ -250,9 +250,42 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
     assert list(read(tmp_path)["yes"]) == [4]
 
 
-def _as_default(features: Any) -> None:
-    with summary.create_file_writer("nowhere").as_default():
-        pass
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_writer_in_a_model_fn(
+    tmp_path: pathlib.Path, use_tpu: bool, micro_batches: int
+) -> None:
+    def record(features: Any) -> None:
+        summary.scalar("here", 1.0)
+        with summary.create_file_writer(tmp_path / "a").as_default():
+            summary.scalar("loss", ops.mean(features))
+            summary.histogram("rows", features, buckets=8)
+            later = kte.get_global_step() + 100
+            with summary.create_file_writer(tmp_path / "b").as_default(later):
+                summary.scalar("inner", 2.0)
+            summary.image("view", features[:, None, :, None])
+
+    estimator = estimator_of(
+        recording_with(record),
+        tmp_path / "m",
+        use_tpu,
+        save_summary_steps=4,
+        config={"micro_batches": micro_batches},
+    )
+    estimator.train(repeated(ROWS, LABELS), steps=8)
+    found = read(tmp_path / "a")
+    assert {tag: list(of) for tag, of in found.items()} == {
+        "loss": [4, 8],
+        "rows": [4, 8],
+        "view": [4, 8],
+    }
+    assert found["loss"][4] == pytest.approx(ROWS[48:].mean(), rel=1e-5)
+    assert found["rows"][4][:, 2].sum() == BATCH * 3
+    assert list(read(tmp_path / "b")["inner"]) == [103, 107]
+    assert list(read(tmp_path / "m")) == ["here"]
+    assert losses(tmp_path / "m") == [4, 8]
+    estimator.evaluate(batches_of(ROWS, LABELS))
+    assert set(read(tmp_path / "m" / "eval")) == {"here", "checkpoint_path"}
 
 
 def _record_if(features: Any) -> None:
@@ -269,7 +302,6 @@ def _inner(features: Any) -> None:
 
 
 WRONG = [
-    (_as_default, "goes into model_dir.*move this code into `host_call`"),
     (_record_if, "a tensor of model_fn.*known while model_fn is traced"),
     (_inner, "from an inner function"),
     (lambda x: summary.scalar("x", x), r"of shape \(16, 3\)"),

@@ -45,7 +45,10 @@ class RecordedSummariesHook(SessionRunHook):
             return
         self._timer.update_last_triggered_step(step)
         newest = self._newest()
-        if all(each.summary.tag != "loss" for each in newest):
+        if not any(
+            each.summary.tag == "loss" and each.events is None
+            for each in newest
+        ):
             self._writer.scalars({"loss": float(session.run("loss"))}, step)
         collecting.write(newest, self._writer, step)
 

@@ -25,11 +25,13 @@ class Collected:
         summary: What it is.
         tensors: What `Summary.tensors` returned, or what became of it.
         step: The step that it was given, or `None`.
+        events: Where it is written, or `None` for where all others are.
     """
 
     summary: Summary
     tensors: Any
     step: Any = None
+    events: EventWriter | None = None
 
     def of_cores(self, mean: Callable[[Any], Any]) -> "Collected":
         """Averages the tensors over the cores, if they are to be averaged."""
@@ -44,7 +46,7 @@ class Collected:
             is_split: Whether they share it.
         """
         concatenated = is_split and not self.summary.is_averaged
-        return Collected(self.summary, tensors=concatenated, step=False)
+        return dataclasses.replace(self, tensors=concatenated, step=False)
 
     def averaged(self) -> "Collected":
         """The part of it that is averaged over micro-batches."""
@@ -54,7 +56,7 @@ class Collected:
     def concatenated(self) -> "Collected":
         """The part of it that is concatenated over micro-batches."""
         tensors = () if self.summary.is_averaged else self.tensors
-        return Collected(self.summary, tensors)
+        return dataclasses.replace(self, tensors=tensors, step=None)
 
     def with_rows(self, rows: "Collected") -> "Collected":
         """The whole of which the averaged and concatenated parts are these."""
@@ -69,7 +71,9 @@ class Collected:
 
 
 jax.tree_util.register_dataclass(
-    Collected, data_fields=["tensors", "step"], meta_fields=["summary"]
+    Collected,
+    data_fields=["tensors", "step"],
+    meta_fields=["summary", "events"],
 )
 
 
@@ -83,20 +87,48 @@ class Collector(Sink):
         collected: The summaries so far.
     """
 
-    is_fixed = True
-
     def __init__(self, is_on: bool):
         self._is_on = is_on
         self.collected: list[Collected] = []
 
+    def replaced_by(self, sink: Sink) -> Sink:
+        """Collects what goes to a writer, too: there are only traces yet."""
+        return _CollectorFor(self, sink.events)
+
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Collects one summary."""
+        return self.collect(summary, data, step)
+
+    def collect(
+        self,
+        summary: Summary,
+        data: Any,
+        step: Any,
+        events: EventWriter | None = None,
+    ) -> bool:
+        """Collects one summary, which may be written somewhere else."""
         if self._is_on:
             tensors = summary.tensors(data, jnp)
             if step is not None:
                 step = jnp.asarray(step, jnp.int32).reshape(())
-            self.collected.append(Collected(summary, tensors, step))
+            self.collected.append(Collected(summary, tensors, step, events))
         return self._is_on
+
+
+class _CollectorFor(Sink):
+    """Collects summaries that a writer is to write."""
+
+    def __init__(self, collector: Collector, events: EventWriter | None):
+        self._collector = collector
+        self.events = events
+
+    def replaced_by(self, sink: Sink) -> Sink:
+        """Collects for another writer."""
+        return self._collector.replaced_by(sink)
+
+    def take(self, summary: Summary, data: Any, step: Any) -> bool:
+        """Collects one summary."""
+        return self._collector.collect(summary, data, step, self.events)
 
 
 def write(
@@ -109,16 +141,23 @@ def write(
 
     Args:
         collected: Summaries with tensors on the devices.
-        events: Where they are written.
+        events: Where those are written that have no writer of their own.
         step: The step of those that were given none.
-        without: Tags to leave out.
+        without: Tags to leave out there.
     """
-    wanted = [each for each in collected if each.summary.tag not in without]
+    wanted = [
+        each
+        for each in collected
+        if each.events is not None or each.summary.tag not in without
+    ]
     if not wanted:
         return
     for each in jax.device_get(_reduced(wanted)):
         summary = each.summary.serialized(each.tensors)
-        events.write(summary, step if each.step is None else int(each.step))
+        its_step = step if each.step is None else int(each.step)
+        (each.events or events).write(summary, its_step)
+    for its_events in {each.events for each in wanted} - {None}:
+        its_events.flush()
 
 
 @jax.jit

@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from keras_tpu_estimator.summary.event_writer import EventWriter
 from keras_tpu_estimator.summary.kinds import Summary
 
 Condition = bool | Callable[[], Any] | None
@@ -21,10 +22,14 @@ class Sink(abc.ABC):
     """What takes summaries.
 
     Attributes:
-        is_fixed: Whether no other may take its place.
+        events: Writes them, if they are written at once.
     """
 
-    is_fixed = False
+    events: EventWriter | None = None
+
+    def replaced_by(self, sink: "Sink") -> "Sink":
+        """What takes summaries when a sink becomes the default after this."""
+        return sink
 
     @abc.abstractmethod
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
@@ -112,9 +117,6 @@ class GoingTo(Generic[S]):
             one that there is.
         flush: Called at the end of the `with` block, or of the loop's host
             calls.
-
-    Raises:
-        ValueError: There is a sink that may not be replaced.
     """
 
     # A class, as there may be one on each of many thousand steps a second.
@@ -126,16 +128,9 @@ class GoingTo(Generic[S]):
         self._flush = flush
 
     def __enter__(self) -> S:
-        before = _sink.get()
-        if before is not None and before.is_fixed:
-            raise ValueError(
-                "A summary writer was made the default inside a model_fn. "
-                "Expected none: what a model_fn records goes into model_dir, "
-                "or into eval_dir in evaluation. Leave the writer out, or "
-                "move this code into `host_call`."
-            )
-        self._sink_before = before
-        _sink.set(self._sink)
+        self._sink_before = before = _sink.get()
+        sink = self._sink if before is None else before.replaced_by(self._sink)
+        _sink.set(sink)
         if self._step is not None:
             self._step_before = _step.get()
             _step.set(self._step)

@@ -22,7 +22,7 @@ class SummaryWriter(recording.Sink):
     """
 
     def __init__(self, events: EventWriter) -> None:
-        self._events = events
+        self.events = events
         self._is_closed = False
 
     def as_default(
@@ -31,7 +31,8 @@ class SummaryWriter(recording.Sink):
         """Sends this thread's summaries here for the time of a `with` block.
 
         What was written is flushed at its end; in a `host_call`, at the end
-        of the loop.
+        of the loop. In a `model_fn` it is written when the other summaries
+        there are.
 
         Args:
             step: The step of summaries that have none of their own. By
@@ -39,7 +40,6 @@ class SummaryWriter(recording.Sink):
 
         Raises:
             RuntimeError: The writer is closed.
-            ValueError: It is called in a `model_fn`.
 
         Example:
 
@@ -67,18 +67,18 @@ class SummaryWriter(recording.Sink):
                 "`summary.experimental.set_step(...)`."
             )
         reduced = summary.reduced(summary.tensors(data, np))
-        self._events.write(summary.serialized(reduced), _integer(step))
+        self.events.write(summary.serialized(reduced), _integer(step))
         return True
 
     def flush(self) -> None:
         """Makes all that was written readable by others."""
         if not self._is_closed:
-            self._events.flush()
+            self.events.flush()
 
     def close(self) -> None:
         """Flushes and closes the file."""
         if not self._is_closed:
-            self._events.close()
+            self.events.close()
             self._is_closed = True
 
 
