@@ -82,53 +82,37 @@ class Collector(Sink):
 
     Args:
         is_on: Whether they are wanted.
+        events: Where they are written. Defaults to where all others are.
+        collected: The summaries so far. Defaults to none.
 
     Attributes:
         collected: The summaries so far.
     """
 
-    def __init__(self, is_on: bool):
+    def __init__(
+        self,
+        is_on: bool,
+        events: EventWriter | None = None,
+        collected: list[Collected] | None = None,
+    ):
         self._is_on = is_on
-        self.collected: list[Collected] = []
+        self.events = events
+        self.collected = [] if collected is None else collected
 
     def replaced_by(self, sink: Sink) -> Sink:
         """Collects what goes to a writer, too: there are only traces yet."""
-        return _CollectorFor(self, sink.events)
+        return Collector(self._is_on, sink.events, self.collected)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
         """Collects one summary."""
-        return self.collect(summary, data, step)
-
-    def collect(
-        self,
-        summary: Summary,
-        data: Any,
-        step: Any,
-        events: EventWriter | None = None,
-    ) -> bool:
-        """Collects one summary, which may be written somewhere else."""
         if self._is_on:
             tensors = summary.tensors(data, jnp)
             if step is not None:
                 step = jnp.asarray(step, jnp.int32).reshape(())
-            self.collected.append(Collected(summary, tensors, step, events))
+            self.collected.append(
+                Collected(summary, tensors, step, self.events)
+            )
         return self._is_on
-
-
-class _CollectorFor(Sink):
-    """Collects summaries that a writer is to write."""
-
-    def __init__(self, collector: Collector, events: EventWriter | None):
-        self._collector = collector
-        self.events = events
-
-    def replaced_by(self, sink: Sink) -> Sink:
-        """Collects for another writer."""
-        return self._collector.replaced_by(sink)
-
-    def take(self, summary: Summary, data: Any, step: Any) -> bool:
-        """Collects one summary."""
-        return self._collector.collect(summary, data, step, self.events)
 
 
 def write(

@@ -22,7 +22,7 @@ class Sink(abc.ABC):
     """What takes summaries.
 
     Attributes:
-        events: Writes them, if they are written at once.
+        events: What writes them, if it is known.
     """
 
     events: EventWriter | None = None
