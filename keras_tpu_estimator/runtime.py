@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
@@ -176,17 +175,10 @@ class Runtime:
         constants = self.model.program.store.constants
         self._overridden |= constants.intersection(paths)
 
-    def not_finite(self, values: Values) -> str | None:
-        """The first trained variable that has a NaN or an infinity."""
-        weights = {
-            path: values[path]
-            for path, variable in self.model.program.store.variables.items()
-            if variable.trainable
-            and path in values
-            and keras.backend.is_float_dtype(variable.dtype)
-        }
-        found = jax.device_get(_are_finite(weights))
-        return next((path for path in weights if not found[path]), None)
+    def trained_paths(self) -> list[str]:
+        """The paths of trainable variables."""
+        variables = self.model.program.store.variables
+        return [path for path, each in variables.items() if each.trainable]
 
     def to_save(self, values: Values) -> dict[str, np.ndarray]:
         """The values that belong into a checkpoint, copied to the host."""
@@ -274,11 +266,6 @@ def _read_checked(
     if GLOBAL_STEP in values:
         values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
     return values
-
-
-@jax.jit
-def _are_finite(values: Values) -> dict[str, Any]:
-    return {p: jnp.isfinite(value).all() for p, value in values.items()}
 
 
 def _without_used_up(values: Values) -> Values:

@@ -1,11 +1,10 @@
 """The hooks that accompany every `train`, in the order they are called."""
 
-import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -89,37 +88,45 @@ class Saver:
         """Begins to write a checkpoint, unless the loss has become NaN.
 
         Raises:
-            NanLossDuringTrainingError: A trained variable is not finite.
-            Exception: The checkpoint before could not be written.
+            NanLossDuringTrainingError: Trained variables of the one before
+                were not finite, so that it was not written.
+            Exception: It could not be written.
         """
         self.wait()
         step = self._progress.step
         last = self._last.get(self._key(directory))
-        if last is not None and step != last.step:
-            if np.isnan(self._progress.fetch("loss")):
-                return
-            self._check_finite()
+        is_new = last is not None and step != last.step
+        if is_new and np.isnan(self._progress.fetch("loss")):
+            return
         _logger.info(
             "Saving checkpoints for %d into %s.",
             step,
             os.path.join(directory, basename),
         )
-        write = functools.partial(
-            checkpoints.save,
-            directory,
-            step,
-            self._runtime.to_save(self._progress.values),
-            retention=checkpoints.Retention(
-                self._config.keep_checkpoint_max,
-                self._config.keep_checkpoint_every_n_hours,
-            ),
-            basename=basename,
-        )
+        values = self._runtime.to_save(self._progress.values)
+        trained = self._runtime.trained_paths() if is_new else []
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
         self._writes_into = directory
         beside = self._place.beside(prefix, step)
-        self._writer.start(directory, lambda: _run_in(beside, write))
+
+        retention = checkpoints.Retention(
+            self._config.keep_checkpoint_max,
+            self._config.keep_checkpoint_every_n_hours,
+        )
+
+        def write() -> None:
+            _check_finite({path: values[path] for path in trained}, step)
+            with beside:
+                checkpoints.save(
+                    directory,
+                    step,
+                    values,
+                    retention=retention,
+                    basename=basename,
+                )
+
+        self._writer.start(directory, write)
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -153,30 +160,26 @@ class Saver:
             return None
         return self._last[self._key(directory)].prefix
 
-    def _check_finite(self) -> None:
-        bad = self._runtime.not_finite(self._progress.values)
-        if bad is not None:
-            raise NanLossDuringTrainingError(
-                f"The trained variable {bad!r} is not finite after step "
-                f"{self._progress.step}, though the loss is. Expected numbers. "
-                "Received NaN or infinity, so nothing was saved, and the "
-                "latest checkpoint is one from before. Lower the learning "
-                "rate, clip the gradients, or look for the derivative of a "
-                "square root or a norm at 0: RunConfig(debug_nans=True) finds "
-                "the operation."
-            )
-
     def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
         saved = _Saved(prefix, self._progress.step, self._progress.edits)
         self._last[self._key(directory)] = saved
 
 
-def _run_in(
-    context: contextlib.AbstractContextManager[None],
-    write: Callable[[], object],
-) -> None:
-    with context:
-        write()
+def _check_finite(values: Mapping[str, np.ndarray], step: int) -> None:
+    """Checks trained values before they are written."""
+    for path, value in values.items():
+        with np.errstate(all="ignore"):
+            # A finite sum, which is quick, has finite terms only.
+            if np.isfinite(value.sum()) or np.isfinite(value).all():
+                continue
+        raise NanLossDuringTrainingError(
+            f"The trained variable {path!r} is not finite after step {step}, "
+            "though the loss is. Expected numbers. Received NaN or infinity, "
+            "so nothing was saved, and the latest checkpoint is one from "
+            "before. Lower the learning rate, clip the gradients, or look for "
+            "the derivative of a square root or a norm at 0: "
+            "RunConfig(debug_nans=True) finds the operation."
+        )
 
 
 class _Saved(NamedTuple):
