@@ -175,10 +175,10 @@ class Runtime:
         constants = self.model.program.store.constants
         self._overridden |= constants.intersection(paths)
 
-    def trained_paths(self) -> list[str]:
+    def trained_paths(self) -> set[str]:
         """The paths of trainable variables."""
         variables = self.model.program.store.variables
-        return [path for path, each in variables.items() if each.trainable]
+        return {path for path, each in variables.items() if each.trainable}
 
     def to_save(self, values: Values) -> dict[str, np.ndarray]:
         """The values that belong into a checkpoint, copied to the host."""

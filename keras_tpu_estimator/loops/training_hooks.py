@@ -104,19 +104,19 @@ class Saver:
             os.path.join(directory, basename),
         )
         values = self._runtime.to_save(self._progress.values)
-        trained = self._runtime.trained_paths() if is_new else []
+        trained = values.keys() & self._runtime.trained_paths()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
         self._writes_into = directory
         beside = self._place.beside(prefix, step)
-
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours,
         )
 
         def write() -> None:
-            _check_finite({path: values[path] for path in trained}, step)
+            if is_new:
+                _check_finite({path: values[path] for path in trained}, step)
             with beside:
                 checkpoints.save(
                     directory,
