@@ -104,7 +104,7 @@ class Saver:
             os.path.join(directory, basename),
         )
         values = self._runtime.to_save(self._progress.values)
-        trained = values.keys() & self._runtime.trained_paths()
+        trained = sorted(values.keys() & self._runtime.trained_paths())
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
         self._writes_into = directory
