@@ -87,7 +87,7 @@ class TrainOp(Update):
             None: lambda gradients: gradients,
         }[self.reduction]
         # They may have been built for an earlier trace's or another loss's.
-        for each in (self.optimizer, *single_optimizers(self.optimizer)):
+        for each in {self.optimizer, *single_optimizers(self.optimizer)}:
             each.built = False
         with scope_for("TrainOp.apply").numbering():
             self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)

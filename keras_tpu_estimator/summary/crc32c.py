@@ -42,7 +42,8 @@ def masked_crc32c(events: Sequence[bytes]) -> list[bytes]:
     # on its bytes that differ, and on how far from the end each is.
     difference = rows ^ rows[0]
     (differing,) = difference.any(axis=0).nonzero()
-    changes = _tables(length)[differing, difference[:, differing]]
+    distances = length - 1 - differing
+    changes = _tables()[distances, difference[:, differing]]
     crc = np.bitwise_xor.reduce(changes, axis=1) ^ _unmasked(events[0])
     crc = crc.astype(np.uint64)
     masked = (((crc >> 15) | (crc << 17)) + _MASK).astype("<u4").tobytes()
@@ -60,14 +61,14 @@ def _unmasked(event: bytes) -> np.uint32:
     return np.uint32(((rotated << 15) | (rotated >> 17)) & 0xFFFFFFFF)
 
 
-@functools.lru_cache(maxsize=64)
-def _tables(length: int) -> np.ndarray:
-    """What each byte at each place of an event does to its checksum."""
+@functools.cache
+def _tables() -> np.ndarray:
+    """What each byte does to a checksum, by its distance from the end."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ _POLYNOMIAL, table >> 1)
     # One byte further from the end is one step of the CRC more.
     tables = [table]
-    for _ in range(length - 1):
+    for _ in range(_MOST_BYTES - 1):
         tables.append(table[tables[-1] & 0xFF] ^ (tables[-1] >> 8))
-    return np.array(tables[::-1])
+    return np.array(tables)
