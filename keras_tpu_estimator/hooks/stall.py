@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Generator
 from collections.abc import Iterator
 from typing import Any
@@ -84,16 +85,30 @@ def print_stacks(why: str) -> None:
     Args:
         why: The first line.
     """
+    frames = sys._current_frames()
+    # At once, for threads that are merely slow go on meanwhile.
+    stacks = {ident: _walked(frame) for ident, frame in frames.items()}
     threads = {thread.ident: thread for thread in threading.enumerate()}
     told = [f"{why} The stacks of all threads, the innermost call last:"]
-    for ident, frame in sys._current_frames().items():
+    for ident, stack in stacks.items():
         if ident == threading.get_ident():
             continue
         thread = threads.get(ident)
         told.append(f"Thread {thread.name if thread else ident}:")
-        told.append("".join(traceback.format_stack(frame)).rstrip())
+        lines = traceback.StackSummary.extract(stack).format()
+        told.append("".join(lines).rstrip())
     sys.stderr.write("\n".join(told) + "\n")
     sys.stderr.flush()
+
+
+def _walked(frame: types.FrameType | None) -> list[tuple[Any, int]]:
+    """The frames of a stack and their lines, the outermost first."""
+    walked = []
+    # Of a thread that has gone on, the next one may be something else.
+    while isinstance(frame, types.FrameType):
+        walked.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return walked[::-1]
 
 
 def watched(
