@@ -15,6 +15,7 @@ from keras_tpu_estimator import export
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints.finding import checkpoints_iterator
 from keras_tpu_estimator.checkpoints.finding import latest_checkpoint
 from keras_tpu_estimator.checkpoints.reading import list_variables
@@ -24,37 +25,38 @@ from keras_tpu_estimator.checkpoints.vocabulary import VocabInfo
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.clipping import clip_by_global_norm
-from keras_tpu_estimator.config import InputPipelineConfig
-from keras_tpu_estimator.config import TPUConfig
-from keras_tpu_estimator.distribution import cross_replica_mean
-from keras_tpu_estimator.distribution import cross_replica_sum
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.config.tpu_config import TPUConfig
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.export.keras_file import export_keras
-from keras_tpu_estimator.gradient_requests import gradients
-from keras_tpu_estimator.identity import identity
-from keras_tpu_estimator.initialization import init_from_checkpoint
-from keras_tpu_estimator.keras_model import from_keras
-from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.moving_averages import ExponentialMovingAverage
-from keras_tpu_estimator.optimizers import CrossShardOptimizer
-from keras_tpu_estimator.optimizers import TrainOp
-from keras_tpu_estimator.optimizers import get_global_step
-from keras_tpu_estimator.optimizers import trainable_variables
-from keras_tpu_estimator.outside_compilation import outside_compilation
-from keras_tpu_estimator.run_config import RunConfig
-from keras_tpu_estimator.scaffold import Scaffold
-from keras_tpu_estimator.spec import EstimatorSpec
-from keras_tpu_estimator.spec import TPUEstimatorSpec
-from keras_tpu_estimator.training.best_exporter import BestExporter
-from keras_tpu_estimator.training.continuous import evaluate_continuously
-from keras_tpu_estimator.training.exporter import Exporter
-from keras_tpu_estimator.training.exporters import FinalExporter
-from keras_tpu_estimator.training.exporters import LatestExporter
-from keras_tpu_estimator.training.specs import EvalSpec
-from keras_tpu_estimator.training.specs import TrainSpec
-from keras_tpu_estimator.training.train_and_evaluate import train_and_evaluate
+from keras_tpu_estimator.keras_models.from_keras import from_keras
+from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
+from keras_tpu_estimator.mesh.replica_context import cross_replica_sum
+from keras_tpu_estimator.model_fn.clipping import clip_by_global_norm
+from keras_tpu_estimator.model_fn.initialization import init_from_checkpoint
+from keras_tpu_estimator.model_fn.moving_averages import (
+    ExponentialMovingAverage,
+)
+from keras_tpu_estimator.model_fn.optimizers import CrossShardOptimizer
+from keras_tpu_estimator.model_fn.optimizers import TrainOp
+from keras_tpu_estimator.model_fn.optimizers import get_global_step
+from keras_tpu_estimator.model_fn.optimizers import trainable_variables
+from keras_tpu_estimator.model_fn.outside_compilation import outside_compilation
+from keras_tpu_estimator.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.tracing.gradient_requests import gradients
+from keras_tpu_estimator.tracing.identity import identity
+from keras_tpu_estimator.workflow.best_exporter import BestExporter
+from keras_tpu_estimator.workflow.continuous import evaluate_continuously
+from keras_tpu_estimator.workflow.exporter import Exporter
+from keras_tpu_estimator.workflow.exporters import FinalExporter
+from keras_tpu_estimator.workflow.exporters import LatestExporter
+from keras_tpu_estimator.workflow.specs import EvalSpec
+from keras_tpu_estimator.workflow.specs import TrainSpec
+from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
 __version__ = "0.1.0"
 

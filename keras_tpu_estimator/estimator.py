@@ -19,12 +19,17 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import validation
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints.keep_best import note
 from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.config import validation
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.placement import Placement
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
@@ -44,39 +49,34 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
+from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
+from keras_tpu_estimator.keras_program.program import Program
 from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.loops.evaluation import EvaluationLoop
-from keras_tpu_estimator.loops.feeding import feed_ahead
-from keras_tpu_estimator.loops.feeding import first_step
-from keras_tpu_estimator.loops.input_place import InputPlace
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.prediction import PredictionLoop
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.staging import first_step
+from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.loops.training import REPORT_NAMES
 from keras_tpu_estimator.loops.training import TrainingLoop
 from keras_tpu_estimator.loops.training_hooks import Saver
 from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.loops.training_session import TrainingSession
-from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.placement import Placement
-from keras_tpu_estimator.program.model_fn import ModelFn
-from keras_tpu_estimator.program.model_fn import check_signature
+from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.run_config import RunConfig
-from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec_checks import OwnNames
-from keras_tpu_estimator.storage.growing import show_all
-from keras_tpu_estimator.storage.growing import shown_at_end
+from keras_tpu_estimator.storage.growing_files import show_all
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
 from keras_tpu_estimator.summary.collecting import Collected
@@ -322,7 +322,7 @@ class TPUEstimator:
                 plan.chunk,
                 self._input_start(checkpoint),
             ) as pipeline,
-            feed_ahead(
+            stage_ahead(
                 self._runtime,
                 ModeKeys.TRAIN,
                 pipeline,
@@ -330,13 +330,13 @@ class TPUEstimator:
                 preemption.is_requested,
             ) as infeed,
         ):
-            place = InputPlace(
+            positions = PositionSaver(
                 pipeline.position if self._config.resume_input else None,
                 lambda: preemption.is_requested() and not plan.is_done,
             )
             hooks = (*watch, *user_hooks, preemption)
             self._train(
-                plan, infeed, checkpoint, place, hooks, listeners, remaining
+                plan, infeed, checkpoint, positions, hooks, listeners, remaining
             )
         preemption.exit_if_requested(self.latest_checkpoint())
         return self
@@ -346,7 +346,7 @@ class TPUEstimator:
         plan: LoopPlan,
         infeed: Infeed,
         checkpoint: str | None,
-        place: InputPlace,
+        positions: PositionSaver,
         hooks: tuple[Hook, ...],
         listeners: tuple[CheckpointSaverListener, ...],
         steps: int | None,
@@ -355,20 +355,20 @@ class TPUEstimator:
         runtime = self._runtime
         first = next(infeed, None)
         if first is None:
-            place.no_step(checkpoint)
+            positions.no_step(checkpoint)
             return
         step = self._prepare(ModeKeys.TRAIN, first.batch)
         runtime.load(step, checkpoint)
         progress = Progress(runtime.take(), steps)
-        place.start(progress.step)
-        saver = Saver(self._config, runtime, progress, place, checkpoint)
+        positions.start(progress.step)
+        saver = Saver(self._config, runtime, progress, positions, checkpoint)
         session = TrainingSession(
             runtime,
             progress,
             saver,
             self,
             functools.partial(self._evaluate_in_memory, progress, saver),
-            place.is_interrupted,
+            positions.is_interrupted,
         )
         every = self._config.tpu_config.experimental_host_call_every_n_steps
         metrics = self._host_metrics(step, REPORT_NAMES)
@@ -393,7 +393,7 @@ class TPUEstimator:
                 )
         finally:
             runtime.give_back(progress.values, saver.current)
-        place.end()
+        positions.end()
         _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
 
     def evaluate(
@@ -482,7 +482,7 @@ class TPUEstimator:
             self._pipeline(
                 ModeKeys.EVAL, input_fn, steps, plan.chunk
             ) as pipeline,
-            feed_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
+            stage_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
         ):
             first = next(infeed, None)
             if first is None:
@@ -756,8 +756,8 @@ class TPUEstimator:
             call, self._config.tf_random_seed, TraceOptions.of(self._config)
         )
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-        feeds = {mode: self._placement.feed(mode) for mode in modes}
-        model = EstimatorModel(program, feeds)
+        layouts = {mode: self._placement.layout(mode) for mode in modes}
+        model = EstimatorModel(program, layouts)
         return Runtime(model, self._config.debug_nans, self._warm_start)
 
     def _input_start(self, checkpoint: str | None) -> Position | None:

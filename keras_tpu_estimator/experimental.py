@@ -4,12 +4,12 @@ from keras_tpu_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from keras_tpu_estimator.hooks.stop_at_checkpoint_step import (
     make_stop_at_checkpoint_step_hook,
 )
-from keras_tpu_estimator.training.early_stopping import make_early_stopping_hook
-from keras_tpu_estimator.training.stopping_hooks import stop_if_higher_hook
-from keras_tpu_estimator.training.stopping_hooks import stop_if_lower_hook
-from keras_tpu_estimator.training.stopping_hooks import stop_if_no_decrease_hook
-from keras_tpu_estimator.training.stopping_hooks import stop_if_no_increase_hook
-from keras_tpu_estimator.training.stopping_rules import read_eval_metrics
+from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
+from keras_tpu_estimator.workflow.stopping_hooks import stop_if_higher_hook
+from keras_tpu_estimator.workflow.stopping_hooks import stop_if_lower_hook
+from keras_tpu_estimator.workflow.stopping_hooks import stop_if_no_decrease_hook
+from keras_tpu_estimator.workflow.stopping_hooks import stop_if_no_increase_hook
+from keras_tpu_estimator.workflow.stopping_rules import read_eval_metrics
 
 __all__ = [
     "InMemoryEvaluatorHook",

@@ -18,46 +18,17 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
-    ("storage",),
-    (
-        "_backend",
-        "checkpoints",
-        "clipping",
-        "field_checks",
-        "identity",
-        "jaxprs",
-        "keras_internals",
-        "metrics",
-        "modes",
-        "nan_search",
-        "newest",
-        "rematerialization",
-        "replacing",
-        "topology",
-        "without_effect",
-    ),
-    (
-        "cluster",
-        "distribution",
-        "iterations",
-        "recompiling",
-        "run_config_checks",
-        "summary",
-        "variables",
-    ),
-    ("capture", "config", "gradient_requests", "hooks", "initialization"),
-    ("inputs", "optimizers", "run_config", "scaffold"),
-    ("outside_compilation",),
-    ("export_outputs",),
-    ("moving_averages", "spec_checks", "validation"),
-    ("spec",),
-    ("model_optimizer", "program"),
-    ("model", "placement"),
-    ("device_loop",),
-    ("runtime",),
+    ("_backend", "base", "storage"),
+    ("checkpoints", "mesh", "metrics", "summary", "tracing"),
+    ("config", "hooks"),
+    ("inputs",),
+    ("model_fn",),
+    ("program",),
+    ("keras_program",),
+    ("device",),
     ("export", "loops"),
     ("estimator",),
-    ("keras_model", "training"),
+    ("keras_models", "workflow"),
     ("experimental",),
     ("__init__",),
 )
@@ -179,7 +150,7 @@ def test_private_modules_are_imported_in_one_file() -> None:
         for each in imports(tree)
         if each.module.startswith(("keras.src", "jax._src"))
     }
-    assert private == {"keras_internals"}
+    assert private == {"tracing.keras_internals"}
 
 
 def test_the_contributing_page_lists_every_room() -> None:
@@ -212,8 +183,8 @@ def test_a_lazy_import_is_not_at_module_level() -> None:
     ("imported", "module"),
     [
         ("numpy.float32", None),
-        ("keras_tpu_estimator.modes", "modes"),
-        ("keras_tpu_estimator.modes.ModeKeys", "modes"),
+        ("keras_tpu_estimator.base.modes", "base.modes"),
+        ("keras_tpu_estimator.base.modes.ModeKeys", "base.modes"),
         ("keras_tpu_estimator.hooks", "hooks.__init__"),
         ("keras_tpu_estimator.hooks.SessionRunHook", "hooks.__init__"),
         ("keras_tpu_estimator.hooks.timer", "hooks.timer"),

@@ -20,12 +20,12 @@ import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.pieces import Place
+from keras_tpu_estimator.checkpoints.pieces import Extent
 
 
 def lay_out(
     file: h5py.File, variables: Mapping[str, np.ndarray]
-) -> list[Place]:
+) -> list[Extent]:
     """Makes room for variables in an empty HDF5 file.
 
     Values are left to the caller, but for scalars, who can write them faster
@@ -45,14 +45,14 @@ def lay_out(
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     places = lay_out(
+    ...     extents = lay_out(
     ...         file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
     ...     sorted(file), sorted(file["dense"]), file["%0"].attrs["path"]
     (['%0', 'dense'], ['bias'], 'dense')
-    >>> [len(place.content) for place in places]
+    >>> [len(extent.content) for extent in extents]
     [8, 16]
     """
-    places = []
+    extents = []
     for path, key in _keys(variables).items():
         array = np.asarray(variables[path], order="C")
         bits, extension = _bits(path, array)
@@ -60,14 +60,14 @@ def lay_out(
             dataset = file.create_dataset(
                 key, array.shape, bits.dtype, dcpl=_at_once()
             )
-            places.append(Place.of(dataset.id.get_offset(), array))
+            extents.append(Extent.of(dataset.id.get_offset(), array))
         else:
             dataset = file.create_dataset(key, data=bits)
         if extension is not None:
             dataset.attrs["dtype"] = extension
         if key != path:
             dataset.attrs["path"] = path
-    return places
+    return extents
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
@@ -84,7 +84,7 @@ def path_of(key: str, dataset: h5py.Dataset) -> str:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     places = lay_out(file, {"%a": np.zeros(1)})
+    ...     extents = lay_out(file, {"%a": np.zeros(1)})
     ...     path_of("%0", file["%0"])
     '%a'
     """
@@ -106,7 +106,7 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     places = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
+    ...     extents = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
     ...     find_plain(file, "a/b").shape, find_plain(file, "%a")
     ((2,), None)
     """
@@ -177,7 +177,7 @@ def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     places = lay_out(file, {"a": np.ones(2, "bfloat16")})
+    ...     extents = lay_out(file, {"a": np.ones(2, "bfloat16")})
     ...     decode("a", file["a"], np.full(2, 0x3F80, "uint16"))
     array([1, 1], dtype=bfloat16)
     """
@@ -202,7 +202,7 @@ def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     places = lay_out(file, {"a": np.ones(2, "bfloat16")})
+    ...     extents = lay_out(file, {"a": np.ones(2, "bfloat16")})
     ...     dtype_of("a", file["a"])
     dtype(bfloat16)
     """

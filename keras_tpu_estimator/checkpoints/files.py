@@ -249,13 +249,13 @@ def _write(
         libver=("v110", "v110"),
         meta_block_size=_STRUCTURE_BLOCK,
     ) as file:
-        places = encoding.lay_out(file, variables)
+        extents = encoding.lay_out(file, variables)
     with open(path, "wb") as file:
         for offset, page in sparse.pages():
             file.seek(offset)
             file.write(page)
         file.truncate(sparse.seek(0, os.SEEK_END))
-    return pieces.write(path, places)
+    return pieces.write(path, extents)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,19 +276,19 @@ class _Opened:
         self, datasets: Mapping[str, h5py.Dataset]
     ) -> dict[str, np.ndarray]:
         """Reads datasets by the paths of their variables, and checks them."""
-        arrays, places = {}, []
+        arrays, extents = {}, []
         for path, dataset in datasets.items():
             encoding.check(path, dataset)
             offset = dataset.id.get_offset()
             if offset in self.written:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
-                places.append(pieces.Place.of(offset, arrays[path]))
+                extents.append(pieces.Extent.of(offset, arrays[path]))
             else:
                 # It is empty, or of another program, and was checked with the
                 # structure. h5py gives a scalar as a NumPy number, of the
                 # machine's byte order.
                 arrays[path] = np.asarray(dataset[()], dataset.dtype)
-        pieces.read(self.path, places, self.written)
+        pieces.read(self.path, extents, self.written)
         return {
             path: encoding.decode(path, datasets[path], array)
             for path, array in arrays.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import own_format
-from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints import tensorflow_format
 
 _SECONDS_BETWEEN_LOOKS = 1.0

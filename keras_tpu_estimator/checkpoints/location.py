@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints.writer import wait_for
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.urls import is_url

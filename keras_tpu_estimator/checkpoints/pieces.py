@@ -39,7 +39,7 @@ class Piece(NamedTuple):
         return self.offset + self.length
 
 
-class Place(NamedTuple):
+class Extent(NamedTuple):
     """Memory that belongs to a range of a file.
 
     Attributes:
@@ -51,7 +51,7 @@ class Place(NamedTuple):
     content: memoryview
 
     @classmethod
-    def of(cls, offset: int, array: np.ndarray) -> "Place":
+    def of(cls, offset: int, array: np.ndarray) -> "Extent":
         """The place of an array, whose elements lie one after the other."""
         return cls(offset, memoryview(array.reshape(-1).view(np.uint8)))
 
@@ -67,12 +67,12 @@ class DamagedPieceError(Exception):
         super().__init__(f"the checksum of its bytes at {offset} is wrong")
 
 
-def write(path: str, places: Iterable[Place]) -> list[Piece]:
+def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
     """Writes memory into a file.
 
     Args:
         path: An existing file.
-        places: What is written, and where.
+        extents: What is written, and where.
 
     Returns:
         The pieces that it was written in.
@@ -81,25 +81,25 @@ def write(path: str, places: Iterable[Place]) -> list[Piece]:
 
     >>> import tempfile
     >>> _, path = tempfile.mkstemp()
-    >>> write(path, [Place.of(100, np.ones(2, "float32"))])
+    >>> write(path, [Extent.of(100, np.ones(2, "float32"))])
     [Piece(offset=100, length=8, crc=...)]
     """
     with open(path, "rb+", buffering=0) as file:
         return [
-            _write_piece(file.fileno(), Place(place.offset + at, content))
-            for place in sorted(places, key=lambda place: place.offset)
-            for at, content in _cut(place.content, _PIECE)
+            _write_piece(file.fileno(), Extent(extent.offset + at, content))
+            for extent in sorted(extents, key=lambda extent: extent.offset)
+            for at, content in _cut(extent.content, _PIECE)
         ]
 
 
 def read(
-    path: str, places: Iterable[Place], pieces: Mapping[int, Piece]
+    path: str, extents: Iterable[Extent], pieces: Mapping[int, Piece]
 ) -> None:
     """Reads a file into memory, and checks what it reads.
 
     Args:
         path: A file.
-        places: What is read, and where.
+        extents: What is read, and where.
         pieces: The pieces that each of them was written in, by offset.
 
     Raises:
@@ -109,13 +109,13 @@ def read(
 
     >>> import tempfile
     >>> _, path = tempfile.mkstemp()
-    >>> pieces = write(path, [Place.of(100, np.ones(2, "float32"))])
+    >>> pieces = write(path, [Extent.of(100, np.ones(2, "float32"))])
     >>> array = np.empty(2, "float32")
-    >>> read(path, [Place.of(100, array)], {100: pieces[0]})
+    >>> read(path, [Extent.of(100, array)], {100: pieces[0]})
     >>> array
     array([1., 1.], dtype=float32)
     """
-    _verify(path, [job for place in places for job in _jobs(place, pieces)])
+    _verify(path, [job for extent in extents for job in _jobs(extent, pieces)])
 
 
 def check(path: str, pieces: Iterable[Piece]) -> None:
@@ -132,7 +132,7 @@ def check(path: str, pieces: Iterable[Piece]) -> None:
 
     >>> import tempfile
     >>> _, path = tempfile.mkstemp()
-    >>> check(path, write(path, [Place.of(100, np.ones(2, "float32"))]))
+    >>> check(path, write(path, [Extent.of(100, np.ones(2, "float32"))]))
     """
     _verify(path, [_Job(piece) for piece in pieces])
 
@@ -173,15 +173,15 @@ def _cut(memory: memoryview, size: int) -> Iterator[tuple[int, memoryview]]:
         yield at, memory[at : at + size]
 
 
-def _write_piece(descriptor: int, place: Place) -> Piece:
+def _write_piece(descriptor: int, extent: Extent) -> Piece:
     crc = 0
-    for at, chunk in _cut(place.content, _CHUNK):
+    for at, chunk in _cut(extent.content, _CHUNK):
         crc = zlib.crc32(chunk, crc)
-        offset = place.offset + at
+        offset = extent.offset + at
         while chunk:
             written = os.pwrite(descriptor, chunk, offset)
             chunk, offset = chunk[written:], offset + written
-    return Piece(place.offset, len(place.content), crc)
+    return Piece(extent.offset, len(extent.content), crc)
 
 
 class _Job(NamedTuple):
@@ -200,13 +200,13 @@ class _Job(NamedTuple):
             raise DamagedPieceError(piece.offset)
 
 
-def _jobs(place: Place, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
-    at, end = 0, len(place.content)
+def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
+    at, end = 0, len(extent.content)
     while at < end:
-        piece = pieces.get(place.offset + at)
+        piece = pieces.get(extent.offset + at)
         if piece is None or not 0 < piece.length <= end - at:
-            raise DamagedPieceError(place.offset + at)
-        yield _Job(piece, place.content[at : at + piece.length])
+            raise DamagedPieceError(extent.offset + at)
+        yield _Job(piece, extent.content[at : at + piece.length])
         at += piece.length
 
 

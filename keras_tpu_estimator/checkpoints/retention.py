@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from keras_tpu_estimator.checkpoints.state import State
+from keras_tpu_estimator.checkpoints.state_file import CheckpointState
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -26,8 +26,8 @@ class Retention:
 
     Example:
 
-    >>> from keras_tpu_estimator.checkpoints.state import Saved
-    >>> state = State("c", (Saved("a"), Saved("b"), Saved("c")))
+    >>> from keras_tpu_estimator.checkpoints.state_file import Saved
+    >>> state = CheckpointState("c", (Saved("a"), Saved("b"), Saved("c")))
     >>> state, dropped = Retention(max_to_keep=2).split(state)
     >>> dropped
     ('a',)
@@ -58,8 +58,8 @@ class Retention:
             )
 
     def split(
-        self, state: State, best: str | None = None
-    ) -> tuple[State, tuple[str, ...]]:
+        self, state: CheckpointState, best: str | None = None
+    ) -> tuple[CheckpointState, tuple[str, ...]]:
         """Decides what leaves a directory.
 
         Args:
@@ -73,8 +73,9 @@ class Retention:
 
         Example:
 
-        >>> from keras_tpu_estimator.checkpoints.state import Saved
-        >>> state = State("b", (Saved("a", 7200.0), Saved("b", 7260.0)), 0.0)
+        >>> from keras_tpu_estimator.checkpoints.state_file import Saved
+        >>> saved = (Saved("a", 7200.0), Saved("b", 7260.0))
+        >>> state = CheckpointState("b", saved, 0.0)
         >>> state, dropped = Retention(1, keep_every_n_hours=2).split(state)
         >>> dropped, state.saved, state.last_preserved
         ((), (Saved(name='b', time=7260.0),), 7200.0)

@@ -12,10 +12,10 @@ from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import keep_best
 from keras_tpu_estimator.checkpoints import location
-from keras_tpu_estimator.checkpoints import state as state_file
+from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints.retention import Retention
-from keras_tpu_estimator.checkpoints.state import Saved
-from keras_tpu_estimator.checkpoints.state import State
+from keras_tpu_estimator.checkpoints.state_file import CheckpointState
+from keras_tpu_estimator.checkpoints.state_file import Saved
 from keras_tpu_estimator.storage import paths
 
 
@@ -89,7 +89,9 @@ def save(
     return prefix
 
 
-def _append(model_dir: str, before: State | None, new: Saved) -> State:
+def _append(
+    model_dir: str, before: CheckpointState | None, new: Saved
+) -> CheckpointState:
     """The state with one checkpoint more, less those that are gone."""
     saved = before.saved if before else ()
     last_preserved = before.last_preserved if before else None
@@ -98,7 +100,7 @@ def _append(model_dir: str, before: State | None, new: Saved) -> State:
         for old in saved
         if old.name != new.name and _is_own(model_dir, old.name)
     )
-    return State(
+    return CheckpointState(
         latest=new.name,
         saved=(*still_there, new),
         last_preserved=new.time if last_preserved is None else last_preserved,

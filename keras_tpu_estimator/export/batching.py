@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.model_fn import ModelFn
-from keras_tpu_estimator.spec import Spec
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
+from keras_tpu_estimator.model_fn.spec import Spec
 
 _requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
     contextvars.ContextVar("batch_configs", default=None)

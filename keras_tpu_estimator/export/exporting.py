@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
@@ -22,8 +23,7 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.model_fn import ModelFn
+from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 
 _logger = logging.getLogger("keras_tpu_estimator")

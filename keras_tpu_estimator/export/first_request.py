@@ -36,14 +36,14 @@ def run(folder: str, case: dict[str, Any]) -> None:
     graph = tf.Graph()
     with graph.as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, case["tags"], folder)
-        feeds = {
+        layouts = {
             name: array.astype(
                 graph.get_tensor_by_name(name).dtype.as_numpy_dtype
             )
             for name, array in zip(case["feeds"], arrays, strict=True)
         }
         # All that signatures return has to be computable, text included.
-        outputs, _ = session.run((case["fetches"], case["results"]), feeds)
+        outputs, _ = session.run((case["fetches"], case["results"]), layouts)
     wide = [
         output.astype("float32") if output.dtype.kind == "V" else output
         for output in outputs

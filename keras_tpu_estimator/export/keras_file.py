@@ -12,16 +12,16 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.model_call import CallModelFn
-from keras_tpu_estimator.program.model_fn import ModelFn
-from keras_tpu_estimator.spec import Spec
+from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
+from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 

@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.keras_program.program import Program
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.program import Program
-from keras_tpu_estimator.program.steps import Feed
+from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import batch_size
-from keras_tpu_estimator.runtime import Runtime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,8 @@ class LoadedModel:
         """The step for other shapes of the flat features."""
         inputs = self._nest(features)
         rows = jax.ShapeDtypeStruct((batch_size(inputs),), bool)
-        feed = Feed().step_input(inputs, rows)
-        return self.program.step(ModeKeys.PREDICT, feed)
+        example = BatchLayout().step_input(inputs, rows)
+        return self.program.step(ModeKeys.PREDICT, example)
 
     def function(self, step: Step) -> Callable[..., Any]:
         """A step as a function of values by path and flat features."""
@@ -111,7 +111,7 @@ def load_model(
     specs, nest = jax.tree.flatten(features)
     samples = shapes.samples(specs)
     program = Program(served, seed, options)
-    model = EstimatorModel(program, {ModeKeys.PREDICT: Feed()})
+    model = EstimatorModel(program, {ModeKeys.PREDICT: BatchLayout()})
     step = model.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )

@@ -4,18 +4,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.export_outputs import ExportOutput
-from keras_tpu_estimator.export_outputs import PredictOutput
-from keras_tpu_estimator.export_outputs import signature_outputs
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.model_call import IS_PADDING
-from keras_tpu_estimator.program.model_call import CallModelFn
-from keras_tpu_estimator.spec import EstimatorSpec
-from keras_tpu_estimator.spec import Spec
-from keras_tpu_estimator.spec import TPUEstimatorSpec
-from keras_tpu_estimator.spec_checks import metric_value
+from keras_tpu_estimator.keras_program.model_call import IS_PADDING
+from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
+from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
+from keras_tpu_estimator.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.model_fn.spec_checks import metric_value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
 from keras_tpu_estimator.inputs.forms import hide_gpus
-from keras_tpu_estimator.outside_compilation import with_host_tensors
+from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
 
 _logger = logging.getLogger("keras_tpu_estimator")
 Model = LoweredModel | RebuiltModel

@@ -109,7 +109,7 @@ def _check_custom_calls(operations: list[Any]) -> None:
         raise UnservableError(
             "The model uses linear algebra that TensorFlow cannot run for "
             f"JAX: {', '.join(missing)}. Compute it in the receiver function "
-            "or with keras_tpu_estimator.outside_compilation and tf.linalg, "
+            "or with kte.outside_compilation and tf.linalg, "
             "or leave it out of the predictions."
         )
 

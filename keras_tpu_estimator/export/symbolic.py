@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import keras
 
-from keras_tpu_estimator import keras_internals
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.program.model_call import CallModelFn
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.tracing import keras_internals
 
 
 def symbolic_model(

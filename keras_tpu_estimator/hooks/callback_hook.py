@@ -6,13 +6,13 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.field_checks import check_int
+from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
-from keras_tpu_estimator.modes import ModeKeys
 
 # Keras's `params["epochs"]` is a number, even if the end is open.
 _OPEN_END = 2**31 - 1

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.field_checks import tuple_of
+from keras_tpu_estimator.base.field_checks import tuple_of
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 
 from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage.growing import GrowingFile
-from keras_tpu_estimator.storage.growing import growing
+from keras_tpu_estimator.storage.growing_files import GrowingFile
+from keras_tpu_estimator.storage.growing_files import growing
 
 FILE_NAME = "metrics.jsonl"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.field_checks import tuple_of
+from keras_tpu_estimator.base.field_checks import tuple_of
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import refuse_feed
 from keras_tpu_estimator.hooks.session import Session

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_tpu_estimator.topology import Topology
+from keras_tpu_estimator.base.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from keras_tpu_estimator.config import InputPipelineConfig
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.context import TPUContext
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,13 @@ from typing import Any
 from typing import Self
 
 from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.bookmarks import Bookmarks
 from keras_tpu_estimator.inputs.checks import check_range
-from keras_tpu_estimator.inputs.position import Bookmark
-from keras_tpu_estimator.inputs.position import Feeding
+from keras_tpu_estimator.inputs.input_reader import InputReader
 from keras_tpu_estimator.inputs.position import Position
-from keras_tpu_estimator.inputs.reading import Reading
+from keras_tpu_estimator.inputs.position import RestorePoint
+from keras_tpu_estimator.inputs.position import StepRecipe
 from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.inputs.restore_points import RestorePoints
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -44,19 +44,19 @@ class Pipeline:
         self._input_fn: Callable[..., Any] | None = input_fn
         self._request = request
         self._is_kept = is_kept
-        self._feeding = Feeding.of(request.plan)
+        self._recipe = StepRecipe.of(request.plan)
         self._step = 0
         # Steps of earlier runs, known when the first batch is there.
         self._before = 0
         self._start = start
-        difference = start and start.what_differs(self._feeding)
+        difference = start and start.what_differs(self._recipe)
         if difference:
             self._start = None
             _warn_of_beginning(f"the run before had {difference}")
         self._open(
-            self._start.bookmark_for(self._feeding)
+            self._start.restore_point_for(self._recipe)
             if self._start
-            else Bookmark()
+            else RestorePoint()
         )
 
     def take(self, steps: int) -> Batch | None:
@@ -74,8 +74,8 @@ class Pipeline:
                 self._start = None
             if self._step:
                 # Not before the first batch, which others wait for.
-                self._bookmarks.keep(self._reading.bookmark)
-            batch = self._reading.source.take(steps)
+                self._restore_points.keep(self._reader.restore_point)
+            batch = self._reader.source.take(steps)
             if batch is not None:
                 check_range(batch)
         except Exception as error:
@@ -94,11 +94,11 @@ class Pipeline:
             steps: How many of this pipeline's steps have been used.
         """
         steps += self._before
-        return Position(steps, self._feeding, self._bookmarks.newest(steps))
+        return Position(steps, self._recipe, self._restore_points.newest(steps))
 
     def close(self) -> None:
         """Closes the user's generators."""
-        self._reading.close()
+        self._reader.close()
         self._input_fn = None  # It may hold them, too.
 
     def __enter__(self) -> Self:
@@ -107,19 +107,19 @@ class Pipeline:
     def __exit__(self, *exception: Any) -> None:
         self.close()
 
-    def _open(self, start: Bookmark) -> None:
-        self._bookmarks = Bookmarks(start, self._is_kept, _DELAY_SECS)
-        self._reading = Reading(self._input_fn, self._request, start)
+    def _open(self, start: RestorePoint) -> None:
+        self._restore_points = RestorePoints(start, self._is_kept, _DELAY_SECS)
+        self._reader = InputReader(self._input_fn, self._request, start)
         self._opened_at = start.steps
 
     def _reopen(self) -> None:
-        self._reading.close()
-        self._open(Bookmark())
+        self._reader.close()
+        self._open(RestorePoint())
 
     def _read_on(self, start: Position) -> None:
         """Goes to where an earlier run has come to."""
         try:
-            self._reading.restore()
+            self._reader.restore()
         except Exception as error:  # The user's code, or TensorFlow.
             _logger.warning(
                 "The state that the input was in could not be restored, so "
@@ -130,7 +130,7 @@ class Pipeline:
             )
             self._reopen()
         missing = start.steps - self._opened_at
-        skipped = self._reading.source.skip(missing)
+        skipped = self._reader.source.skip(missing)
         if skipped < missing:
             _warn_of_beginning(
                 f"it ends after {self._opened_at + skipped} steps, and "

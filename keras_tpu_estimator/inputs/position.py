@@ -7,7 +7,7 @@ from keras_tpu_estimator.inputs.packing import Packed
 
 
 @dataclasses.dataclass(frozen=True)
-class Bookmark:
+class RestorePoint:
     """A place from which an input can be read on.
 
     Attributes:
@@ -23,7 +23,7 @@ class Bookmark:
 
 
 @dataclasses.dataclass(frozen=True)
-class Feeding:
+class StepRecipe:
     """What makes steps of two runs comparable.
 
     Attributes:
@@ -37,7 +37,7 @@ class Feeding:
     call_size: int | None
 
     @classmethod
-    def of(cls, plan: InputPlan) -> "Feeding":
+    def of(cls, plan: InputPlan) -> "StepRecipe":
         """That of the calls of `input_fn` that a host makes."""
         calls, size = plan.calls[0].total, plan.calls[0].batch_size
         parts = plan.batches_per_call * calls
@@ -50,34 +50,33 @@ class Position:
 
     Attributes:
         steps: How many steps it has made since `input_fn` was called.
-        feeding: What its steps consist of.
-        bookmark: A place at this position or before it.
+        recipe: What its steps consist of.
+        restore_point: A place at this position or before it.
 
     Example:
 
-    >>> position = Position(8, Feeding(64, calls=1, call_size=64))
-    >>> position.what_differs(Feeding(32, calls=1, call_size=32))
+    >>> position = Position(8, StepRecipe(64, calls=1, call_size=64))
+    >>> position.what_differs(StepRecipe(32, calls=1, call_size=32))
     'batches of 64 examples, now 32'
     """
 
     steps: int
-    feeding: Feeding
-    bookmark: Bookmark = Bookmark()
+    recipe: StepRecipe
+    restore_point: RestorePoint = RestorePoint()
 
-    def what_differs(self, feeding: Feeding) -> str | None:
+    def what_differs(self, recipe: StepRecipe) -> str | None:
         """Why steps cannot be counted any more, or `None` if they can."""
-        old = self.feeding
-        if old.batch_size != feeding.batch_size:
+        old = self.recipe
+        if old.batch_size != recipe.batch_size:
             return (
-                f"batches of {old.batch_size} examples, now "
-                f"{feeding.batch_size}"
+                f"batches of {old.batch_size} examples, now {recipe.batch_size}"
             )
-        if old.calls != feeding.calls:
-            return f"{old.calls} calls of input_fn, now {feeding.calls}"
+        if old.calls != recipe.calls:
+            return f"{old.calls} calls of input_fn, now {recipe.calls}"
         return None
 
-    def bookmark_for(self, feeding: Feeding) -> Bookmark:
+    def restore_point_for(self, recipe: StepRecipe) -> RestorePoint:
         """Where to start reading, with batches that may be cut otherwise."""
         # A state may hold batches that were read ahead, of the old size.
-        is_same = self.feeding.call_size == feeding.call_size
-        return self.bookmark if is_same else Bookmark()
+        is_same = self.recipe.call_size == recipe.call_size
+        return self.restore_point if is_same else RestorePoint()

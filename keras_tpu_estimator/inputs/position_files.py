@@ -13,9 +13,9 @@ import zipfile
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.inputs.packing import Packed
-from keras_tpu_estimator.inputs.position import Bookmark
-from keras_tpu_estimator.inputs.position import Feeding
 from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.inputs.position import RestorePoint
+from keras_tpu_estimator.inputs.position import StepRecipe
 from keras_tpu_estimator.storage import paths
 
 SUFFIX = ".input.zip"
@@ -33,14 +33,14 @@ def write(prefix: str, position: Position) -> None:
 
     >>> import tempfile
     >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-20")
-    >>> write(prefix, Position(20, Feeding(64, calls=1, call_size=64)))
+    >>> write(prefix, Position(20, StepRecipe(64, calls=1, call_size=64)))
     >>> read(prefix).steps
     20
     """
     record = dataclasses.asdict(position)
-    states = position.bookmark.states
+    states = position.restore_point.states
     if states is not None:
-        record["bookmark"]["states"] = states.text
+        record["restore_point"]["states"] = states.text
         record["blobs"] = len(states.blobs)
     with commit.replacing(prefix + SUFFIX) as partial:
         with zipfile.ZipFile(partial, "w") as file:
@@ -64,14 +64,16 @@ def read(prefix: str) -> Position | None:
             zipfile.ZipFile(stream) as file,
         ):
             record = json.loads(file.read(_RECORD))
-            bookmark = record["bookmark"]
-            if bookmark["states"] is not None:
+            restore_point = record["restore_point"]
+            if restore_point["states"] is not None:
                 blobs = [file.read(str(n)) for n in range(record["blobs"])]
-                bookmark["states"] = Packed(bookmark["states"], tuple(blobs))
+                restore_point["states"] = Packed(
+                    restore_point["states"], tuple(blobs)
+                )
             return Position(
                 record["steps"],
-                Feeding(**record["feeding"]),
-                Bookmark(**bookmark),
+                StepRecipe(**record["recipe"]),
+                RestorePoint(**restore_point),
             )
     except FileNotFoundError:
         return None

@@ -5,10 +5,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.inputs.axes import BatchAxes
 from keras_tpu_estimator.inputs.checks import BatchCheck
 from keras_tpu_estimator.inputs.deployment import InputPlan
-from keras_tpu_estimator.modes import ModeKeys
 
 
 @dataclasses.dataclass(frozen=True)

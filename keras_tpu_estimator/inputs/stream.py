@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.inputs import own_state
+from keras_tpu_estimator.inputs import iterator_state
 from keras_tpu_estimator.inputs.chunks import stacked_dataset
 from keras_tpu_estimator.inputs.forms import is_dataset
 from keras_tpu_estimator.inputs.forms import is_stream
@@ -50,14 +50,14 @@ class Stream:
         Raises:
             Exception: The state does not fit.
         """
-        self._iterator = own_state.opened(self._items, state)
+        self._iterator = iterator_state.opened(self._items, state)
         self.batches = batches
 
     def state(self) -> Any:
         """The state of what is read; `None` if it has none to ask for."""
-        if not own_state.has_state(self._items, self._iterator):
+        if not iterator_state.has_state(self._items, self._iterator):
             return None
-        return own_state.state_of(self._items, self._iterator)
+        return iterator_state.state_of(self._items, self._iterator)
 
     def close(self) -> None:
         """Lets go of the user's objects."""

@@ -8,20 +8,20 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.iterations import IterationsPerLoop
-from keras_tpu_estimator.loops.feeding import Fed
-from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.loops.staging import first_step
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.summary.collecting import Collected
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -43,7 +43,7 @@ class EvaluationLoop:
     """
 
     def __init__(
-        self, runtime: Runtime, infeed: Infeed[Fed], steps: int | None
+        self, runtime: Runtime, infeed: Infeed[StagedSteps], steps: int | None
     ):
         self._runtime = runtime
         self._infeed = infeed
@@ -56,7 +56,7 @@ class EvaluationLoop:
     def run(
         self,
         step: Step,
-        first: Fed,
+        first: StagedSteps,
         values: Values,
         hooks: Iterable[Hook],
         metrics: HostMetrics | None,
@@ -78,16 +78,16 @@ class EvaluationLoop:
         hook_list.begin()
         hook_list.after_create_session()
         with Outfeed(_consumer(metrics, step, progress.step)) as outfeed:
-            fed: Fed | None = first
+            staged: StagedSteps | None = first
             while True:
                 hooked = hook_list.before_run()
-                if fed is None:
+                if staged is None:
                     break
                 hooked.start()
-                self._run_loop(fed, progress, outfeed, hooked.fetches)
+                self._run_loop(staged, progress, outfeed, hooked.fetches)
                 if hooked.after_run() or self._done == self._steps:
                     break
-                fed = next(self._infeed, None)
+                staged = next(self._infeed, None)
         result = dict(self._result) if metrics is None else metrics.result()
         progress.outputs = result
         hook_list.end()
@@ -95,30 +95,30 @@ class EvaluationLoop:
 
     def _run_loop(
         self,
-        fed: Fed | None,
+        staged: StagedSteps | None,
         progress: Progress,
         outfeed: Outfeed,
         fetch: tuple[str, ...],
     ) -> None:
         """Runs the parts of one loop."""
         progress.start_loop()
-        while fed is not None:
-            outfeed.put(self._run_part(fed, progress, fetch))
-            self._done += fed.batch.steps
-            if fed.ends_loop:
+        while staged is not None:
+            outfeed.put(self._run_part(staged, progress, fetch))
+            self._done += staged.batch.steps
+            if staged.ends_loop:
                 break
-            fed = next(self._infeed, None)
+            staged = next(self._infeed, None)
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
 
     def _run_part(
-        self, fed: Fed, progress: Progress, fetch: tuple[str, ...]
+        self, staged: StagedSteps, progress: Progress, fetch: tuple[str, ...]
     ) -> Any:
         model = self._runtime.model
-        step = model.prepare(ModeKeys.EVAL, *first_step(fed.batch))
+        step = model.prepare(ModeKeys.EVAL, *first_step(staged.batch))
         state = model.state(progress.values, slots=False)
         others, self._metrics, losses, outputs = self._runtime.loop.evaluate(
-            state, self._metrics, fed.data, step.named_among(fetch)
+            state, self._metrics, staged.data, step.named_among(fetch)
         )
         if step.local:
             updated = model.values((state[0], others, []))

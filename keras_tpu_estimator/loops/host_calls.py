@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.spec_checks import HostFunction
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.summary import recording
 
 

@@ -7,15 +7,15 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.model import EstimatorModel
-from keras_tpu_estimator.modes import ModeKeys
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.runtime import Runtime
 
 
 def hooks_around(

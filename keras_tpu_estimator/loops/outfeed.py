@@ -13,17 +13,17 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator import keras_internals
-from keras_tpu_estimator.capture import Captured
+from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.model_fn.spec_checks import check_metric_ops
+from keras_tpu_estimator.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
-from keras_tpu_estimator.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec_checks import HostFunction
-from keras_tpu_estimator.spec_checks import OwnNames
-from keras_tpu_estimator.spec_checks import check_metric_ops
-from keras_tpu_estimator.spec_checks import metric_value
-from keras_tpu_estimator.variables import VariableScope
+from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.capture import Captured
+from keras_tpu_estimator.tracing.variables import VariableScope
 
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -88,7 +88,7 @@ class HostMetrics:
 
     >>> import numpy as np
     >>> import keras_tpu_estimator as kte
-    >>> from keras_tpu_estimator.spec_checks import HostFunction
+    >>> from keras_tpu_estimator.model_fn.spec_checks import HostFunction
     >>> def metric_fn(labels, classes):
     ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
     >>> metrics = HostMetrics(HostFunction(metric_fn, ()))

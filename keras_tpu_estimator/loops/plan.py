@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 
-from keras_tpu_estimator.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.iterations import IterationsPerLoop
 
 
 class LoopPlan:
@@ -21,7 +21,7 @@ class LoopPlan:
 
     Example:
 
-    >>> from keras_tpu_estimator.iterations import IterationsPerLoop
+    >>> from keras_tpu_estimator.base.iterations import IterationsPerLoop
     >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
     [4, 4, 2]
     """

@@ -9,20 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.progress import PredictionProgress
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.outside_compilation import with_host_tensors
+from keras_tpu_estimator.loops.staging import first_step
+from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.runtime import Runtime
 
 # How many steps the devices are given beside the one that is awaited.
 _AHEAD = 4

@@ -8,22 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.loops.feeding import Fed
-from keras_tpu_estimator.loops.feeding import first_step
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.modes import ModeKeys
+from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.loops.staging import first_step
+from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.runtime import Runtime
-from keras_tpu_estimator.spec_checks import OwnNames
 
 # What the log, `metrics.jsonl` and the event file have beside the metrics.
 REPORT_NAMES = OwnNames(
@@ -60,7 +60,7 @@ class TrainingLoop:
         runtime: Runtime,
         step: Step,
         plan: LoopPlan,
-        infeed: Infeed[Fed],
+        infeed: Infeed[StagedSteps],
         progress: Progress,
         metrics: HostMetrics | None = None,
         host_call_every: int = 1,
@@ -75,7 +75,9 @@ class TrainingLoop:
         self._outfeed: Outfeed | None = None
         self._reported_at = time.monotonic()
 
-    def run(self, first: Fed, session: Session, hooks: Iterable[Hook]) -> None:
+    def run(
+        self, first: StagedSteps, session: Session, hooks: Iterable[Hook]
+    ) -> None:
         """Trains until the input, the plan or a hook ends it.
 
         Args:
@@ -87,16 +89,16 @@ class TrainingLoop:
         hook_list.begin()
         hook_list.after_create_session()
         with Outfeed(self._consume) as self._outfeed:
-            fed: Fed | None = first
+            staged: StagedSteps | None = first
             while True:
                 hooked = hook_list.before_run()
-                if fed is None:
+                if staged is None:
                     break
                 hooked.start()
-                self._run_loop(fed, hooked.fetches)
+                self._run_loop(staged, hooked.fetches)
                 if hooked.after_run() or self._plan.is_done:
                     break
-                fed = next(self._infeed, None)
+                staged = next(self._infeed, None)
         hook_list.end()
 
     def report(self) -> dict[str, float]:
@@ -115,39 +117,41 @@ class TrainingLoop:
             self._metrics.reset()
         return numbers
 
-    def _run_loop(self, fed: Fed | None, fetch: tuple[str, ...]) -> None:
+    def _run_loop(
+        self, staged: StagedSteps | None, fetch: tuple[str, ...]
+    ) -> None:
         """Runs the parts of one loop."""
         steps = 0
         self._progress.start_loop()
         metrics = self._runtime.model.metrics_state()
-        while fed is not None:
-            outputs, metrics = self._run_part(fed, metrics, fetch)
+        while staged is not None:
+            outputs, metrics = self._run_part(staged, metrics, fetch)
             if "host_call" in outputs or "train_metrics" in outputs:
                 last = self._progress.step
-                numbers = range(last - fed.batch.steps + 1, last + 1)
+                numbers = range(last - staged.batch.steps + 1, last + 1)
                 self._outfeed.put(outputs, numbers)
-            steps += fed.batch.steps
-            if fed.ends_loop:
+            steps += staged.batch.steps
+            if staged.ends_loop:
                 break
-            fed = next(self._infeed, None)
+            staged = next(self._infeed, None)
         self._plan.ran(steps)
 
     def _run_part(
-        self, fed: Fed, metrics: list[Any], fetch: tuple[str, ...]
+        self, staged: StagedSteps, metrics: list[Any], fetch: tuple[str, ...]
     ) -> tuple[Any, list[Any]]:
         # The shape of a last, smaller batch is new, and its step with it.
         model, progress = self._runtime.model, self._progress
-        step = model.prepare(ModeKeys.TRAIN, *first_step(fed.batch))
+        step = model.prepare(ModeKeys.TRAIN, *first_step(staged.batch))
         # A hook may have evaluated, with variables that are new to the model.
         progress.values = self._runtime.complete(progress.values)
         state, metrics, losses, outputs = self._runtime.loop.train(
             model.state(progress.values),
             metrics,
-            fed.data,
+            staged.data,
             step.named_among(fetch),
         )
         progress.values = progress.values | model.values((*state, []))
-        progress.ran(fed.batch.steps, losses, outputs)
+        progress.ran(staged.batch.steps, losses, outputs)
         return outputs, metrics
 
     def _consume(self, outputs: dict[str, Any], numbers: Sequence[int]) -> None:

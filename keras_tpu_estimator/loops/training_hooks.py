@@ -14,9 +14,11 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import validation
 from keras_tpu_estimator.checkpoints.location import name_for
 from keras_tpu_estimator.checkpoints.writer import Writer
+from keras_tpu_estimator.config import validation
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
@@ -25,10 +27,8 @@ from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
-from keras_tpu_estimator.loops.input_place import InputPlace
+from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.run_config import RunConfig
-from keras_tpu_estimator.runtime import Runtime
 from keras_tpu_estimator.summary import EventWriter
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -44,7 +44,7 @@ class Saver:
         config: Where, and how many to keep.
         runtime: Says which values belong into a checkpoint.
         progress: The loop's current values.
-        place: Saves the position in the input beside them.
+        positions: Saves the position in the input beside them.
         checkpoint: The one that the loop starts from, or `None`.
     """
 
@@ -53,10 +53,10 @@ class Saver:
         config: RunConfig,
         runtime: Runtime,
         progress: Progress,
-        place: InputPlace,
+        positions: PositionSaver,
         checkpoint: str | None,
     ):
-        self._place = place
+        self._positions = positions
         self._config = config
         self._runtime = runtime
         self._progress = progress
@@ -108,7 +108,7 @@ class Saver:
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
         self._writes_into = directory
-        beside = self._place.beside(prefix, step)
+        beside = self._positions.beside(prefix, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours,

@@ -8,13 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.training_hooks import Saver
-from keras_tpu_estimator.modes import ModeKeys
-from keras_tpu_estimator.runtime import Runtime
 
 Evaluate = Callable[..., dict[str, Any]]
 

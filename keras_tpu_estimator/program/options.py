@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.run_config import RunConfig
+from keras_tpu_estimator.config.run_config import RunConfig
 
 _SMALL = (jnp.bfloat16, jnp.float16)
 

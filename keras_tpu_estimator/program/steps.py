@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.distribution import ONE_CORE
-from keras_tpu_estimator.distribution import Cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.scaffold import Scaffold
-from keras_tpu_estimator.spec_checks import HostFunction
 
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
@@ -24,7 +24,7 @@ NEWEST = (SUMMARIES, NAMED, REPORTS)
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
+class BatchLayout:
     """How the cores share the batches of a mode.
 
     Attributes:
@@ -110,8 +110,8 @@ class StepInput:
         cores: The cores that run the step.
         is_split: Whether each core gets its slice, or each the whole.
         additional: What `params` holds besides the user's own values.
-        arrange: As in `Feed`.
-        micro_batches: As in `Feed`.
+        arrange: As in `BatchLayout`.
+        micro_batches: As in `BatchLayout`.
     """
 
     features: Any

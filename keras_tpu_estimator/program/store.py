@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator import keras_internals
-from keras_tpu_estimator.capture import Captured
-from keras_tpu_estimator.capture import capture
-from keras_tpu_estimator.initialization import Target
-from keras_tpu_estimator.variables import is_accumulator
-from keras_tpu_estimator.variables import is_seed
+from keras_tpu_estimator.model_fn.initialization import Target
+from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.capture import Captured
+from keras_tpu_estimator.tracing.capture import capture
+from keras_tpu_estimator.tracing.variables import is_accumulator
+from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
 Values = dict[str, Any]

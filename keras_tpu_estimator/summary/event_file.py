@@ -8,8 +8,8 @@ import time
 import weakref
 
 from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage.growing import GrowingFile
-from keras_tpu_estimator.storage.growing import growing
+from keras_tpu_estimator.storage.growing_files import GrowingFile
+from keras_tpu_estimator.storage.growing_files import growing
 from keras_tpu_estimator.summary.event_records import framed
 
 # TensorBoard expects this in the first event of a file.

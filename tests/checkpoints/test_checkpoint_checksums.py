@@ -9,8 +9,8 @@ import pytest
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.pieces import Extent
 from keras_tpu_estimator.checkpoints.pieces import Piece
-from keras_tpu_estimator.checkpoints.pieces import Place
 
 BIAS = np.arange(3, dtype="float32")
 KERNEL = np.arange(1, 7, dtype="float32")
@@ -130,7 +130,7 @@ def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
     with pytest.raises(pieces.DamagedPieceError, match="its bytes at 0"):
-        pieces.read(str(path), [Place.of(0, np.empty(2, "float32"))], known)
+        pieces.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
 
 
 def test_what_was_checked_is_not_read_again(file, monkeypatch):

@@ -1,24 +1,24 @@
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import state as state_file
-from keras_tpu_estimator.checkpoints.state import Saved
-from keras_tpu_estimator.checkpoints.state import State
+from keras_tpu_estimator.checkpoints import state_file
+from keras_tpu_estimator.checkpoints.state_file import CheckpointState
+from keras_tpu_estimator.checkpoints.state_file import Saved
 
 
 @pytest.mark.parametrize(
     "state",
     [
-        State("a"),
-        State("b", (Saved("a", 1.5), Saved("b", 1e9 + 0.125)), 1.5),
-        State('q"\\', (Saved('q"\\'),)),
-        State("größe", (Saved("größe", 3.0),), 0.0),
+        CheckpointState("a"),
+        CheckpointState("b", (Saved("a", 1.5), Saved("b", 1e9 + 0.125)), 1.5),
+        CheckpointState('q"\\', (Saved('q"\\'),)),
+        CheckpointState("größe", (Saved("größe", 3.0),), 0.0),
     ],
 )
 def test_state_comes_back(tmp_path, state):
     state_file.store(str(tmp_path), state)
     saved = state.saved or (Saved(state.latest),)
-    assert state_file.load(str(tmp_path)) == State(
+    assert state_file.load(str(tmp_path)) == CheckpointState(
         state.latest, saved, state.last_preserved
     )
 
@@ -85,6 +85,6 @@ def test_we_read_the_state_of_tensorflow(tmp_path):
         all_model_checkpoint_timestamps=[1.5, 1.6e9],
         last_preserved_timestamp=1e-9,
     )
-    assert state_file.load(str(tmp_path)) == State(
+    assert state_file.load(str(tmp_path)) == CheckpointState(
         names[-1], (Saved(names[0], 1.5), Saved(names[1], 1.6e9)), 1e-9
     )

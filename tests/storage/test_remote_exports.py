@@ -17,7 +17,7 @@ from keras_tpu_estimator.export.folders import export_folder
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
-from keras_tpu_estimator.training.exporters import exports_in
+from keras_tpu_estimator.workflow.exporters import exports_in
 
 URL = "memory://bucket/run"
 BASE = f"{URL}/export"

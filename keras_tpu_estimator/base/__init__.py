@@ -1,0 +1,1 @@
+"""What every room knows: modes, records, and how they are checked."""

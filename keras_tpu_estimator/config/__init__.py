@@ -1,0 +1,1 @@
+"""What users set: the configuration, the cluster, and their checks."""

@@ -1,0 +1,1 @@
+"""A program on the devices: its values, its model and its loop."""

@@ -1,0 +1,132 @@
+"""Which cores run a mode, and how `input_fn` feeds them."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.config import validation
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.inputs.axes import BatchAxes
+from keras_tpu_estimator.inputs.context import TPUContext
+from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.inputs.deployment import input_plan
+from keras_tpu_estimator.inputs.deployment import undivided
+from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.cores import all_cores
+from keras_tpu_estimator.program.options import micro_batches
+from keras_tpu_estimator.program.steps import BatchLayout
+
+# Enough steps for what a program costs by itself: its temporary memory, page by
+# page. A few times as much waits for the devices.
+_MAX_BYTES = 2**27
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where each mode runs.
+
+    Attributes:
+        config: The run configuration.
+        use_tpu: Whether all cores are used.
+        eval_on_tpu: Whether they are in EVAL, too.
+        batch_sizes: Global batch sizes by mode, or `None`.
+        batch_axis: The batch axis of each tensor, or `None`.
+    """
+
+    config: RunConfig
+    use_tpu: bool
+    eval_on_tpu: bool
+    batch_sizes: Mapping[str, int | None]
+    batch_axis: Sequence[int] | None
+
+    def is_on_tpu(self, mode: str) -> bool:
+        """Whether a mode runs on all cores."""
+        return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
+
+    @functools.cached_property
+    def cores(self) -> Cores:
+        """The cores, looked up when they are first needed."""
+        one = (
+            not self.use_tpu
+            or self.config.tpu_config.num_shards == 1
+            or self.config.debug_nans
+        )
+        return ONE_CORE if one else all_cores()
+
+    def check(self, mode: str) -> None:
+        """Checks a mode's settings against the cores there are.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        validation.check_sliced(
+            mode, self.config.tpu_config, self.is_on_tpu(mode)
+        )
+        if self.is_on_tpu(mode) and not self.config.debug_nans:
+            validation.check_system(
+                mode,
+                self.cores.topology,
+                self.config.tpu_config,
+                self.batch_sizes[mode],
+            )
+
+    def layout(self, mode: str) -> BatchLayout:
+        """How the cores share the batches of a mode."""
+        parts = micro_batches(self.config) if mode == ModeKeys.TRAIN else 1
+        if not self.is_on_tpu(mode):
+            return BatchLayout(self.cores.as_one(), micro_batches=parts)
+        way = self._way(mode)
+        axes = self._axes(mode)
+        return BatchLayout(
+            self.cores,
+            is_split=way != InputPipelineConfig.BROADCAST,
+            use_tpu=True,
+            context=TPUContext(self.cores.topology),
+            arrange=None if axes.axes is None else axes.from_front,
+            micro_batches=parts,
+        )
+
+    def request(
+        self, mode: str, params: Any, repeat: bool, chunk: int
+    ) -> InputRequest:
+        """What a mode wants of its input.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            params: The user's hyperparameters.
+            repeat: Whether arrays are fed for ever.
+            chunk: How many steps are wanted at once.
+        """
+        return InputRequest(
+            mode=mode,
+            plan=self._plan(mode),
+            params_for=functools.partial(with_additional, params),
+            config=self.config,
+            axes=self._axes(mode),
+            repeat=repeat,
+            chunk=chunk,
+            checks_size=self.is_on_tpu(mode),
+            max_bytes=_MAX_BYTES,
+        )
+
+    def _plan(self, mode: str) -> InputPlan:
+        size = self.batch_sizes[mode]
+        if not self.is_on_tpu(mode):
+            return undivided(size)
+        return input_plan(mode, self._way(mode), self.cores.topology, size)
+
+    def _way(self, mode: str) -> InputPipelineConfig:
+        return validation.input_deployment(mode, self.config.tpu_config)
+
+    def _axes(self, mode: str) -> BatchAxes:
+        per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
+        if self.batch_axis is None or not self.is_on_tpu(mode) or not per_host:
+            return BatchAxes()
+        return BatchAxes(self.batch_axis, self.cores.topology.replicas_per_host)

@@ -1,0 +1,1 @@
+"""RecompiledModel Keras models as estimators."""

@@ -1,0 +1,1 @@
+"""From a `model_fn` in Keras code to a program."""

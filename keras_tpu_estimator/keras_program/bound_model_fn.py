@@ -1,0 +1,187 @@
+"""The contract of a user's `model_fn`: what it is given, what it may return."""
+
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+
+_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a callable's arguments, `functools.partial`s included.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if not callable(function):
+        raise TypeError(
+            "Expected a callable as `model_fn`. Received: "
+            f"{function!r} of type {type(function).__name__}"
+        )
+    parameters = inspect.signature(function).parameters.values()
+    # A partial's signature still has what is bound by name.
+    bound = getattr(function, "keywords", {})
+    return tuple(
+        p.name
+        for p in parameters
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and p.name not in bound
+    )
+
+
+def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
+    """Checks the arguments that a `model_fn` declares.
+
+    Raises:
+        TypeError: It is not callable.
+        ValueError: It takes no `features`, no `params` though there are some,
+            or arguments that nothing gives it.
+    """
+    names = argument_names(model_fn)
+    if "features" not in names:
+        raise ValueError(
+            "`model_fn` should take an argument `features`. Received a "
+            f"function of {list(names)}."
+        )
+    if has_params and "params" not in names:
+        raise ValueError(
+            "`params` were given, but `model_fn` does not take them. Received "
+            f"a function of {list(names)}. Add an argument `params` to it."
+        )
+    unexpected = sorted(set(names) - set(_ARGUMENTS))
+    if unexpected:
+        raise ValueError(
+            f"`model_fn` has arguments that nothing gives it: {unexpected}. "
+            "Expected some of features, labels, mode, params and config. Pass "
+            "other values in `params`, or bind them with functools.partial "
+            "and keep them out of the signature."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFn:
+    """A user's `model_fn` with everything but the data bound to it.
+
+    Attributes:
+        function: The user's function.
+        params: The user's hyperparameters.
+        config: The run configuration it may ask for.
+        checks_params: Whether `model_fn` must take `params`.
+    """
+
+    function: Callable[..., Any]
+    params: Any
+    config: Any
+    checks_params: bool = True
+
+    def __call__(
+        self,
+        features: Any,
+        labels: Any,
+        mode: str,
+        additional: Mapping[str, Any],
+    ) -> Spec:
+        """Calls the user's function.
+
+        Args:
+            features: Nest of tensors.
+            labels: Nest of tensors, or `None`.
+            mode: A value of `ModeKeys`.
+            additional: What `params` holds besides the user's own values;
+                with its `use_tpu`, specs must be `TPUEstimatorSpec`s.
+
+        Returns:
+            The spec it returned.
+
+        Raises:
+            ValueError: It does not take what it must, or returned no spec.
+            RuntimeError: It returned an `EstimatorSpec` where several cores
+                need a `TPUEstimatorSpec`.
+            TypeError: Predictions on cores are no dict.
+        """
+        names = argument_names(self.function)
+        kwargs: dict[str, Any] = {}
+        if "labels" in names:
+            kwargs["labels"] = labels
+        elif labels is not None and mode != ModeKeys.PREDICT:
+            raise ValueError(
+                "`model_fn` does not take labels, but the input has labels. "
+                "Add an argument `labels`, or return features alone from "
+                "`input_fn`."
+            )
+        if "params" in names:
+            kwargs["params"] = with_additional(self.params, additional)
+        elif self.checks_params:
+            raise ValueError(
+                "`model_fn` should take an argument `params`: TPUEstimator "
+                "passes the batch size of one core in params['batch_size']. "
+                f"Received a function of {list(names)}."
+            )
+        if "mode" in names:
+            kwargs["mode"] = mode
+        if "config" in names:
+            kwargs["config"] = copy.deepcopy(self.config)
+        spec = self.function(features=features, **kwargs)
+        return self._checked(spec, mode, additional["use_tpu"])
+
+    def _checked(self, spec: Any, mode: str, use_tpu: bool) -> Spec:
+        if not isinstance(spec, TPUEstimatorSpec | EstimatorSpec):
+            raise ValueError(
+                "`model_fn` should return a TPUEstimatorSpec or an "
+                f"EstimatorSpec. Received: {spec!r} of type "
+                f"{type(spec).__name__}"
+            )
+        if not use_tpu:
+            return spec
+        if mode == ModeKeys.TRAIN:
+            if getattr(spec, "training_chief_hooks", ()):
+                raise ValueError(
+                    "`training_chief_hooks` are not supported with "
+                    f"use_tpu=True. Received: {spec.training_chief_hooks}. "
+                    "Use `training_hooks`."
+                )
+            return spec
+        if isinstance(spec, EstimatorSpec):
+            raise RuntimeError(
+                f"In mode {mode!r} with use_tpu=True `model_fn` should return "
+                "a TPUEstimatorSpec. Received an EstimatorSpec: return "
+                "TPUEstimatorSpec(..., eval_metrics=(metric_fn, tensors)) "
+                "instead."
+            )
+        if mode == ModeKeys.PREDICT and not isinstance(
+            spec.predictions, Mapping
+        ):
+            raise TypeError(
+                "With use_tpu=True predictions should be a dict of tensors. "
+                f"Received: {type(spec.predictions).__name__}. Give the "
+                "tensor a name: predictions={'output': tensor}."
+            )
+        return spec
+
+
+def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
+    """A copy of the user's `params` with some more values.
+
+    Args:
+        params: Dict, or an object with `set_hparam` and `add_hparam`.
+        additional: Values by name.
+
+    Returns:
+        A deep copy of the same kind; the user's object is left alone.
+    """
+    result = copy.deepcopy(params)
+    for name, value in additional.items():
+        if hasattr(result, "set_hparam"):
+            known = name in result
+            (result.set_hparam if known else result.add_hparam)(name, value)
+        else:
+            result[name] = value
+    return result

@@ -1,0 +1,118 @@
+"""A batch as several micro-batches, one after another.
+
+Only one of them is in memory at a time, and what comes out is that of the
+whole batch: means of scalars and of their gradients, and every row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.tracing.gradient_requests import pull_back
+
+# Of what is differentiated by, the values by path, and features and labels.
+# Returns a list of scalars to differentiate; and a nest that is averaged over
+# micro-batches, one whose rows are concatenated, and assigned values by path.
+Forward = Callable[
+    [Any, Values, Any], tuple[list[Any], tuple[Any, Any, Values]]
+]
+
+
+def over_micro_batches(function: Forward, count: int) -> Forward:
+    """A function of a batch that runs another on each of its micro-batches.
+
+    What one micro-batch assigns, the next one reads. Gradients are made
+    together with the scalars, in one pass, and do not flow through what was
+    assigned. They may be differentiated again.
+
+    Args:
+        function: The function of a micro-batch.
+        count: Into how many the batch is cut; 1 for the function as it is.
+
+    Returns:
+        A function of the same form, of the whole batch.
+    """
+    if count == 1:
+        return function
+
+    @jax.custom_vjp
+    def whole(differentiated: Any, values: Values, batch: Any) -> Any:
+        def part(values: Values, batch: Any) -> Any:
+            scalars, (means, *others) = function(differentiated, values, batch)
+            return (scalars, means), *others
+
+        (scalars, means), *others = _scan(part, count, values, batch)
+        return scalars, (means, *others)
+
+    def forward(differentiated: Any, values: Values, batch: Any) -> Any:
+        def part(values: Values, batch: Any) -> Any:
+            def with_scalars(differentiated: Any) -> Any:
+                scalars, others = function(differentiated, values, batch)
+                return scalars, (scalars, others)
+
+            gradients, (scalars, (means, *others)) = pull_back(
+                with_scalars, differentiated
+            )
+            return (gradients, scalars, means), *others
+
+        (gradients, scalars, means), *others = _scan(part, count, values, batch)
+        return (scalars, (means, *others)), gradients
+
+    def backward(gradients: list[Any], cotangents: Any) -> Any:
+        scalars, _ = cotangents
+        rows = [
+            jax.tree.map(
+                lambda leaf, c=cotangent: c.astype(leaf.dtype) * leaf, g
+            )
+            for cotangent, g in zip(scalars, gradients, strict=True)
+        ]
+        return jax.tree.map(lambda *leaves: sum(leaves), *rows), None, None
+
+    whole.defvjp(forward, backward)
+    return whole
+
+
+def _scan(
+    part: Callable[[Values, Any], tuple[Any, Any, Values]],
+    count: int,
+    values: Values,
+    batch: Any,
+) -> tuple[Any, Any, Values]:
+    """Averages, concatenates and carries what `part` returns in this order."""
+    parts = jax.tree.map(
+        lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch
+    )
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
+    likes, _, assigned = jax.eval_shape(part, values, first)
+
+    def body(carry: Any, batch: Any) -> Any:
+        state, sums = carry
+        summands, rows, updates = part({**values, **state}, batch)
+        state = {
+            path: jax.lax.stop_gradient(value).astype(assigned[path].dtype)
+            for path, value in updates.items()
+        }
+        return (state, jax.tree.map(jnp.add, sums, summands)), rows
+
+    # A checkpoint, so that a second derivative keeps one of them in memory.
+    (updates, sums), rows = jax.lax.scan(
+        jax.checkpoint(body),
+        (
+            {path: values[path] for path in assigned},
+            jax.tree.map(_zero, likes),
+        ),
+        parts,
+    )
+    means = jax.tree.map(
+        lambda total, like: (total / count).astype(like.dtype), sums, likes
+    )
+    joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    return means, joined, updates
+
+
+def _zero(like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Where a sum begins: small dtypes are summed in float32."""
+    return jnp.zeros(like.shape, jnp.promote_types(like.dtype, jnp.float32))

@@ -1,0 +1,239 @@
+"""One call of `model_fn` on one core's tensors, under a trace."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.mesh import replica_context
+from keras_tpu_estimator.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.steps import NAMED
+from keras_tpu_estimator.program.steps import REPORTS
+from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
+from keras_tpu_estimator.program.steps import SUMMARIES
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.summary import recording
+from keras_tpu_estimator.summary.collecting import Collector
+from keras_tpu_estimator.tracing.identity import names_collected
+
+IS_PADDING = "is_padding"
+CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
+
+
+class PaddedFeatures(dict):
+    """Features of PREDICT that also know which of their rows are padding.
+
+    `features["is_padding"]` is a tensor of booleans of shape `[batch]`. It
+    does not appear when features are iterated over.
+    """
+
+    def __init__(self, features: Mapping[str, Any], is_padding: Any):
+        super().__init__(features)
+        self._is_padding = is_padding
+
+    def __missing__(self, key: str) -> Any:
+        if key != IS_PADDING:
+            raise KeyError(key)
+        return self._is_padding
+
+    def __contains__(self, key: object) -> bool:
+        return key == IS_PADDING or super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, or `default`."""
+        return self[key] if key in self else default
+
+
+class ModelCall:
+    """Runs a `model_fn` and keeps what it said besides tensors.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        mode: A value of `ModeKeys`.
+        example: What a step is given.
+        options: How it is traced.
+
+    Attributes:
+        spec: What the last call returned.
+        context: What that call knew of the cores, and whether it reduced
+            anything over them.
+        tells_padding: Whether `features["is_padding"]` is there in PREDICT.
+        named: The names that it gave to tensors.
+    """
+
+    spec: Any
+    named: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        call_model_fn: CallModelFn,
+        mode: str,
+        example: StepInput,
+        options: TraceOptions,
+    ):
+        self.mode = mode
+        self.example = example
+        self.options = options
+        self.context = example.cores.context
+        self._call_model_fn = call_model_fn
+        self._records = options.records and mode != ModeKeys.PREDICT
+        self.tells_padding = False
+        self._outputs_split: dict[str, Any] = {}
+
+    def __call__(self, features: Any, labels: Any) -> dict[str, Any]:
+        """Calls `model_fn`; returns the tensors that leave the device."""
+        if self.mode == ModeKeys.PREDICT:
+            features, labels = self._with_padding(features, labels), None
+        if self.example.arrange is not None:
+            features, labels = self.example.arrange(features, labels)
+        self.context = self.example.cores.context
+        collector = Collector(self._records)
+        with (
+            replica_context.replica_scope(self.context),
+            self.options.scope(),
+            recording.only_to(collector),
+            names_collected() as named,
+        ):
+            self.spec = self._call_model_fn(
+                features, labels, self.mode, self.example.additional
+            )
+        self.named = tuple(named)
+        outputs = {
+            name: self.options.outputs(_as_tensors(tensors))
+            for name, tensors in self._outputs().items()
+        }
+        self._check_concatenable(outputs)
+        split = self.example.is_split
+        self._outputs_split = {
+            name: split and name not in SAME_ON_ALL_CORES for name in outputs
+        }
+        mean = self.example.cores.mean
+        outputs[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
+        self._outputs_split[SUMMARIES] = [
+            each.split(split) for each in outputs[SUMMARIES]
+        ]
+        outputs[NAMED] = self._named(named)
+        self._outputs_split[NAMED] = {
+            name: split and tensor.ndim > 0
+            for name, tensor in outputs[NAMED].items()
+        }
+        if self.mode == ModeKeys.TRAIN:
+            self._outputs_split[REPORTS] = False
+        return outputs
+
+    def step(
+        self,
+        per_core: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]],
+        reads: tuple[str, ...],
+        local: tuple[str, ...] = (),
+    ) -> Step:
+        """Makes a step for all cores of one for each core."""
+        split = self.example.is_split
+        return Step(
+            function=self.example.cores.per_core(
+                per_core,
+                split=(False, split, split),
+                outputs_split=(False, self._outputs_split),
+            ),
+            reads=reads,
+            local=local,
+            metric_fn=self._metric_fn(),
+            host_call=self.spec.host_call,
+            hooks=self.spec.hooks,
+            scaffold=self._scaffold(),
+            named=frozenset(self._outputs_split[NAMED]),
+        )
+
+    def _metric_fn(self) -> HostFunction | None:
+        training = self.mode == ModeKeys.TRAIN
+        name = "train_metrics" if training else "eval_metrics"
+        return getattr(self.spec, name, None)
+
+    def _scaffold(self) -> Scaffold:
+        scaffold = self.spec.make_scaffold()
+        if self.mode == ModeKeys.TRAIN and scaffold.variables_to_restore:
+            raise ValueError(
+                "`variables_to_restore` is for evaluation and prediction. "
+                "Expected None in mode 'train'. Received: "
+                f"{scaffold.sources}. To start training from other values, "
+                "use init_from_checkpoint."
+            )
+        return scaffold
+
+    def _with_padding(self, features: Any, is_padding: Any) -> Any:
+        if self.tells_padding and isinstance(features, dict):
+            return PaddedFeatures(features, is_padding)
+        return features
+
+    def _outputs(self) -> dict[str, Any]:
+        spec = self.spec
+        outputs: dict[str, Any] = {}
+        if self.mode == ModeKeys.PREDICT:
+            outputs["predictions"] = spec.predictions
+        else:
+            outputs["loss"] = spec.loss
+        if self.mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
+            outputs["metric_values"] = {
+                name: metric_value(metric)
+                for name, metric in spec.eval_metric_ops.items()
+            }
+        elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
+            outputs["eval_metrics"] = spec.eval_metrics.tensors
+        if self.mode == ModeKeys.TRAIN and spec.train_metrics:
+            outputs["train_metrics"] = spec.train_metrics.tensors
+        if spec.host_call and spec.host_call.tensors:
+            outputs["host_call"] = spec.host_call.tensors
+        return outputs
+
+    def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        """What hooks may fetch: named tensors, and predictions."""
+        predictions = self.spec.predictions
+        if self.mode == ModeKeys.PREDICT or not isinstance(
+            predictions, Mapping
+        ):
+            predictions = {}
+        tensors = self.options.outputs(_as_tensors({**predictions, **named}))
+        return {
+            name: tensor if tensor.ndim else self._of_cores(tensor)
+            for name, tensor in tensors.items()
+        }
+
+    def _of_cores(self, scalar: Any) -> Any:
+        cores = self.example.cores
+        if keras.backend.is_float_dtype(scalar.dtype):
+            return cores.mean(scalar)
+        return cores.of_first(scalar)
+
+    def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
+        # On one core, too, lest a program works on a single one only.
+        split = self.example.additional["use_tpu"] and self.example.is_split
+        if not split and self.example.micro_batches == 1:
+            return
+        for name, tensors in outputs.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
+                if leaf.ndim == 0 and name not in SAME_ON_ALL_CORES:
+                    raise RuntimeError(
+                        f"The tensors of `{name}` are concatenated over cores "
+                        "and micro-batches along their first axis, so each "
+                        "should have one. Received a scalar at "
+                        f"{jax.tree_util.keystr(path)}: reshape it to [1]."
+                    )
+
+
+def _as_tensors(nest: Any) -> Any:
+    return jax.tree.map(
+        keras.ops.convert_to_tensor,
+        nest,
+        is_leaf=lambda leaf: isinstance(leaf, keras.Variable),
+    )

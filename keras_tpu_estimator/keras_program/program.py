@@ -1,0 +1,74 @@
+"""A `model_fn` as named variables and pure step functions.
+
+The only room that runs a user's model code. `model_fn` is traced once for each
+mode and shape; what comes out are steps over values by path, and nothing that
+uses them knows how they were made.
+"""
+
+from typing import Any
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.keras_program.forward_step import trace_forward_step
+from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.model_call import ModelCall
+from keras_tpu_estimator.keras_program.train_step import trace_train_step
+from keras_tpu_estimator.model_fn.initialization import initializing
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing.identity import check_apart
+
+
+class Program:
+    """The variables and the steps that a `model_fn` defines.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        seed: Makes initial values and random layers repeatable. Defaults to
+            `None`.
+        options: How it is traced. Defaults to `TraceOptions()`.
+
+    Attributes:
+        store: The variables.
+    """
+
+    def __init__(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+    ):
+        self.store = VariableStore(seed)
+        self._options = TraceOptions() if options is None else options
+        self._call_model_fn = call_model_fn
+        self._steps: dict[Any, Step] = {}
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """The step for inputs of this shape, traced if it is the first.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            example: Arrays of the right shapes. Initial values that depend on
+                the input are computed from them.
+
+        Returns:
+            A `Step`.
+
+        Raises:
+            ValueError: `model_fn` names a tensor like a variable.
+        """
+        key = (mode, example.key)
+        if key not in self._steps:
+            call = ModelCall(self._call_model_fn, mode, example, self._options)
+            trace = (
+                trace_train_step
+                if mode == ModeKeys.TRAIN
+                else trace_forward_step
+            )
+            with initializing(self.store.target):
+                step = trace(self.store, call)
+            check_apart(call.named, self.store.variables)
+            self._steps[key] = step
+        return self._steps[key]

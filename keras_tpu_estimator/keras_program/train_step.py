@@ -1,0 +1,151 @@
+"""One step of training: forward, backward, update, on every core."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from keras import ops as keras_ops
+
+from keras_tpu_estimator.keras_program.differentiation import (
+    trace_for_gradients,
+)
+from keras_tpu_estimator.keras_program.model_call import ModelCall
+from keras_tpu_estimator.keras_program.synchronization import fold_seeds
+from keras_tpu_estimator.keras_program.synchronization import seed_paths
+from keras_tpu_estimator.keras_program.synchronization import synchronize
+from keras_tpu_estimator.mesh import replica_context
+from keras_tpu_estimator.model_fn.optimizers import TrainOp
+from keras_tpu_estimator.model_fn.optimizers import Update
+from keras_tpu_estimator.model_fn.optimizers import single_optimizers
+from keras_tpu_estimator.program.steps import REPORTS
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing.capture import Captured
+
+
+def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
+    """Traces `model_fn` in TRAIN and makes a step of its train op.
+
+    Args:
+        store: The program's variables; new ones are entered.
+        call: The call of `model_fn`.
+
+    Returns:
+        A `Step` whose function returns all values that changed.
+
+    Raises:
+        ValueError: On several cores, gradients are not combined over them; or
+            trained variables are assigned for each micro-batch.
+    """
+    cores = call.example.cores
+    args = call.example.of_one_call()
+    forward = trace_for_gradients(store, call, args)
+    store.enter(forward.last, *args, forward.example_answers)
+    ops = [op for op in call.spec.train_op if isinstance(op, Update)]
+    _check_reduced(call, ops)
+    _check_assigned(call, forward.last)
+    update = _trace_update(store, call, ops, forward.last)
+    seeds = seed_paths(forward.last.objects)
+
+    def per_core(values: Values, features: Any, labels: Any) -> Any:
+        own = fold_seeds(values, seeds, cores, 1)
+        gradients, outputs, updates = forward.differentiate(
+            own, (features, labels), ops
+        )
+        carried = outputs.pop("carried")
+        outputs["loss"] = cores.mean(outputs["loss"])
+        changed = fold_seeds(updates, seeds, cores, -1)
+        free = {p: v for p, v in changed.items() if p not in seeds}
+        changed |= synchronize(free, own, store.variables, cores)
+        outputs[REPORTS], updated = update(
+            {**values, **changed}, gradients, carried
+        )
+        step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
+        return {**changed, **updated, **step}, outputs
+
+    reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
+    return call.step(per_core, tuple(sorted(reads)))
+
+
+def _trace_update(
+    store: VariableStore,
+    call: ModelCall,
+    ops: Sequence[Update],
+    forward: Captured,
+) -> Captured:
+    """Traces what the ops do with the gradients and what else they need."""
+
+    def update(minimized: list[Any], carried: list[Any]) -> dict[str, Any]:
+        minimized, carried = list(minimized), list(carried)
+        rates = _learning_rates(_of_optimizers(ops))
+        with replica_context.replica_scope(call.example.cores.context):
+            for op in ops:
+                op.apply((carried if op.loss is None else minimized).pop(0))
+        return rates
+
+    def like(tensors: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
+
+    gradients = (
+        [like(op.variables) for op in ops if op.loss is not None],
+        [like(op.carried) for op in ops if op.loss is None],
+    )
+    captured = store.capture(
+        update,
+        *gradients,
+        objects=forward.objects,
+        axis_sizes=call.example.cores.axis_sizes,
+    )
+    store.enter(captured, *gradients)
+    for op in _of_optimizers(ops):
+        store.slots.update(v.path for v in op.optimizer.variables)
+        store.optimizers.setdefault(op.optimizer.name, op.optimizer)
+        rates = {
+            f"{each.name}/learning_rate"
+            for each in single_optimizers(op.optimizer)
+        }
+        store.constants.update(rates & forward.objects.keys())
+    return captured
+
+
+def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
+    return [op for op in ops if isinstance(op, TrainOp)]
+
+
+def _learning_rates(train_ops: Sequence[TrainOp]) -> dict[str, Any]:
+    """The learning rate of this step, or those of several optimizers."""
+    rates = {
+        each.name: keras_ops.cast(each.learning_rate, "float32")
+        for op in train_ops
+        for each in single_optimizers(op.optimizer)
+    }
+    if len(rates) == 1:
+        return {"learning_rate": rates.popitem()[1]}
+    return {f"learning_rate/{name}": rate for name, rate in rates.items()}
+
+
+def _check_reduced(call: ModelCall, ops: Sequence[Update]) -> None:
+    """Several cores must combine their gradients, or they drift apart."""
+    reduces = _of_optimizers(ops) or call.context.reduced
+    if call.example.cores.axes and not reduces:
+        raise ValueError(
+            "On several cores gradients should be combined over them. "
+            "Received a train op without CrossShardOptimizer: wrap the "
+            "optimizer, CrossShardOptimizer(optimizer).minimize(loss), or set "
+            "use_tpu=False to train on one core."
+        )
+
+
+def _check_assigned(call: ModelCall, forward: Captured) -> None:
+    """Several micro-batches must all see the same weights."""
+    assigned = [p for p in forward.assigned if forward.objects[p].trainable]
+    if call.example.micro_batches > 1 and assigned:
+        raise ValueError(
+            f"With micro_batches={call.example.micro_batches} model_fn should "
+            "assign no trainable variables: it would do so for every "
+            f"micro-batch. Received assignments to {assigned}. Return a train "
+            "op of CrossShardOptimizer, which updates once in a step, or set "
+            "micro_batches=1."
+        )

@@ -1,0 +1,96 @@
+"""The position in the input, saved beside each checkpoint of a `train`."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+
+from keras_tpu_estimator.inputs import position_files
+from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.storage import paths
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class PositionSaver:
+    """Saves positions as long as the call may be resumed.
+
+    A call that has come to its own end leaves none behind, so that the next
+    one reads its input from the beginning.
+
+    Args:
+        position: Returns the position after so many steps of this call.
+            `None` saves none.
+        is_interrupted: Whether a clean end is not the call's own.
+    """
+
+    def __init__(
+        self,
+        position: Callable[[int], Position] | None,
+        is_interrupted: Callable[[], bool],
+    ):
+        self._position = position
+        self.is_interrupted = is_interrupted
+        self._first_step = 0
+        # The checkpoints of the last step that was saved.
+        self._last: tuple[int, list[str]] = (-1, [])
+
+    def start(self, step: int) -> None:
+        """Tells the global step before the first step of this call."""
+        self._first_step = step
+        _logger.info("Training starts from step %d.", step)
+
+    def no_step(self, checkpoint: str | None) -> None:
+        """Tells that there is no first step.
+
+        Args:
+            checkpoint: The one that training would have started from.
+        """
+        if self.is_interrupted():
+            return
+        _logger.warning(
+            "Training made no step: the input is empty, or the rest of it is "
+            "if an earlier call was interrupted. The next call reads it from "
+            "the beginning."
+        )
+        if checkpoint is not None:
+            position_files.remove(checkpoint)
+
+    def beside(
+        self, prefix: str, step: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Saves the current position beside a checkpoint.
+
+        Args:
+            prefix: That of the checkpoint.
+            step: The global step.
+
+        Returns:
+            A context in which the checkpoint is to be written, on any thread.
+        """
+        if step != self._last[0]:
+            self._last = (step, [])
+        self._last[1].append(prefix)
+        if self._position is None:
+            return _beside(prefix, None)
+        return _beside(prefix, self._position(step - self._first_step))
+
+    def end(self) -> None:
+        """Forgets the position of the last checkpoint at the call's own end."""
+        if not self.is_interrupted():
+            for prefix in self._last[1]:
+                position_files.remove(prefix)
+
+
+@contextlib.contextmanager
+def _beside(prefix: str, position: Position | None) -> Iterator[None]:
+    directory = os.path.dirname(prefix)
+    paths.make_directory(directory)
+    # First, for a checkpoint without a position means that there is none.
+    if position is None:
+        position_files.remove(prefix)
+    else:
+        position_files.write(prefix, position)
+    yield
+    position_files.prune(directory)

@@ -1,0 +1,152 @@
+"""The cores that run one program, and the mesh they form.
+
+Only this module knows how the mesh is laid out.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+from jax.sharding import SingleDeviceSharding
+
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.mesh.replica_context import ReplicaContext
+
+
+@dataclasses.dataclass(frozen=True)
+class Cores:
+    """The cores that run one program, each with its slice of the batch.
+
+    Attributes:
+        topology: Their number, and the hosts that feed them.
+        mesh: The mesh they form, or `None` for one core.
+        axes: The mesh axes that the batch is split over; none for one core.
+    """
+
+    topology: Topology
+    mesh: jax.sharding.Mesh | None = None
+    axes: tuple[str, ...] = ()
+
+    @property
+    def context(self) -> ReplicaContext:
+        """A fresh context for code of one of these cores."""
+        return ReplicaContext(self.topology.num_replicas, self.axes)
+
+    @property
+    def axis_sizes(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes of the axes, as a tracer wants them."""
+        return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
+
+    def as_one(self) -> "Cores":
+        """One core in place of these; what it computes, all of them hold."""
+        return dataclasses.replace(self, topology=Topology(1), axes=())
+
+    @property
+    def replicated(self) -> jax.sharding.Sharding:
+        """The sharding of what every core holds whole, such as weights."""
+        if self.mesh is None:
+            return _one_device()
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
+        """The sharding of a tensor whose dimension `axis` is the batch."""
+        if self.mesh is None:
+            return _one_device()
+        return NamedSharding(
+            self.mesh, PartitionSpec(*[None] * axis, self.axes)
+        )
+
+    def per_core(
+        self,
+        step: Callable[..., Any],
+        split: tuple[bool, ...],
+        outputs_split: Any,
+    ) -> Callable[..., Any]:
+        """Runs `step` on every core with its slice of the arguments.
+
+        Args:
+            step: A pure function of nests of arrays.
+            split: For each argument, whether its leaves are split over cores
+                along their first axis; the others are given whole.
+            outputs_split: A prefix of the outputs' nest: whether leaves are
+                to be concatenated over cores along their first axis, or are
+                the same on all.
+
+        Returns:
+            A function of whole arrays.
+        """
+        if not self.axes:
+            return step
+
+        def spec(is_split: bool) -> PartitionSpec:
+            return PartitionSpec(self.axes) if is_split else PartitionSpec()
+
+        return jax.shard_map(
+            step,
+            mesh=self.mesh,
+            in_specs=tuple(spec(s) for s in split),
+            out_specs=jax.tree.map(spec, outputs_split),
+            check_vma=False,
+        )
+
+    def core_index(self) -> Any:
+        """The number of the core that runs this code, inside `per_core`."""
+        if not self.axes:
+            return jnp.int32(0)
+        return jax.lax.axis_index(self.axes)
+
+    def mean(self, x: Any) -> Any:
+        """The mean over the cores, inside `per_core`."""
+        return jax.lax.pmean(x, self.axes) if self.axes else x
+
+    def of_first(self, x: Any) -> Any:
+        """The first core's value, on all of them, inside `per_core`."""
+        if not self.axes:
+            return x
+        first = self.core_index() == 0
+        return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axes)
+
+
+ONE_CORE = Cores(Topology(num_replicas=1))
+
+
+def all_cores() -> Cores:
+    """The cores of the current Keras distribution, or all of the machine's.
+
+    Raises:
+        ValueError: The current distribution is not a `DataParallel`.
+    """
+    distribution = keras.distribution.distribution()
+    if distribution is None:
+        distribution = _over_all_devices()
+    if not isinstance(distribution, keras.distribution.DataParallel):
+        raise ValueError(
+            "Expected keras.distribution.DataParallel as the distribution of "
+            f"a TPUEstimator. Received: {distribution}. Set another with "
+            "keras.distribution.set_distribution(...), or set None to use "
+            "every device."
+        )
+    mesh = distribution.device_mesh.backend_mesh
+    topology = Topology(
+        num_replicas=mesh.size,
+        num_hosts=jax.process_count(),
+        host_index=jax.process_index(),
+    )
+    if mesh.size == 1:
+        return dataclasses.replace(ONE_CORE, topology=topology)
+    return Cores(topology, mesh, (distribution.batch_dim_name,))
+
+
+@functools.cache
+def _over_all_devices() -> keras.distribution.DataParallel:
+    return keras.distribution.DataParallel(auto_shard_dataset=False)
+
+
+def _one_device() -> jax.sharding.Sharding:
+    return SingleDeviceSharding(jax.local_devices()[0])

@@ -1,0 +1,99 @@
+"""What the code of one core may ask of the others while it is traced."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+
+@dataclasses.dataclass
+class ReplicaContext:
+    """What the code of one core knows while it is traced.
+
+    Attributes:
+        num_replicas: Cores that run this code together.
+        axes: Names of the mesh axes they lie on; empty for one core.
+        reduced: Whether anything was reduced over the cores so far.
+    """
+
+    num_replicas: int
+    axes: tuple[str, ...]
+    reduced: bool = False
+
+
+_ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
+_context: contextvars.ContextVar[ReplicaContext] = contextvars.ContextVar(
+    "replica_context", default=_ONE_REPLICA
+)
+
+
+def replica_context() -> ReplicaContext:
+    """The context of the core whose code is being traced on this thread."""
+    return _context.get()
+
+
+@contextlib.contextmanager
+def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
+    """Makes `context` the current one for the time of a `with` block."""
+    token = _context.set(context)
+    try:
+        yield context
+    finally:
+        _context.reset(token)
+
+
+def cross_replica_sum(x: Any, name: str | None = None) -> Any:
+    """Sums a tensor, or each tensor of a nest, over all cores.
+
+    For use in a `model_fn`, as `tf.compat.v1.tpu.cross_replica_sum`. On one
+    core it returns `x`.
+
+    Args:
+        x: Tensor of any shape, or a nest of them.
+        name: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A nest like `x`, with the same values on every core.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> float(kte.cross_replica_sum(2.0))  # One core outside a model_fn.
+    2.0
+    """
+    del name
+    return _reduce(jax.lax.psum, x)
+
+
+def cross_replica_mean(x: Any, name: str | None = None) -> Any:
+    """Averages a tensor, or each tensor of a nest, over all cores.
+
+    For use in a `model_fn`. On one core it returns `x`.
+
+    Args:
+        x: Tensor of any shape, or a nest of them.
+        name: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A nest like `x`, with the same values on every core.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> float(kte.cross_replica_mean(2.0))  # One core outside a model_fn.
+    2.0
+    """
+    del name
+    return _reduce(jax.lax.pmean, x)
+
+
+def _reduce(reduction: Callable[..., Any], x: Any) -> Any:
+    context = replica_context()
+    if not context.axes:
+        return x
+    context.reduced = True
+    return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)

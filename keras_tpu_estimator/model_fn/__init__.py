@@ -1,0 +1,1 @@
+"""What a `model_fn` says: specs, optimizers, initial values."""

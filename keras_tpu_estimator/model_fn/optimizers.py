@@ -1,0 +1,337 @@
+"""How a `model_fn` says what to minimise and how.
+
+`minimize` and `apply_gradients` return records that the program carries out
+after `model_fn` has returned, in one forward and backward pass.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
+import keras
+
+from keras_tpu_estimator.mesh import replica_context
+from keras_tpu_estimator.model_fn.initialization import program_variables
+from keras_tpu_estimator.tracing.gradient_requests import gradients
+from keras_tpu_estimator.tracing.gradient_requests import scalar
+from keras_tpu_estimator.tracing.variables import current_scope
+from keras_tpu_estimator.tracing.variables import scope_for
+
+Gradient = Any
+GradientAndVariable = tuple[Gradient | None, keras.Variable]
+Reduction = Literal["mean", "sum"]
+
+
+class Update(abc.ABC):
+    """Something to do to variables, after `model_fn` has returned.
+
+    Attributes:
+        loss: Scalar tensor to differentiate, or `None`.
+        carried: Tensors of `model_fn` that `apply` is given, without a loss.
+    """
+
+    loss: Any = None
+    carried: tuple[Any, ...] = ()
+
+    @abc.abstractmethod
+    def apply(self, tensors: Sequence[Any]) -> None:
+        """Updates the variables.
+
+        Args:
+            tensors: The gradients of the loss, or what is carried.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp(Update):
+    """One update of variables by an optimizer, yet to be carried out.
+
+    Made by `CrossShardOptimizer.minimize` and `apply_gradients`, and given to
+    a spec as its `train_op`. It takes effect only there.
+
+    Attributes:
+        optimizer: The Keras optimizer that makes the update.
+        variables: What it updates.
+        loss: Scalar tensor to differentiate, or `None` if the gradients are
+            given.
+        gradients: One for each variable, or `None` if they follow from `loss`.
+        reduction: How gradients are combined over cores, or `None` if each
+            core keeps its own.
+
+    Raises:
+        ValueError: The optimizer expects a scaled loss.
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    variables: tuple[keras.Variable, ...]
+    loss: Any = None
+    gradients: tuple[Gradient, ...] | None = None
+    reduction: Reduction | None = None
+
+    def __post_init__(self) -> None:
+        check_unscaled(self.optimizer)
+
+    @property
+    def carried(self) -> tuple[Gradient, ...]:
+        """The gradients that are given."""
+        return self.gradients or ()
+
+    def apply(self, tensors: Sequence[Gradient]) -> None:
+        """Combines gradients over the cores and updates the variables."""
+        reduce = {
+            "mean": replica_context.cross_replica_mean,
+            "sum": replica_context.cross_replica_sum,
+            None: lambda gradients: gradients,
+        }[self.reduction]
+        # They may have been built for an earlier trace's or another loss's.
+        for each in {self.optimizer, *single_optimizers(self.optimizer)}:
+            each.built = False
+        with scope_for("TrainOp.apply").numbering():
+            self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
+
+
+class CrossShardOptimizer:
+    """Averages (or sums) gradients over all cores, then optimizes.
+
+    The counterpart of `tf.compat.v1.tpu.CrossShardOptimizer` for Keras
+    optimizers. On one core it is the optimizer itself.
+
+    Args:
+        opt: A `keras.optimizers.Optimizer`, with any schedule.
+        reduction: `"mean"` (the default) or `"sum"` over the cores.
+        name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
+        group_assignment: Accepted as `None` only; cores are one group.
+
+    Raises:
+        ValueError: `reduction` is none of the two.
+        TypeError: `opt` is no Keras optimizer.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    >>> optimizer.reduction
+    'mean'
+    """
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        reduction: str = "mean",
+        name: str = "CrossShardOptimizer",
+        group_assignment: None = None,
+    ):
+        if not isinstance(opt, keras.optimizers.Optimizer):
+            raise TypeError(
+                "`opt` should be a keras.optimizers.Optimizer. Received: "
+                f"{opt!r} of type {type(opt).__name__}. Replace an optimizer "
+                "of tf.train by the one of keras.optimizers with that name."
+            )
+        # The original's constants of tf.losses.Reduction, too.
+        chosen = str(reduction).lower().removeprefix("weighted_")
+        if chosen not in ("mean", "sum"):
+            raise ValueError(
+                "`reduction` should be 'mean' or 'sum'. Received: "
+                f"reduction={reduction!r}"
+            )
+        if group_assignment is not None:
+            raise ValueError(
+                "`group_assignment` should be None: gradients are reduced "
+                f"over all cores. Received: {group_assignment!r}. To reduce "
+                "over groups, use jax.lax.psum with `axis_index_groups`."
+            )
+        self.optimizer = opt
+        self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
+        self.name = name
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Sequence[keras.Variable] | None = None,
+        name: str | None = None,
+    ) -> TrainOp:
+        """A train op that minimises `loss`.
+
+        Args:
+            loss: Scalar tensor.
+            global_step: Accepted for compatibility; the program counts its
+                steps itself, one for each batch. Defaults to `None`.
+            var_list: Variables to update. Defaults to all trainable ones.
+            name: Accepted for compatibility. Defaults to `None`.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: It is called outside a `model_fn`, there are no
+                variables, or `loss` is not a scalar.
+        """
+        del global_step, name
+        return TrainOp(
+            self.optimizer,
+            _variables("minimize", var_list),
+            loss=scalar(loss),
+            reduction=self.reduction,
+        )
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Sequence[keras.Variable] | None = None,
+    ) -> list[GradientAndVariable]:
+        """This core's share of the gradients of `loss`.
+
+        As in the original, with reduction "mean" the loss is divided by the
+        number of cores first, so that `apply_gradients` only has to sum.
+
+        Args:
+            loss: Scalar tensor.
+            var_list: Variables to differentiate by. Defaults to all trainable
+                ones.
+
+        Returns:
+            A list of (gradient, variable) pairs.
+        """
+        variables = _variables("compute_gradients", var_list)
+        if self.reduction == "mean":
+            loss = loss / replica_context.replica_context().num_replicas
+        shares = gradients(loss, variables, self.reduction)
+        return list(zip(shares, variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[GradientAndVariable],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> TrainOp:
+        """A train op that sums gradients over the cores and applies them.
+
+        Args:
+            grads_and_vars: Pairs as `compute_gradients` returns them. Pairs
+                without a gradient are left out.
+            global_step: Accepted for compatibility. Defaults to `None`.
+            name: Accepted for compatibility. Defaults to `None`.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: No pair has a gradient.
+        """
+        del global_step, name
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            raise ValueError(
+                "`grads_and_vars` should have at least one gradient. Received "
+                "none: check that the loss depends on the variables."
+            )
+        grads, variables = zip(*pairs, strict=True)
+        return TrainOp(
+            self.optimizer, variables, gradients=grads, reduction="sum"
+        )
+
+    def variables(self) -> list[keras.Variable]:
+        """The variables of the inner optimizer made so far."""
+        return list(self.optimizer.variables)
+
+
+def trainable_variables() -> list[keras.Variable]:
+    """The trainable variables that `model_fn` has made or used so far.
+
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.trainable_variables`.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: It is called elsewhere.
+    """
+    made = program_variables()
+    if current_scope() is None and made:
+        return [variable for variable in made.values() if variable.trainable]
+    return scope_for("trainable_variables").trainable()
+
+
+def get_global_step() -> Any:
+    """The number of training steps made so far, as a tensor.
+
+    For use in a `model_fn`, in any mode; the counterpart of
+    `tf.compat.v1.train.get_global_step`.
+
+    Returns:
+        Scalar int32 tensor.
+
+    Raises:
+        ValueError: It is called outside a `model_fn`.
+    """
+    scope = scope_for("get_global_step")
+    return scope.get_current_value(scope.known["global_step"])
+
+
+def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Checks that an optimizer does not expect a scaled loss.
+
+    Args:
+        optimizer: It would divide gradients by what nobody has multiplied the
+            loss with.
+
+    Raises:
+        ValueError: It does.
+
+    Example:
+
+    >>> check_unscaled(keras.optimizers.SGD(0.1))
+    """
+    if (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        or getattr(optimizer, "loss_scale_factor", None) is not None
+    ):
+        raise ValueError(
+            "Loss scaling is not supported. Received a LossScaleOptimizer, "
+            "which Keras makes for 'mixed_float16', or an optimizer with a "
+            f"`loss_scale_factor`: {optimizer!r}. Use the dtype policy "
+            "'mixed_bfloat16', which needs none."
+        )
+
+
+def single_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that have a learning rate.
+
+    Args:
+        optimizer: One with its own, or a `keras.optimizers.MultiOptimizer`.
+
+    Example:
+
+    >>> sgd = keras.optimizers.SGD(name="sgd")
+    >>> [each.name for each in single_optimizers(sgd)]
+    ['sgd']
+    """
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return list(optimizer.optimizers)
+    return [optimizer]
+
+
+def _variables(
+    caller: str, var_list: Sequence[keras.Variable] | None
+) -> tuple[keras.Variable, ...]:
+    variables = scope_for(caller).trainable() if var_list is None else var_list
+    for variable in variables:
+        if not isinstance(variable, keras.Variable):
+            raise TypeError(
+                f"`var_list` of `{caller}` should hold keras.Variable objects."
+                f" Received: {variable!r} of type {type(variable).__name__}"
+            )
+    if not variables:
+        raise ValueError(
+            f"`{caller}` found no trainable variables. Expected at least one: "
+            "create the layers before the optimizer minimises."
+        )
+    return tuple(variables)

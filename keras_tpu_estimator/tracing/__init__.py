@@ -1,0 +1,1 @@
+"""Running code of variables under a trace, as pure functions of them."""

@@ -1,0 +1,263 @@
+"""A function that makes and uses variables, as a pure function of them.
+
+`capture` runs the function once, under a `VariableScope`, and keeps the trace:
+what it read are arguments, what it assigned are results.
+"""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax.extend import core as jex
+
+from keras_tpu_estimator.tracing import jaxprs
+from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.tracing.variables import LeakedTensorError
+from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.tracing.variables import VariableScope
+from keras_tpu_estimator.tracing.variables import enter_into_scope
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A function as a pure one, with its variables as arguments.
+
+    Attributes:
+        paths: Paths of the variables it uses, in the order of its arguments.
+        objects: The variable object of each path seen in the trace.
+        new: Those of them that the program did not know before.
+    """
+
+    paths: tuple[str, ...]
+    objects: Mapping[str, keras.Variable]
+    new: Mapping[str, keras.Variable]
+    _pure: jex.ClosedJaxpr
+    _outputs: Any
+    _initial: jex.ClosedJaxpr
+    _initial_paths: tuple[str, ...]
+    _known: Mapping[str, jax.ShapeDtypeStruct]
+
+    def __call__(
+        self, values: Mapping[str, Any], *args: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Evaluates the function on these values of its variables.
+
+        Returns:
+            What the function returned, and the variables it assigned by path.
+        """
+        flat = jex.jaxpr_as_fun(self._pure)(
+            *(values[path] for path in self.paths), *jax.tree.leaves(args)
+        )
+        return jax.tree.unflatten(self._outputs, flat)
+
+    @property
+    def assigned(self) -> tuple[str, ...]:
+        """Paths of the variables that it assigns."""
+        numbers = range(self._outputs.num_leaves)
+        return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def rematerialized(
+        self, mode: str, axis_sizes: Sequence[tuple[str, int]]
+    ) -> "Captured":
+        """The same, computed anew for gradients; see `rematerialization`."""
+        pure = rematerialized(self._pure, mode, axis_sizes)
+        return dataclasses.replace(self, _pure=pure)
+
+    def initial_values(
+        self, paths: Collection[str], values: Mapping[str, Any], *args: Any
+    ) -> dict[str, Any]:
+        """The initial values of some of `new`.
+
+        Args:
+            paths: Their paths.
+            values: Values by path of variables known before, and of new ones
+                that have other initial values; those that the initial values
+                do not depend on may be left out.
+            *args: The function's arguments.
+        """
+        made = [path for path in self._initial_paths if path in paths]
+        chosen = [self._initial_paths.index(path) for path in made]
+
+        known = [
+            values[path] if path in values else jnp.zeros(v.shape, v.dtype)
+            for path, v in self._known.items()
+        ]
+        initial = jaxprs.only(self._initial, chosen, with_effects=False)
+        marked = jaxprs.marked_equations(initial)
+        given = [p for p in marked if p in self.new and p in values]
+        initial = jaxprs.with_arguments(
+            initial, len(known), [marked[path] for path in given]
+        )
+        known += [values[path] for path in given]
+        flat = jax.jit(jex.jaxpr_as_fun(initial))(
+            *known, *jax.tree.leaves(args)
+        )
+        computed = dict(zip(made, flat, strict=True))
+        # What is not made here was adopted, and has a value already.
+        return {
+            path: computed[path] if path in computed else variable.value
+            for path, variable in self.new.items()
+            if path in paths
+        }
+
+
+def capture(
+    function: Callable[..., Any],
+    known: Mapping[str, keras.Variable],
+    *args: Any,
+    objects: Mapping[str, keras.Variable] | None = None,
+    axis_sizes: Sequence[tuple[str, int]] = (),
+    seed: int | None = None,
+    taken_names: dict[str, int] | None = None,
+) -> Captured:
+    """Runs a function once and returns it as a pure function of variables.
+
+    Args:
+        function: Takes `args` and returns a nest of tensors. It may create,
+            read and assign Keras variables.
+        known: The program's variables by path.
+        *args: Nests of arrays, or of anything with a shape and a dtype.
+        objects: Variable objects of an earlier capture that this function
+            uses, by path. Defaults to none.
+        axis_sizes: Names and sizes of the mesh axes it may reduce over.
+        seed: Seeds the initializers that have no seed of their own. By
+            default Python's `random` decides, as everywhere in Keras.
+        taken_names: How many of some automatic names belong to layers made
+            outside the function. Names found to be taken are added.
+
+    Returns:
+        A `Captured`.
+
+    Raises:
+        TwoUnderOnePathError: Two variables have one path.
+        LeakedTensorError: The function uses tensors that are not its own.
+    """
+    keras_internals.around_creation(enter_into_scope)
+    inputs: dict[str, keras.Variable] = dict(known)
+    taken = {} if taken_names is None else taken_names
+
+    def in_scope(scope: VariableScope, args: tuple[Any, ...]) -> Any:
+        with keras_internals.fresh_names(taken), _seeded(seed), scope:
+            result = function(*args)
+            scope.introduce_unread()
+        return result
+
+    while True:
+        try:
+            attempt = _attempt(
+                in_scope, inputs, known, args, objects or {}, axis_sizes
+            )
+        except TwoUnderOnePathError as error:
+            # Perhaps with a layer from outside, named by the same count.
+            if not _take_name(error.path.split("/")[0], taken):
+                raise
+            continue
+        if isinstance(attempt, Captured):
+            return attempt
+        # A layer was built inside an inner trace (a remat, a cond). Its
+        # variables are known by now: the next attempt has them as arguments.
+        inputs.update(attempt)
+
+
+def _take_name(name: str, taken: dict[str, int]) -> bool:
+    """Marks an automatic name as taken; whether that is news."""
+    base, _, count = name.rpartition("_")
+    if not (base and count.isdigit()):
+        base, count = name, "0"
+    if taken.get(base, 0) > int(count):
+        return False
+    taken[base] = int(count) + 1
+    return True
+
+
+def _attempt(
+    in_scope: Callable[[VariableScope, tuple[Any, ...]], Any],
+    inputs: Mapping[str, keras.Variable],
+    known: Mapping[str, keras.Variable],
+    args: tuple[Any, ...],
+    objects: Mapping[str, keras.Variable],
+    axis_sizes: Sequence[tuple[str, int]],
+) -> Captured | Mapping[str, keras.Variable]:
+    """Traces once; returns variables to be made arguments if it must again."""
+    scopes: list[VariableScope] = []
+
+    def run(values: Mapping[str, Any], args: tuple[Any, ...]) -> Any:
+        scope = VariableScope(known, values, objects)
+        scopes.append(scope)
+        result = in_scope(scope, args)
+        updates = {path: scope.values[path] for path in sorted(scope.updated)}
+        return result, updates, _made_here(scope)
+
+    # In the order in which a dictionary's keys are flattened.
+    avals = {
+        path: jax.ShapeDtypeStruct(
+            inputs[path].shape, keras_internals.stored_dtype(inputs[path])
+        )
+        for path in sorted(inputs)
+    }
+    try:
+        traced, outputs = jax.make_jaxpr(
+            run, axis_env=list(axis_sizes), return_shape=True
+        )(avals, args)
+        leaked = any(isinstance(c, jax.core.Tracer) for c in traced.consts)
+    except jax.errors.UnexpectedTracerError:
+        leaked = True
+    scope = scopes[-1]
+    fresh = [path for path in scope.new if path not in inputs]
+    if leaked:
+        if not fresh:
+            raise LeakedTensorError
+        return scope.new
+    marks = jaxprs.marked_equations(traced)
+    if any(path not in marks for path in fresh):
+        return scope.new
+    results, initials = outputs[:2], outputs[2]
+    count = len(jax.tree.leaves(results))
+    pure = jaxprs.with_arguments(
+        jaxprs.only(traced, range(count)), len(avals), [marks[p] for p in fresh]
+    )
+    paths, pure = jaxprs.without_unused((*avals, *fresh), pure)
+    return Captured(
+        paths=paths,
+        objects=scope.objects,
+        new=scope.new,
+        _pure=pure,
+        _outputs=jax.tree.structure(results),
+        _initial=jaxprs.only(
+            traced, range(count, count + len(initials)), with_effects=False
+        ),
+        _initial_paths=tuple(sorted(initials)),
+        _known=avals,
+    )
+
+
+def _made_here(scope: VariableScope) -> dict[str, Any]:
+    return {
+        path: scope.initials[path]
+        for path in sorted(scope.new)
+        if path in scope.initializers
+    }
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Seeds Python's `random`, from which Keras draws default seeds."""
+    if seed is None:
+        yield
+        return
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)

@@ -1,0 +1,96 @@
+"""Every private part of Keras that this package touches, one function each.
+
+`tests/tracing/test_keras_internals.py` fails when Keras changes any of them.
+"""
+
+import collections
+import contextlib
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+from keras.src.backend.common import global_state
+from keras.src.backend.common import masking
+
+
+@contextlib.contextmanager
+def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
+    """Starts Keras's automatic names anew for the time of a `with` block.
+
+    Inside, the first `Dense` is called `dense` again, whatever the process
+    built before, and variables left uninitialised are forgotten at the end.
+
+    Args:
+        taken: How many of some automatic names are taken. Defaults to none.
+    """
+    saved = {
+        name: global_state.get_global_attribute(name)
+        for name in ("object_name_uids", "uninitialized_variables")
+    }
+    global_state.set_global_attribute(
+        "object_name_uids", collections.defaultdict(int, taken or {})
+    )
+    global_state.set_global_attribute("uninitialized_variables", [])
+    try:
+        yield
+    finally:
+        for name, value in saved.items():
+            global_state.set_global_attribute(name, value)
+
+
+def stored_dtype(variable: keras.Variable) -> str:
+    """The dtype a variable is stored in, whatever autocast scope is open."""
+    return variable._dtype
+
+
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Gives a variable another path than Keras did."""
+    variable._path = path
+
+
+def compile_arguments(model: keras.Model) -> dict[str, Any]:
+    """What `model.compile` was called with, by name.
+
+    `get_compile_config` has it, too, but in place of functions their names.
+    """
+    return dict(model._compile_config.config)
+
+
+def mask_of(tensor: Any) -> Any:
+    """The mask that layers have given a tensor, or `None`."""
+    return masking.get_keras_mask(tensor)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """A tensor with a mask, for losses and metrics; without one for `None`."""
+    tensor = keras.ops.copy(tensor)
+    if mask is not None:
+        masking.set_keras_mask(tensor, mask)
+    return tensor
+
+
+def around_creation(
+    wrap: Callable[[Callable[..., None], keras.Variable, Any, dict], None],
+) -> None:
+    """Lets `wrap` run the construction of every `keras.Variable` from now on.
+
+    Keras refuses a variable made from an array while values are traced, and
+    tells nobody that a variable was made. `wrap` receives the constructor, the
+    new object, the initializer and the other arguments.
+    """
+    construct = keras.Variable.__init__
+    if hasattr(construct, "__wrapped__"):
+        return
+
+    @functools.wraps(construct)
+    def __init__(  # noqa: N807
+        self: keras.Variable, initializer: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        # `shape`, `dtype` and `trainable` may be given by position.
+        kwargs.update(zip(("shape", "dtype", "trainable"), args, strict=False))
+        wrap(construct, self, initializer, kwargs)
+
+    keras.Variable.__init__ = __init__

@@ -1,0 +1,248 @@
+"""The exporter of the best model so far, over all processes."""
+
+import glob
+import inspect
+import json
+import math
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.summary.reading import read_scalars
+from keras_tpu_estimator.workflow.exporters import SavedModelExporter
+from keras_tpu_estimator.workflow.exporters import exports_in
+
+Compare = Callable[..., bool]
+
+_BEST = "best_eval_result.json"
+_STEP = "global_step"
+
+
+def loss_smaller(
+    best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
+) -> bool:
+    """Whether the loss of an evaluation is smaller than the best so far.
+
+    Args:
+        best_eval_result: The best result.
+        current_eval_result: The new one.
+
+    Returns:
+        A `bool`; any number is smaller than NaN.
+
+    Raises:
+        ValueError: One of them has no loss.
+
+    Example:
+
+    >>> loss_smaller({"loss": 0.5}, {"loss": 0.25})
+    True
+    """
+    for name, result in (
+        ("best_eval_result", best_eval_result),
+        ("current_eval_result", current_eval_result),
+    ):
+        if not result or "loss" not in result:
+            raise ValueError(
+                f"`{name}` should have a 'loss'. Received: {result!r}. Pass a "
+                "`compare_fn` that compares something else."
+            )
+    best, current = best_eval_result["loss"], current_eval_result["loss"]
+    if math.isnan(best):
+        return not math.isnan(current)
+    return bool(current < best)
+
+
+class BestExporter(SavedModelExporter):
+    """Exports after an evaluation that is better than all before.
+
+    The best result is kept in a file beside the exports, so that a process
+    that goes on training exports nothing worse. Where there is no such file,
+    but there are exports, the best result is looked for in the event files of
+    earlier evaluations. The counterpart of `tf.estimator.BestExporter`.
+
+    Args:
+        name: The exporter's name. Its exports are in
+            '<model_dir>/export/<name>'. Defaults to `'best_exporter'`.
+        serving_input_receiver_fn: As in `LatestExporter`; required.
+        event_file_pattern: The event files of earlier evaluations, below
+            `model_dir`; `None` for none. Defaults to those of evaluations
+            without a name.
+        compare_fn: Function of `best_eval_result` and `current_eval_result`,
+            each a dict of metrics, that tells whether the latter is better.
+            Defaults to a smaller loss.
+        assets_extra: As in `LatestExporter`. Defaults to none.
+        as_text: As in `LatestExporter`. Defaults to `False`.
+        exports_to_keep: How many exports stay; `None` for all. Defaults to 5.
+
+    Raises:
+        ValueError: There is no receiver function, `compare_fn` has other
+            arguments, or `exports_to_keep` is not positive.
+        TypeError: An argument is of a wrong type.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def more_accurate(best_eval_result, current_eval_result):
+    ...     best = best_eval_result["accuracy"]
+    ...     return current_eval_result["accuracy"] > best
+    >>> exporter = kte.BestExporter(
+    ...     serving_input_receiver_fn=lambda: None, compare_fn=more_accurate)
+    >>> exporter.name
+    'best_exporter'
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        event_file_pattern: str | None = "eval/*.tfevents.*",
+        compare_fn: Compare = loss_smaller,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ):
+        super().__init__(
+            name,
+            serving_input_receiver_fn,
+            assets_extra,
+            as_text,
+            exports_to_keep,
+        )
+        _check_compare_fn(compare_fn)
+        self._event_file_pattern = event_file_pattern
+        self._compare_fn = compare_fn
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Writes a SavedModel if the model is the best so far.
+
+        Args:
+            estimator: The `TPUEstimator`.
+            export_path: The directory of the exports.
+            checkpoint_path: The prefix of the checkpoint to export.
+            eval_result: What `evaluate` returned.
+            is_the_final_export: Whether `max_steps` have been made.
+
+        Returns:
+            The path of the new folder, or `None` if another model is better.
+
+        Raises:
+            ValueError: `compare_fn` lacks a metric, the file of the best
+                result is damaged, or as `export_saved_model` does.
+            TypeError: As `export_saved_model` does.
+            RuntimeError: As `export_saved_model` does.
+        """
+        current = _numbers(eval_result)
+        best = self._best(estimator.model_dir, export_path, current)
+        if best is not None and not self._is_better(best, eval_result):
+            return None
+        path = super().export(
+            estimator,
+            export_path,
+            checkpoint_path,
+            eval_result,
+            is_the_final_export,
+        )
+        _store(export_path, current)
+        return path
+
+    def _best(
+        self, model_dir: str, export_path: str, current: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        """The best result so far, if anything has been exported."""
+        stored = _load(export_path)
+        if stored is not None or not exports_in(export_path):
+            return stored
+        best = None
+        for result in self._earlier(model_dir, current):
+            if best is None or self._is_better(best, result):
+                best = result
+        return best
+
+    def _earlier(
+        self, model_dir: str, current: Mapping[str, Any]
+    ) -> list[Mapping[str, Any]]:
+        """Results in event files, but for that of this very evaluation."""
+        if self._event_file_pattern is None:
+            return []
+        pattern = os.path.join(glob.escape(model_dir), self._event_file_pattern)
+        results = read_scalars(paths.matching(pattern))
+        scalars = {name for name, x in current.items() if np.ndim(x) == 0}
+        wanted = scalars - {_STEP}
+        return [
+            {**result, _STEP: step}
+            for step, result in results.items()
+            if step != current.get(_STEP) and result.keys() >= wanted
+        ]
+
+    def _is_better(
+        self, best: Mapping[str, Any], current: Mapping[str, Any]
+    ) -> bool:
+        return bool(
+            self._compare_fn(best_eval_result=best, current_eval_result=current)
+        )
+
+
+def _check_compare_fn(compare_fn: Any) -> None:
+    if compare_fn is None:
+        raise ValueError(
+            "`compare_fn` should be a function. Received: None. Leave it out "
+            "to compare the losses."
+        )
+    expected = {"best_eval_result", "current_eval_result"}
+    if not callable(compare_fn):
+        raise TypeError(
+            f"`compare_fn` should be a function of {sorted(expected)}. "
+            f"Received: {compare_fn!r} of type {type(compare_fn).__name__}. "
+            "Leave it out to compare the losses."
+        )
+    arguments = set(inspect.signature(compare_fn).parameters)
+    if arguments != expected:
+        raise ValueError(
+            f"`compare_fn` should have the arguments {sorted(expected)}. "
+            f"Received one of {sorted(arguments)}. Rename them."
+        )
+
+
+def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON can hold of a result: numbers, and arrays of them."""
+    arrays = {name: np.asarray(value) for name, value in result.items()}
+    return {
+        name: array.tolist()
+        for name, array in arrays.items()
+        if array.dtype.kind in "biuf"
+    }
+
+
+def _load(export_path: str) -> dict[str, Any] | None:
+    path = os.path.join(export_path, _BEST)
+    try:
+        with paths.opened(path) as file:
+            best = json.load(file)
+    except FileNotFoundError:
+        return None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path!r} should be the best result as JSON. It is damaged: "
+            f"{error}. Delete it, and the next evaluation is compared with "
+            "those in the event files."
+        ) from error
+    return best
+
+
+def _store(export_path: str, best: Mapping[str, Any]) -> None:
+    with commit.replacing(os.path.join(export_path, _BEST)) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump(best, file, indent=2, sort_keys=True)

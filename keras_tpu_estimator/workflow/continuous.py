@@ -1,0 +1,156 @@
+"""Evaluating checkpoints in a process beside the one that trains."""
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.workflow.checks import check_estimator
+from keras_tpu_estimator.workflow.evaluations import Clock
+from keras_tpu_estimator.workflow.evaluations import Evaluations
+from keras_tpu_estimator.workflow.specs import EvalSpec
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def evaluate_continuously(
+    estimator: TPUEstimator,
+    eval_spec: EvalSpec | Iterable[EvalSpec],
+    max_steps: int | None = None,
+    timeout_secs: float | None = None,
+) -> tuple[Any, Any]:
+    """Evaluates new checkpoints of another process until training is complete.
+
+    It takes the newest checkpoint as often as `throttle_secs` or
+    `throttle_steps` of each `EvalSpec` allow, from `start_delay_secs` on, and
+    the last one at once. Training is complete when `train_and_evaluate` has
+    ended in the same `model_dir`, however it ended, or when a checkpoint has
+    come to `max_steps`. Before `start_delay_secs` only the latter counts, as
+    training may be about to go on. With TF_CONFIG, `train_and_evaluate` does
+    this itself in a task of type 'evaluator'.
+
+    Args:
+        estimator: A `TPUEstimator` with the `model_dir` of the training.
+        eval_spec: What to evaluate on, and what to export; or several of them,
+            with different names.
+        max_steps: The global step at which training is complete. Defaults to
+            `None`.
+        timeout_secs: How many seconds to wait for a new checkpoint before
+            training counts as complete. Defaults to `None`, for ever.
+
+    Returns:
+        The last metrics and exports, as `train_and_evaluate` returns them.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: `max_steps` is not positive, specs or exporters have the
+            same name, or `evaluate` fails.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> estimator = kte.TPUEstimator(
+    ...     lambda features, labels, mode, params: None,
+    ...     config=kte.RunConfig(), train_batch_size=8, eval_batch_size=8)
+    >>> spec = kte.EvalSpec(lambda params: [], steps=None)
+    >>> kte.evaluate_continuously(estimator, spec, timeout_secs=0)
+    (None, None)
+    """
+    check_estimator(estimator)
+    if max_steps is not None:
+        check_int("max_steps", max_steps, minimum=1)
+    evaluations = Evaluations(estimator, eval_spec, max_steps)
+    evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
+    evaluator.run(timeout_secs)
+    return evaluations.results()
+
+
+class ContinuousEvaluator:
+    """Looks for checkpoints, and evaluates what is due.
+
+    Args:
+        estimator: Whose checkpoints are evaluated.
+        evaluations: What is evaluated.
+        max_steps: The global step at which training is complete, or `None`.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        sleep: Waits for so many seconds. Defaults to `time.sleep`.
+    """
+
+    def __init__(
+        self,
+        estimator: TPUEstimator,
+        evaluations: Evaluations,
+        max_steps: int | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._estimator = estimator
+        self._evaluations = evaluations
+        self._max_steps = max_steps
+        self._clock = clock
+        self._sleep = sleep
+        self._newest: str | None = None
+        self._began = self._newest_since = clock()
+
+    def run(self, timeout_secs: float | None = None) -> None:
+        """Evaluates until training is complete.
+
+        Args:
+            timeout_secs: How many seconds to wait for a new checkpoint.
+                Defaults to `None`, for ever.
+        """
+        model_dir = self._estimator.model_dir
+        _logger.info("Waiting for checkpoints in %s.", model_dir)
+        while True:
+            # Asked first, so that the last checkpoint is not missed.
+            is_over = self._is_complete()
+            step = self._look()
+            if self._max_steps is not None and step is not None:
+                is_over |= step >= self._max_steps
+            waited = self._clock() - self._newest_since
+            if timeout_secs is not None and waited >= timeout_secs:
+                _logger.warning("No new checkpoint in %s s.", timeout_secs)
+                is_over = True
+            self._evaluate(step, is_last=is_over)
+            if is_over:
+                _logger.info("Evaluation of %s is complete.", model_dir)
+                return
+            self._sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _is_complete(self) -> bool:
+        """Whether the directory is marked, and not by an earlier training.
+
+        Training that starts together with this process takes the mark away.
+        """
+        delays = (each.spec.start_delay_secs for each in self._evaluations)
+        if self._clock() - self._began < min(delays):
+            return False
+        return checkpoints.training_is_complete(self._estimator.model_dir)
+
+    def _look(self) -> int | None:
+        """Finds the newest checkpoint, and tells its step."""
+        newest = self._estimator.latest_checkpoint()
+        if newest != self._newest:
+            self._newest, self._newest_since = newest, self._clock()
+        return None if newest is None else checkpoints.step_of(newest)
+
+    def _evaluate(self, step: int | None, is_last: bool) -> None:
+        """Evaluates the newest checkpoint where it is due, or the last."""
+        if step is None:
+            return
+        evaluate = functools.partial(
+            self._estimator.evaluate, checkpoint_path=self._newest
+        )
+        for evaluation in self._evaluations:
+            waited = self._clock() - self._began
+            is_due = waited >= evaluation.spec.start_delay_secs
+            is_due = is_due and evaluation.is_due(step)
+            if is_due or (is_last and not evaluation.has_done(step)):
+                evaluation.run(step, self._newest, evaluate)

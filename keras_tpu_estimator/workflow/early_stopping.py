@@ -1,0 +1,110 @@
+"""A hook that ends training when a function says so.
+
+It keeps nothing in the model, so it can be added to a training that has
+checkpoints already.
+"""
+
+import logging
+from collections.abc import Callable
+
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.workflow.checks import check_estimator
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class EarlyStoppingHook(SessionRunHook):
+    """Ends training when a function says so.
+
+    Args:
+        should_stop_fn: Called without arguments; true to end training.
+        timer: Says when to ask.
+    """
+
+    def __init__(
+        self, should_stop_fn: Callable[[], bool], timer: SecondOrStepTimer
+    ):
+        self._should_stop_fn = should_stop_fn
+        self._timer = timer
+
+    def begin(self) -> None:
+        """Asks after the first run, also if the hook is used again."""
+        self._timer.reset()
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Asks if it is time."""
+        del run_values
+        step = int(run_context.session.run("global_step"))
+        if not self._timer.should_trigger_for_step(step):
+            return
+        self._timer.update_last_triggered_step(step)
+        if self._should_stop_fn():
+            _logger.info("Early stopping at step %d.", step)
+            run_context.request_stop()
+
+
+def make_early_stopping_hook(
+    estimator: TPUEstimator,
+    should_stop_fn: Callable[[], bool],
+    run_every_secs: float | None = 60,
+    run_every_steps: int | None = None,
+) -> SessionRunHook:
+    """Makes a hook that ends training when a function says so.
+
+    The counterpart of `tf.estimator.experimental.make_early_stopping_hook`.
+
+    Args:
+        estimator: The `TPUEstimator` that trains.
+        should_stop_fn: Function without arguments that returns whether to
+            stop. It is called after the first run of the device loop, and then
+            every so often.
+        run_every_secs: Seconds between its calls. Defaults to 60.
+        run_every_steps: Steps between its calls, where `run_every_secs` is
+            `None`. Defaults to `None`.
+
+    Returns:
+        A hook for `train` or `TrainSpec`.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: Not exactly one interval is given, or several processes
+            train.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import os
+    >>> estimator = kte.TPUEstimator(
+    ...     lambda features, labels, mode, params: None,
+    ...     config=kte.RunConfig(), train_batch_size=8)
+    >>> hook = kte.experimental.make_early_stopping_hook(
+    ...     estimator, lambda: os.path.exists("/run/stop"))
+    """
+    check_estimator(estimator)
+    if not callable(should_stop_fn):
+        raise TypeError(
+            f"`should_stop_fn` should be a function. Received: "
+            f"{should_stop_fn!r} of type {type(should_stop_fn).__name__}. Pass "
+            "one without arguments that returns True to stop."
+        )
+    if (run_every_secs is None) == (run_every_steps is None):
+        raise ValueError(
+            "Exactly one of `run_every_secs` and `run_every_steps` should be "
+            f"given. Received: {run_every_secs} and {run_every_steps}. Pass "
+            "run_every_secs=None to count steps."
+        )
+    workers = estimator.config.num_worker_replicas
+    if workers > 1:
+        raise ValueError(
+            "Early stopping works where one process trains: several would stop "
+            "at different steps. Received TF_CONFIG with "
+            f"{workers} workers. Set `max_steps` there."
+        )
+    timer = SecondOrStepTimer(run_every_secs, run_every_steps)
+    return EarlyStoppingHook(should_stop_fn, timer)

@@ -1,0 +1,168 @@
+"""The evaluations that accompany one training: when, and what came of them."""
+
+import os
+import time
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.workflow.exporter import check_distinct
+from keras_tpu_estimator.workflow.specs import EvalSpec
+
+Clock = Callable[[], float]
+Evaluate = Callable[..., dict[str, Any]]
+
+
+class Evaluation:
+    """One `EvalSpec`, its timer, and its last results.
+
+    Args:
+        estimator: Whose checkpoints are evaluated.
+        spec: What to evaluate on, and how often.
+        max_steps: The step at which an export is the final one, or `None`.
+        clock: Returns the time in seconds.
+
+    Attributes:
+        spec: The same `EvalSpec`.
+        metrics: What the last evaluation returned; `None` before the first.
+        exports: What its exporters returned; `None` before the first.
+    """
+
+    def __init__(
+        self,
+        estimator: TPUEstimator,
+        spec: EvalSpec,
+        max_steps: int | None,
+        clock: Clock,
+    ):
+        self.spec = spec
+        self.metrics: dict[str, Any] | None = None
+        self.exports: list[Any] | None = None
+        self._estimator = estimator
+        self._max_steps = max_steps
+        by_step = spec.throttle_steps is not None
+        self._timer = SecondOrStepTimer(
+            every_secs=None if by_step else spec.throttle_secs,
+            every_steps=spec.throttle_steps,
+            clock=clock,
+        )
+
+    def is_due(self, step: int) -> bool:
+        """Whether the checkpoint of a step is far enough from the last one."""
+        return self._timer.should_trigger_for_step(step)
+
+    def has_done(self, step: int) -> bool:
+        """Whether the last evaluation was of this step."""
+        return self._timer.last_triggered_step() == step
+
+    def run(self, step: int, checkpoint: str, evaluate: Evaluate) -> None:
+        """Evaluates, and exports.
+
+        Args:
+            step: The global step of the checkpoint.
+            checkpoint: Its prefix.
+            evaluate: Evaluates its values, as `TPUEstimator.evaluate` does.
+        """
+        self._timer.update_last_triggered_step(step)
+        spec = self.spec
+        self.metrics = evaluate(
+            spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+        )
+        is_final = self._max_steps is not None and step >= self._max_steps
+        self.exports = [
+            exporter.export(
+                estimator=self._estimator,
+                export_path=os.path.join(
+                    self._estimator.model_dir, "export", exporter.name
+                ),
+                checkpoint_path=checkpoint,
+                eval_result=self.metrics,
+                is_the_final_export=is_final,
+            )
+            for exporter in spec.exporters
+        ]
+
+
+class Evaluations:
+    """All evaluations that accompany one training.
+
+    Args:
+        estimator: Whose checkpoints are evaluated.
+        eval_spec: An `EvalSpec`, or several with different names.
+        max_steps: The step at which exports are final. Defaults to `None`.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+
+    Raises:
+        TypeError: A spec is no `EvalSpec`.
+        ValueError: There is none, or two have the same name, or exporters of
+            the same name.
+    """
+
+    def __init__(
+        self,
+        estimator: TPUEstimator,
+        eval_spec: EvalSpec | Iterable[EvalSpec],
+        max_steps: int | None = None,
+        clock: Clock = time.monotonic,
+    ):
+        specs = _checked(eval_spec)
+        self._is_single = isinstance(eval_spec, EvalSpec)
+        self._all = [
+            Evaluation(estimator, spec, max_steps, clock) for spec in specs
+        ]
+
+    def __iter__(self) -> Iterator[Evaluation]:
+        return iter(self._all)
+
+    def results(self) -> tuple[Any, Any]:
+        """The last metrics, and the last exports.
+
+        Returns:
+            For a single `EvalSpec` a dict of metrics, and a list of what its
+            exporters returned; for several two dicts of these by name. A pair
+            of `None` if nothing was evaluated.
+        """
+        done = [each for each in self._all if each.metrics is not None]
+        if not done:
+            return None, None
+        if self._is_single:
+            return done[0].metrics, done[0].exports
+        return (
+            {each.spec.name: each.metrics for each in done},
+            {each.spec.name: each.exports for each in done},
+        )
+
+
+def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
+    if isinstance(eval_spec, EvalSpec):
+        return (eval_spec,)
+    if not isinstance(eval_spec, Iterable):
+        raise _wrong_type(eval_spec)
+    specs = tuple(eval_spec)
+    for spec in specs:
+        if not isinstance(spec, EvalSpec):
+            raise _wrong_type(spec)
+    if not specs:
+        raise ValueError(
+            "`eval_spec` should be an EvalSpec or a list of them. Received an "
+            "empty list. Call `estimator.train` to train without evaluations."
+        )
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            "Several EvalSpecs should have different names, for each writes "
+            f"to a directory of its own. Received: {names}. Pass `name`."
+        )
+    check_distinct(e for spec in specs for e in spec.exporters)
+    return specs
+
+
+def _wrong_type(value: Any) -> TypeError:
+    return TypeError(
+        "`eval_spec` should be an EvalSpec or a list of them. Received: "
+        f"{value!r} of type {type(value).__name__}. Make one with "
+        "keras_tpu_estimator.EvalSpec."
+    )

@@ -1,0 +1,252 @@
+"""Exporters that write SavedModels: every one, or the last one."""
+
+import os
+import re
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.workflow.exporter import Exporter
+
+# Only what `export_saved_model` named by the time is ever deleted.
+_STAMP = re.compile(r"[0-9]{10}")
+
+
+class SavedModelExporter(Exporter):
+    """What exporters of SavedModels have in common.
+
+    Args:
+        name: The exporter's name.
+        serving_input_receiver_fn: As in `export_saved_model`.
+        assets_extra: As in `export_saved_model`. Defaults to none.
+        as_text: As in `export_saved_model`. Defaults to `False`.
+        exports_to_keep: How many exports stay. Defaults to `None`, for all.
+
+    Raises:
+        ValueError: There is no receiver function, or none is to be kept.
+        TypeError: An argument is of a wrong type.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = None,
+    ):
+        _check_receiver_fn(serving_input_receiver_fn)
+        if exports_to_keep is not None:
+            check_int("exports_to_keep", exports_to_keep, minimum=1)
+        self._name = name
+        self._receiver_fn = serving_input_receiver_fn
+        self._assets_extra = assets_extra
+        self._as_text = as_text
+        self._exports_to_keep = exports_to_keep
+
+    @property
+    def name(self) -> str:
+        """The name of this exporter, which is that of its directory."""
+        return self._name
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Writes a SavedModel, and deletes the oldest ones.
+
+        Args:
+            estimator: The `TPUEstimator`.
+            export_path: The directory of the exports.
+            checkpoint_path: The prefix of the checkpoint to export.
+            eval_result: What `evaluate` returned.
+            is_the_final_export: Whether `max_steps` have been made.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: As `export_saved_model` does.
+            TypeError: As `export_saved_model` does.
+            RuntimeError: As `export_saved_model` does.
+        """
+        del eval_result, is_the_final_export
+        path = estimator.export_saved_model(
+            export_path,
+            self._receiver_fn,
+            assets_extra=self._assets_extra,
+            as_text=self._as_text,
+            checkpoint_path=checkpoint_path,
+        )
+        self._delete_oldest(export_path)
+        return path
+
+    def _delete_oldest(self, export_path: str) -> None:
+        if self._exports_to_keep is None:
+            return
+        for name in exports_in(export_path)[: -self._exports_to_keep]:
+            paths.remove_tree(os.path.join(export_path, name))
+
+
+class LatestExporter(SavedModelExporter):
+    """Exports after every evaluation, and keeps the newest exports.
+
+    The counterpart of `tf.estimator.LatestExporter`.
+
+    Args:
+        name: The exporter's name. Its exports are in
+            '<model_dir>/export/<name>'.
+        serving_input_receiver_fn: Function without arguments that returns a
+            receiver, as in `TPUEstimator.export_saved_model`.
+        assets_extra: Dict from paths below 'assets.extra' in the export to
+            files. Defaults to none.
+        as_text: Whether graphs are written as text. Defaults to `False`.
+        exports_to_keep: How many exports stay; `None` for all. Defaults to 5.
+
+    Raises:
+        ValueError: There is no receiver function, or `exports_to_keep` is not
+            positive.
+        TypeError: An argument is of a wrong type.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> exporter = kte.LatestExporter("latest", lambda: None)
+    >>> exporter.name
+    'latest'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ):
+        super().__init__(
+            name,
+            serving_input_receiver_fn,
+            assets_extra,
+            as_text,
+            exports_to_keep,
+        )
+
+
+class FinalExporter(SavedModelExporter):
+    """Exports once, after the evaluation at `max_steps`.
+
+    Where training ends earlier, by a hook or at the end of its input, nothing
+    is exported. The counterpart of `tf.estimator.FinalExporter`.
+
+    Args:
+        name: The exporter's name. Its export is in
+            '<model_dir>/export/<name>'.
+        serving_input_receiver_fn: As in `LatestExporter`.
+        assets_extra: As in `LatestExporter`. Defaults to none.
+        as_text: As in `LatestExporter`. Defaults to `False`.
+
+    Raises:
+        ValueError: There is no receiver function.
+        TypeError: An argument is of a wrong type.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> exporter = kte.FinalExporter("final", lambda: None)
+    >>> exporter.name
+    'final'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+    ):
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Mapping[str, Any],
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Writes a SavedModel if all steps have been made.
+
+        Args:
+            estimator: The `TPUEstimator`.
+            export_path: The directory of the export.
+            checkpoint_path: The prefix of the checkpoint to export.
+            eval_result: What `evaluate` returned.
+            is_the_final_export: Whether `max_steps` have been made.
+
+        Returns:
+            The path of the new folder, or `None` before the end.
+
+        Raises:
+            ValueError: As `export_saved_model` does.
+            TypeError: As `export_saved_model` does.
+            RuntimeError: As `export_saved_model` does.
+        """
+        if not is_the_final_export:
+            return None
+        return super().export(
+            estimator,
+            export_path,
+            checkpoint_path,
+            eval_result,
+            is_the_final_export,
+        )
+
+
+def exports_in(export_path: str) -> list[str]:
+    """The names of the exports in a directory, oldest first.
+
+    Args:
+        export_path: The directory, which need not exist.
+
+    Returns:
+        Names of folders.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> for name in ("1700000002", "1700000001", "temp-1700000003"):
+    ...     os.mkdir(os.path.join(directory, name))
+    >>> exports_in(directory)
+    ['1700000001', '1700000002']
+    """
+    if not paths.is_directory(export_path):
+        return []
+    return sorted(
+        name
+        for name in paths.names_in(export_path)
+        if _STAMP.fullmatch(name)
+        and paths.is_directory(os.path.join(export_path, name))
+    )
+
+
+def _check_receiver_fn(receiver_fn: Any) -> None:
+    if receiver_fn is None:
+        raise ValueError(
+            "An exporter needs a `serving_input_receiver_fn`. Received: None. "
+            "Make one with export.build_raw_serving_input_receiver_fn."
+        )
+    if not callable(receiver_fn):
+        raise TypeError(
+            "`serving_input_receiver_fn` should be a function without "
+            f"arguments. Received: {receiver_fn!r} of type "
+            f"{type(receiver_fn).__name__}. Leave out the parentheses after "
+            "its name."
+        )

@@ -1,0 +1,77 @@
+"""Evaluating checkpoints as they are saved, while training waits."""
+
+import functools
+import logging
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.workflow.evaluations import Evaluate
+from keras_tpu_estimator.workflow.evaluations import Evaluation
+from keras_tpu_estimator.workflow.evaluations import Evaluations
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class EvaluationListener(CheckpointSaverListener):
+    """Evaluates checkpoints inside of `train`, and the last one in any case.
+
+    Input, compiled programs and values of training stay as they are.
+
+    Args:
+        estimator: Who trains.
+        evaluations: What is evaluated.
+    """
+
+    def __init__(self, estimator: TPUEstimator, evaluations: Evaluations):
+        self._estimator = estimator
+        self._evaluations = evaluations
+
+    def begin(self) -> None:
+        """Notes where training starts."""
+        latest = self._estimator.latest_checkpoint()
+        self._start = None if latest is None else checkpoints.step_of(latest)
+
+    def after_save(self, session: Session, global_step_value: int) -> None:
+        """Evaluates what is due, but not what training starts from."""
+        if self._start is None:
+            self._start = global_step_value
+        if global_step_value == self._start:
+            return
+        for evaluation in self._evaluations:
+            if evaluation.is_due(global_step_value):
+                self._evaluate(evaluation, session, global_step_value)
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Evaluates the last checkpoint, if it has not been."""
+        for evaluation in self._evaluations:
+            if not evaluation.has_done(global_step_value):
+                self._evaluate(evaluation, session, global_step_value)
+
+    def _evaluate(
+        self, evaluation: Evaluation, session: Session, step: int
+    ) -> None:
+        if session.is_interrupted:
+            # What is saved can be evaluated later; the process is to end soon.
+            _logger.warning("Step %d is not evaluated: asked to stop.", step)
+            return
+        checkpoint = self._estimator.latest_checkpoint()
+        if checkpoint is None or checkpoints.step_of(checkpoint) != step:
+            _logger.warning(
+                "Step %d is not evaluated: it is not in %s, where the latest "
+                "checkpoint is %s.",
+                step,
+                self._estimator.model_dir,
+                checkpoint,
+            )
+            return
+        evaluation.run(step, checkpoint, self._evaluate_fn(session, checkpoint))
+
+    def _evaluate_fn(self, session: Session, checkpoint: str) -> Evaluate:
+        """Evaluates values in memory, unless the checkpoint has others."""
+        estimator = self._estimator
+        saved = session.saved_step(estimator.model_dir)
+        if saved is not None and saved == int(session.run("global_step")):
+            return functools.partial(session.evaluate, estimator)
+        return functools.partial(estimator.evaluate, checkpoint_path=checkpoint)

@@ -1,0 +1,141 @@
+"""What `train_and_evaluate` is to do."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.base.field_checks import is_number
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
+from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.workflow.exporter import Exporter
+from keras_tpu_estimator.workflow.exporter import validate_exporters
+
+InputFn = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """How to train.
+
+    The counterpart of `tf.estimator.TrainSpec`.
+
+    Args:
+        input_fn: As in `TPUEstimator.train`.
+        max_steps: The global step to stop at. Defaults to `None`, for the end
+            of the input.
+        hooks: As in `TPUEstimator.train`. Defaults to none.
+        saving_listeners: As in `TPUEstimator.train`. Defaults to none.
+
+    Raises:
+        TypeError: A field is of a wrong type.
+        ValueError: `max_steps` is not positive.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> spec = kte.TrainSpec(lambda params: [], max_steps=1000)
+    >>> spec.hooks
+    ()
+    """
+
+    input_fn: InputFn
+    max_steps: int | None = None
+    hooks: Iterable[Hook] | None = None
+    saving_listeners: Iterable[CheckpointSaverListener] | None = None
+
+    def __post_init__(self) -> None:
+        _check_input_fn(self.input_fn)
+        if self.max_steps is not None:
+            check_int("max_steps", self.max_steps, minimum=1)
+        listeners = validate_listeners(self.saving_listeners)
+        object.__setattr__(self, "hooks", validate_hooks(self.hooks))
+        object.__setattr__(self, "saving_listeners", listeners)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSpec:
+    """What to evaluate on, how often, and what to export then.
+
+    The counterpart of `tf.estimator.EvalSpec`.
+
+    Args:
+        input_fn: As in `TPUEstimator.evaluate`.
+        steps: Batches to evaluate; `None` for all of the input. Defaults to
+            100.
+        name: The name of the evaluation, as in `TPUEstimator.evaluate`.
+            Defaults to `None`.
+        hooks: As in `TPUEstimator.evaluate`. Defaults to none.
+        exporters: An `Exporter`, or several, called after each evaluation.
+            Defaults to none.
+        start_delay_secs: How many seconds another process waits before its
+            first evaluation. Defaults to 120.
+        throttle_secs: The least seconds from the start of one evaluation to
+            that of the next; 0 for every checkpoint. Defaults to 600.
+        throttle_steps: The least steps from one evaluation to the next. It
+            takes the place of `throttle_secs`. Defaults to `None`.
+
+    Raises:
+        TypeError: A field is of a wrong type.
+        ValueError: A number is out of range, or the exporters' names are not
+            distinct.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> spec = kte.EvalSpec(
+    ...     lambda params: [], steps=None, name="test", throttle_steps=500)
+    >>> spec.exporters
+    ()
+    """
+
+    input_fn: InputFn
+    steps: int | None = 100
+    name: str | None = None
+    hooks: Iterable[Hook] | None = None
+    exporters: Exporter | Iterable[Exporter] | None = None
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+    throttle_steps: int | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_input_fn(self.input_fn)
+        if self.steps is not None:
+            check_int("steps", self.steps, minimum=1)
+        if self.name is not None and not isinstance(self.name, str):
+            raise TypeError(
+                f"`name` should be a string. Received: {self.name!r} of type "
+                f"{type(self.name).__name__}. Pass a name such as 'test', or "
+                "None."
+            )
+        _check_seconds("start_delay_secs", self.start_delay_secs)
+        _check_seconds("throttle_secs", self.throttle_secs)
+        if self.throttle_steps is not None:
+            check_int("throttle_steps", self.throttle_steps, minimum=1)
+        exporters = validate_exporters(self.exporters)
+        object.__setattr__(self, "hooks", validate_hooks(self.hooks))
+        object.__setattr__(self, "exporters", exporters)
+
+
+def _check_input_fn(input_fn: Any) -> None:
+    if not callable(input_fn):
+        raise TypeError(
+            f"`input_fn` should be a function. Received: {input_fn!r} of type "
+            f"{type(input_fn).__name__}. Pass a function of `params` that "
+            "returns the data."
+        )
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if not is_number(value):
+        raise TypeError(
+            f"`{name}` should be a number. Received: {value!r} of type "
+            f"{type(value).__name__}. Pass seconds, 0 or more."
+        )
+    if not value >= 0:
+        raise ValueError(
+            f"`{name}` should be 0 or more. Received: {value}. Pass seconds."
+        )

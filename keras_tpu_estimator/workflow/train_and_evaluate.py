@@ -1,0 +1,132 @@
+"""Training with evaluations, or the part of it that a process has."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import completion
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.workflow.checks import check_estimator
+from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
+from keras_tpu_estimator.workflow.evaluations import Evaluations
+from keras_tpu_estimator.workflow.listener import EvaluationListener
+from keras_tpu_estimator.workflow.specs import EvalSpec
+from keras_tpu_estimator.workflow.specs import TrainSpec
+
+
+def train_and_evaluate(
+    estimator: TPUEstimator,
+    train_spec: TrainSpec,
+    eval_spec: EvalSpec | Iterable[EvalSpec],
+) -> tuple[Any, Any]:
+    """Trains, and evaluates checkpoints on the way.
+
+    Evaluation takes place when a checkpoint has been saved, except for the one
+    that training starts from, as often as each `EvalSpec` says, and at the
+    end. Training waits meanwhile: its input is not started again, nothing is
+    compiled twice, and the values in memory are those that are evaluated.
+
+    TF_CONFIG says what this process does. A chief and its workers train, a
+    master trains and evaluates, and an evaluator evaluates checkpoints until
+    training is complete, as `evaluate_continuously` does. The counterpart of
+    `tf.estimator.train_and_evaluate`.
+
+    Args:
+        estimator: A `TPUEstimator` that saves checkpoints.
+        train_spec: How to train.
+        eval_spec: What to evaluate on, and what to export; or several of them,
+            with different names.
+
+    Returns:
+        The metrics of the last evaluation, and a list of what its exporters
+        returned, `None` where nothing was exported. For several `EvalSpec`s
+        two dicts of these by name. `(None, None)` if training had already come
+        to its end, or another process evaluates.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: No checkpoints are saved, specs or exporters have the same
+            name, TF_CONFIG gives this process a part that there is not, or
+            training or evaluation fails.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1)(features["x"])
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+    >>> def input_fn(params):
+    ...     x = np.ones((params["batch_size"], 2), "float32")
+    ...     return {"x": x}, 3 * x[:, :1]
+    >>> estimator = kte.TPUEstimator(
+    ...     model_fn, config=kte.RunConfig(save_checkpoints_steps=50),
+    ...     train_batch_size=8, eval_batch_size=8)
+    >>> metrics, exports = kte.train_and_evaluate(
+    ...     estimator,
+    ...     kte.TrainSpec(input_fn, max_steps=100),
+    ...     kte.EvalSpec(input_fn, steps=None, throttle_steps=50))
+    >>> bool(metrics["loss"] < 1e-6), int(metrics["global_step"]), exports
+    (True, 100, [])
+    """
+    check_estimator(estimator)
+    if not isinstance(train_spec, TrainSpec):
+        raise TypeError(
+            f"`train_spec` should be a TrainSpec. Received: {train_spec!r} of "
+            f"type {type(train_spec).__name__}. Make one with "
+            "keras_tpu_estimator.TrainSpec."
+        )
+    evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
+    config = estimator.config
+    _check_part(config)
+    if config.task_type == "evaluator":
+        max_steps = train_spec.max_steps
+        ContinuousEvaluator(estimator, evaluations, max_steps).run()
+    elif config.cluster_spec and config.task_type != "master":
+        _train(estimator, train_spec)
+    else:
+        listener = EvaluationListener(estimator, evaluations)
+        _train(estimator, train_spec, listener)
+    return evaluations.results()
+
+
+def _train(
+    estimator: TPUEstimator,
+    spec: TrainSpec,
+    *listeners: CheckpointSaverListener,
+) -> None:
+    """Trains, and tells evaluators of the end."""
+    is_chief = estimator.config.is_chief
+    if is_chief:
+        completion.unmark(estimator.model_dir)
+    estimator.train(
+        spec.input_fn,
+        hooks=spec.hooks,
+        max_steps=spec.max_steps,
+        saving_listeners=(*spec.saving_listeners, *listeners),
+    )
+    if is_chief:
+        latest = estimator.latest_checkpoint()
+        step = 0 if latest is None else checkpoints.step_of(latest)
+        completion.mark_complete(estimator.model_dir, step)
+
+
+def _check_part(config: RunConfig) -> None:
+    """Checks that this process has a part in training."""
+    if config.task_type == "ps":
+        raise ValueError(
+            "There are no parameter servers here: every core has all "
+            "variables. Received TF_CONFIG with task type 'ps'. Take 'ps' out "
+            "of its cluster, and start no process for it."
+        )
+    if config.task_type == "evaluator" and config.task_id > 0:
+        raise ValueError(
+            "There is one evaluator, with index 0. Received TF_CONFIG with "
+            f"index {config.task_id}. Pass several EvalSpecs to evaluate on "
+            "several data sets, or call `evaluate_continuously`."
+        )

@@ -1,0 +1,269 @@
+"""The records at the bottom: `TPUConfig`, durations, and their imports."""
+
+import ast
+import dataclasses
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.iterations import IterationsPerLoop
+
+V1 = kte.InputPipelineConfig.PER_HOST_V1
+V2 = kte.InputPipelineConfig.PER_HOST_V2
+SLICED = kte.InputPipelineConfig.SLICED
+
+
+def test_iterations_are_kept_as_given_and_parsed():
+    config = kte.TPUConfig(iterations_per_loop="60m")
+    assert config.iterations == IterationsPerLoop(3600, "seconds")
+    assert config.iterations_per_loop == "60m"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        0,
+        "0",
+        -1,
+        "-1h",
+        "0s",
+        "012",
+        "01",
+        1.5,
+        2.0,
+        True,
+        False,
+        None,
+        "",
+        "5ms",
+        "5|",
+        "5|s",
+        "s",
+        "+5",
+        " 5",
+        "5 ",
+        "5\n",
+        "5S",
+        "٥",
+        b"5",
+    ],
+)
+def test_other_iterations_are_refused(raw):
+    with pytest.raises(ValueError, match="must be positive.*Received"):
+        IterationsPerLoop.parse(raw)
+    with pytest.raises(ValueError, match="iterations_per_loop"):
+        kte.TPUConfig(iterations_per_loop=raw)
+
+
+@pytest.mark.parametrize(
+    "value, unit, error, message",
+    [
+        (0, "count", ValueError, "positive"),
+        (-3, "seconds", ValueError, "positive"),
+        (1.0, "count", TypeError, "int"),
+        (True, "count", TypeError, "int"),
+        (1, "minutes", ValueError, "unit"),
+    ],
+)
+def test_parsed_iterations_check_themselves(value, unit, error, message):
+    with pytest.raises(error, match=message):
+        IterationsPerLoop(value, unit)
+
+
+def test_pipeline_values_are_the_originals():
+    assert {each.name: each.value for each in kte.InputPipelineConfig} == {
+        "PER_SHARD_V1": 1,
+        "PER_HOST_V1": 2,
+        "PER_HOST_V2": 3,
+        "BROADCAST": 4,
+        "SLICED": 5,
+    }
+
+
+def test_tpu_config_has_the_originals_fields_in_order():
+    config = kte.TPUConfig()
+    fields = [field.name for field in dataclasses.fields(config)]
+    assert {name: getattr(config, name) for name in fields} == {
+        "iterations_per_loop": 2,
+        "num_shards": None,
+        "num_cores_per_replica": None,
+        "per_host_input_for_training": V1,
+        "tpu_job_name": None,
+        "initial_infeed_sleep_secs": None,
+        "input_partition_dims": None,
+        "eval_training_input_configuration": V1,
+        "experimental_host_call_every_n_steps": 1,
+        "experimental_allow_per_host_v2_parallel_get_next": False,
+        "experimental_feed_hook": None,
+    }
+    assert fields == [
+        "iterations_per_loop",
+        "num_shards",
+        "num_cores_per_replica",
+        "per_host_input_for_training",
+        "tpu_job_name",
+        "initial_infeed_sleep_secs",
+        "input_partition_dims",
+        "eval_training_input_configuration",
+        "experimental_host_call_every_n_steps",
+        "experimental_allow_per_host_v2_parallel_get_next",
+        "experimental_feed_hook",
+    ]
+
+
+def test_tpu_config_is_immutable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kte.TPUConfig().num_shards = 8
+
+
+@pytest.mark.parametrize(
+    "given, stored",
+    [
+        (True, V1),
+        (False, kte.InputPipelineConfig.PER_SHARD_V1),
+        (1, kte.InputPipelineConfig.PER_SHARD_V1),
+        (2, V1),
+        (3, V2),
+        (4, kte.InputPipelineConfig.BROADCAST),
+        (5, SLICED),
+        (V2, V2),
+    ],
+)
+def test_training_input_is_stored_as_the_enumeration(given, stored):
+    config = kte.TPUConfig(per_host_input_for_training=given)
+    assert config.per_host_input_for_training is stored
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num_shards": 1},
+        {"num_shards": np.int32(8)},
+        *({"num_cores_per_replica": 2**power} for power in range(8)),
+        {"initial_infeed_sleep_secs": 0},
+        {"initial_infeed_sleep_secs": 3},
+        {"eval_training_input_configuration": V1},
+        {"eval_training_input_configuration": 5},
+        {"experimental_host_call_every_n_steps": 10},
+        {"tpu_job_name": "worker"},
+        {"experimental_allow_per_host_v2_parallel_get_next": True},
+        {"experimental_feed_hook": dict},
+    ],
+)
+def test_accepted_fields_are_stored(fields):
+    config = kte.TPUConfig(**fields)
+    for name, value in fields.items():
+        assert getattr(config, name) == value
+
+
+@pytest.mark.parametrize(
+    "name, value, error, message",
+    [
+        ("num_shards", 0, ValueError, "must be positive"),
+        ("num_shards", -1, ValueError, "must be positive"),
+        ("num_shards", 2.0, TypeError, "must be an int"),
+        ("num_shards", "8", TypeError, "must be an int"),
+        ("num_shards", True, TypeError, "must be an int"),
+        ("num_cores_per_replica", 0, ValueError, "one of"),
+        ("num_cores_per_replica", 3, ValueError, "one of"),
+        ("num_cores_per_replica", 256, ValueError, "one of"),
+        ("num_cores_per_replica", 2.0, ValueError, "one of"),
+        ("num_cores_per_replica", "2", ValueError, "one of"),
+        ("num_cores_per_replica", True, ValueError, "one of"),
+        ("per_host_input_for_training", 0, ValueError, "PER_HOST_V2=3"),
+        ("per_host_input_for_training", 99, ValueError, "PER_HOST_V2=3"),
+        ("per_host_input_for_training", None, ValueError, "PER_HOST_V2=3"),
+        ("per_host_input_for_training", "3", ValueError, "PER_HOST_V2=3"),
+        ("initial_infeed_sleep_secs", -1, ValueError, "zero or positive"),
+        ("initial_infeed_sleep_secs", 0.5, TypeError, "must be an int"),
+        ("initial_infeed_sleep_secs", "3", TypeError, "must be an int"),
+        ("initial_infeed_sleep_secs", True, TypeError, "must be an int"),
+        ("eval_training_input_configuration", 1, ValueError, "SLICED=5"),
+        ("eval_training_input_configuration", V2, ValueError, "SLICED=5"),
+        ("eval_training_input_configuration", 4, ValueError, "SLICED=5"),
+        ("eval_training_input_configuration", None, ValueError, "SLICED=5"),
+        ("eval_training_input_configuration", True, ValueError, "SLICED=5"),
+        ("experimental_host_call_every_n_steps", 0, ValueError, "positive"),
+        ("experimental_host_call_every_n_steps", 1.5, TypeError, "an int"),
+        ("experimental_host_call_every_n_steps", None, TypeError, "an int"),
+        ("experimental_host_call_every_n_steps", True, TypeError, "an int"),
+    ],
+)
+def test_refused_fields_are_named(name, value, error, message):
+    with pytest.raises(error, match=rf"`{name}` .*{message}"):
+        kte.TPUConfig(**{name: value})
+
+
+@pytest.mark.parametrize("dims", [[[1, 2]], [[1, 2], None], ({"x": [1, 2]},)])
+def test_partitioning_goes_with_per_host_v2_and_cores(dims):
+    config = kte.TPUConfig(
+        input_partition_dims=dims,
+        per_host_input_for_training=V2,
+        num_cores_per_replica=2,
+    )
+    assert config.input_partition_dims == dims
+
+
+# Every case is wrong from its check on, which shows their order.
+@pytest.mark.parametrize(
+    "dims, training_input, cores, error, message",
+    [
+        ({"x": [1]}, V1, None, TypeError, "should be a list"),
+        ("ab", V1, None, TypeError, "should be a list"),
+        ([], V1, None, ValueError, "one or two elements"),
+        ([[1], [1], [1]], V1, None, ValueError, "one or two elements"),
+        ([[1, 2]], V1, None, ValueError, "PER_HOST_V2"),
+        ([[1, 2]], True, 3, ValueError, "PER_HOST_V2"),
+        ([[1, 2]], V2, None, ValueError, "needs `num_cores_per_replica`"),
+        ([[1, 2]], V2, 3, ValueError, "`num_cores_per_replica` should be one"),
+    ],
+)
+def test_partitioning_is_checked_in_order(
+    dims, training_input, cores, error, message
+):
+    with pytest.raises(error, match=message):
+        kte.TPUConfig(
+            input_partition_dims=dims,
+            per_host_input_for_training=training_input,
+            num_cores_per_replica=cores,
+        )
+
+
+def imports_of(module):
+    """Names of all modules that a module imports, wherever it does."""
+    source = pathlib.Path(importlib.util.find_spec(module).origin).read_text()
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module)
+            if node.module == "keras_tpu_estimator":
+                names |= {f"{node.module}.{a.name}" for a in node.names}
+    return names
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["base.iterations", "base.modes", "base.topology", "config.run_config"],
+)
+def test_the_bottom_needs_no_framework(module):
+    reached, waiting = set(), {f"keras_tpu_estimator.{module}"}
+    while waiting:
+        name = waiting.pop()
+        assert name.split(".")[0] not in ("keras", "jax", "tensorflow"), reached
+        # The package itself imports everything.
+        assert name != "keras_tpu_estimator", reached
+        reached.add(name)
+        if name.startswith("keras_tpu_estimator."):
+            waiting |= imports_of(name) - reached
+
+
+def test_the_search_for_imports_finds_them():
+    assert "keras" in imports_of("keras_tpu_estimator.tracing.keras_internals")
+    assert "keras_tpu_estimator.tracing.variables" in imports_of(
+        "keras_tpu_estimator.tracing.gradient_requests"
+    )

@@ -1,0 +1,173 @@
+"""The ways of calling `input_fn`, end to end."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - one test uses tf.data
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.device import placement
+from keras_tpu_estimator.device.device_loop import DeviceLoop
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.sources import Source
+
+
+@pytest.mark.parametrize("way", [1, 2, 3, 4])
+def test_every_way_trains_on_eight_cores(way, tmp_path):
+    x, y = regression_data(examples=16)
+    sizes, shapes = [], []
+
+    def input_fn(params):
+        size = params["batch_size"]
+        sizes.append(size)
+        while True:
+            yield x[:size], y[:size]
+
+    def model_fn(features, labels, mode, params):
+        shapes.append((features.shape[0], params["batch_size"]))
+        assert params["context"].num_replicas == 8
+        return model_fn_of(linear)(features, labels, mode, params)
+
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(per_host_input_for_training=way),
+        model_dir=str(tmp_path),
+    )
+    estimator = kte.TPUEstimator(model_fn, config=config, train_batch_size=16)
+    estimator.train(input_fn, steps=2)
+    assert sizes == {1: [2] * 8, 2: [16], 3: [2], 4: [16]}[way]
+    assert shapes == [(16, 16) if way == 4 else (2, 2)]
+
+
+def source_of(steps, max_bytes):
+    """A source of so many steps of 12 bytes."""
+    example = Example(np.ones((1, 3), "float32"), None)
+    return Source((example.repeated(1) for _ in range(steps)), max_bytes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "max_bytes", "expected"),
+    [
+        (9, 24, [2, 2, 1]),
+        (9, 11, [1] * 5),
+        (4, 36, [2, 2, 1]),  # Four in equal parts, each less than three.
+        (9, 1e9, [5]),
+    ],
+)
+def test_large_stacks_come_in_equal_parts(wanted, max_bytes, expected):
+    source = source_of(5, max_bytes)
+    taken = list(iter(lambda: source.take(wanted), None))
+    assert [batch.steps for batch in taken] == expected
+    assert source.take(9) is None
+
+
+def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
+    x, y = regression_data(examples=64)
+    losses = []
+
+    class Losses(kte.hooks.SessionRunHook):
+        def before_run(self, context):
+            return kte.hooks.SessionRunArgs(["loss", "global_step"])
+
+        def after_run(self, context, values):
+            losses.append([float(value) for value in values.results])
+
+    for limit in (2**23, 3 * 16 * 4 * 4):  # Three steps of x and y.
+        monkeypatch.setattr(placement, "_MAX_BYTES", limit)
+        estimator = estimator_of(
+            model_fn_of(linear), tmp_path / str(limit), iterations=5, batch=16
+        )
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
+        estimator.train(lambda params, d=data: d, steps=9, hooks=[Losses()])
+    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
+    assert [step for _, step in losses] == [5, 9, 5, 9]
+
+
+def training_steps(input_fn, model_dir, **settings):
+    """What model_fn is given, as a host_call sees it, for two steps."""
+
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            host_call=(lambda x, y: seen.append((x, y)), [features, labels]),
+        )
+
+    seen = []
+    estimator = estimator_of(model_fn, model_dir, iterations=2, **settings)
+    estimator.train(input_fn, steps=2)
+    return seen
+
+
+def test_a_stream_may_fill_the_same_arrays_again(tmp_path):
+    def input_fn(params):
+        x, y = np.zeros((4, 3), "float32"), np.zeros((4, 1), "float32")
+        for number in range(2):
+            x[:] = number
+            yield x, y
+
+    seen = training_steps(input_fn, tmp_path)
+    assert [x.max() for x, _ in seen] == [0, 1]
+
+
+def test_a_loader_may_make_lists_of_its_pairs(tmp_path):
+    x, y = regression_data(examples=4)
+    seen = training_steps(lambda params: iter([[x, y], [x, y]]), tmp_path)
+    np.testing.assert_array_equal(seen[1][1], y)
+
+
+def test_predict_fills_up_every_smaller_batch(tmp_path):
+    x, _ = regression_data(examples=20)
+
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(mode, predictions={"x": features})
+
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True, batch=8)
+    stream = [x[:3], x[3:11], x[11:12], x[12:]]
+    rows = list(estimator.predict(lambda params: iter(stream)))
+    np.testing.assert_array_equal(np.stack([row["x"] for row in rows]), x)
+
+
+def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
+    x, y = regression_data(examples=12)
+    estimator = estimator_of(
+        model_fn_of(linear), tmp_path, True, batch_axis=[1, 0]
+    )
+    with pytest.raises(ValueError, match="along axis 1 of `batch_axis`"):
+        estimator.train(lambda params: (x.T, y), steps=1)
+
+
+@pytest.mark.parametrize("mode", ["train", "evaluate"])
+def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
+    waiting, losses = [], []
+    run = getattr(DeviceLoop, mode)
+
+    def spy(*args, **kwargs):
+        waiting.append(sum(not each.is_ready() for each in losses))
+        outputs = run(*args, **kwargs)
+        losses.append(outputs[2])
+        return outputs
+
+    def slow(features, is_training):
+        busy = jax.lax.fori_loop(
+            0, 50, lambda _, x: jnp.tanh(x @ x), jnp.ones((300, 300))
+        )
+        return linear(features, is_training) + 0 * busy[0, 0]
+
+    x, y = regression_data(examples=12)
+    monkeypatch.setattr(placement, "_MAX_BYTES", 4 * 4 * 4)
+    monkeypatch.setattr(DeviceLoop, mode, spy)
+    estimator = estimator_of(model_fn_of(slow), tmp_path, iterations=6, batch=2)
+    getattr(estimator, mode)(
+        lambda params: (
+            tf.data.Dataset.from_tensor_slices((x, y)).repeat(5).batch(2)
+        )
+    )
+    assert len(waiting) == 15
+    assert max(waiting) <= 1

@@ -1,0 +1,593 @@
+"""What `input_fn` may return, and the stacks of steps that come of it."""
+
+import collections
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - most tests use tf.data
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs import chunks
+from keras_tpu_estimator.inputs.deployment import undivided
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
+
+TRAIN, EVAL, PREDICT = (
+    kte.ModeKeys.TRAIN,
+    kte.ModeKeys.EVAL,
+    kte.ModeKeys.PREDICT,
+)
+X = np.arange(36, dtype="float32").reshape(12, 3)
+Y = np.arange(12, dtype="int32")
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+def pipeline(returned, size=4, mode=TRAIN, **settings):
+    """A pipeline over what one call of input_fn returned."""
+    request = InputRequest(
+        mode=mode,
+        plan=undivided(size),
+        params_for=functools.partial(with_additional, {}),
+        **settings,
+    )
+    return Pipeline(lambda params: returned, request)
+
+
+def taken(pipe, steps=2):
+    """All stacks to the end of the input."""
+    with pipe:
+        return list(iter(lambda: pipe.take(steps), None))
+
+
+def rows(batches, of=lambda batch: batch.features):
+    """The examples of stacks, one after the other."""
+    parts = [step for batch in batches for step in of(batch)]
+    return np.concatenate(parts)
+
+
+def generator(x=X, y=Y, size=4):
+    for start in range(0, len(x), size):
+        yield x[start : start + size], y[start : start + size]
+
+
+def dataset(size=4, drop=False, x=X, y=Y):
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(size, drop)
+
+
+class OwnTensor:
+    """A tensor of another library, known to NumPy by its protocol."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self._value, dtype)
+
+
+class OwnLoader:
+    """Iterable without being an iterator, as data loaders are."""
+
+    def __iter__(self):
+        for x, y in generator():
+            yield OwnTensor(x), OwnTensor(y)
+
+
+class OldSequence:
+    """An iterator written by hand."""
+
+    def __init__(self):
+        self._batches = list(generator())
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self._batches:
+            raise StopIteration
+        return self._batches.pop(0)
+
+
+STREAMS = {
+    "dataset, sizes unknown": dataset,
+    "dataset, fixed shapes": lambda: dataset(drop=True),
+    "dataset of version 1": lambda: (
+        tf.compat.v1.data.Dataset.from_tensor_slices((X, Y)).batch(4)
+    ),
+    "dataset of version 1, fixed shapes": lambda: (
+        tf.compat.v1.data.Dataset.from_tensor_slices((X, Y)).batch(4, True)
+    ),
+    "generator": generator,
+    "map": lambda: map(lambda pair: pair, generator()),
+    "iterable": OwnLoader,
+    "iterator": OldSequence,
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS)
+def test_streams_keep_their_order_and_lose_nothing(make, chunk):
+    batches = taken(pipeline(make(), chunk=chunk))
+    assert [batch.steps for batch in batches] == [2, 1]
+    assert [batch.examples for batch in batches] == [4, 4]
+    np.testing.assert_array_equal(rows(batches), X)
+    labels = rows(batches, lambda batch: batch.labels)
+    np.testing.assert_array_equal(labels, Y)
+    assert labels.dtype == np.int32
+
+
+@pytest.fixture(autouse=True)
+def stack_short_datasets(monkeypatch):
+    """Lets short datasets be read as long ones are."""
+    monkeypatch.setattr(chunks, "_WORTH_STACKING", 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "stackable"),
+    [
+        (lambda: dataset(drop=True), True),
+        (dataset, True),
+        (lambda: dataset(drop=True).repeat(), True),
+        (lambda: dataset(drop=True, x=Y.astype(str)), False),
+        (lambda: tf.data.Dataset.from_tensors((X, np.float32(0))), False),
+        (lambda: tf.data.Dataset.from_tensors((X, Y[:3])), False),
+        (lambda: tf.data.Dataset.from_tensors((X, None)), False),
+    ],
+)
+def test_batches_that_differ_in_size_only_are_stacked(make, stackable):
+    assert chunks.can_be_stacked(make()) == stackable
+
+
+def test_a_short_dataset_is_not_worth_stacking(monkeypatch):
+    monkeypatch.setattr(chunks, "_WORTH_STACKING", 4)
+    assert not chunks.can_be_stacked(dataset())
+    assert chunks.can_be_stacked(dataset().repeat(2))
+    assert chunks.can_be_stacked(dataset().repeat())
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 7])
+@pytest.mark.parametrize(
+    "sizes", [[4, 4, 4], [5, 5, 2], [2, 4, 4, 1, 1], [1] * 11]
+)
+def test_batches_of_any_sizes_are_stacked(sizes, chunk):
+    bounds = np.cumsum([0, *sizes])
+    data = tf.data.Dataset.from_generator(
+        lambda: ((X[a:b], Y[a:b]) for a, b in itertools.pairwise(bounds)),
+        output_signature=(
+            tf.TensorSpec((None, 3), tf.float32),
+            tf.TensorSpec((None,), tf.int32),
+        ),
+    )
+    assert chunks.can_be_stacked(data)
+    batches = taken(pipeline(data, None, chunk=chunk, checks_size=False), chunk)
+    examples = [b.examples for b in batches for _ in range(b.steps)]
+    assert examples == sizes
+    np.testing.assert_array_equal(rows(batches), X[: sum(sizes)])
+    labels = rows(batches, lambda batch: batch.labels)
+    np.testing.assert_array_equal(labels, Y[: sum(sizes)])
+
+
+def test_stacked_batches_of_different_lengths_are_named():
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(X[:4], Y[:4]), (X[:4], Y[:3]), (X[:4], Y[:5])]),
+        output_signature=(
+            tf.TensorSpec((None, 3), tf.float32),
+            tf.TensorSpec((None,), tf.int32),
+        ),
+    )
+    with pipeline(data, chunk=3) as pipe:
+        with pytest.raises(ValueError, match="4 for features, but 3 for label"):
+            taken(pipe, 3)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("chunk", [2, 3, 5, 20])
+def test_any_number_of_steps_can_be_taken(drop, chunk):
+    wanted = [1, 4, 2, 5]
+    with pipeline(dataset(size=1, drop=drop), size=1, chunk=chunk) as pipe:
+        batches = [pipe.take(steps) for steps in wanted]
+        assert [batch.steps for batch in batches] == wanted
+        assert pipe.take(1) is None
+        assert pipe.take(3) is None
+    np.testing.assert_array_equal(rows(batches), X)
+
+
+@pytest.mark.parametrize("make", [generator, dataset])
+def test_a_smaller_last_batch_comes_by_itself(make):
+    batches = taken(pipeline(make(size=5), size=5, chunk=4), steps=4)
+    shapes = [batch.features.shape for batch in batches]
+    assert shapes == [(2, 5, 3), (1, 2, 3)]
+    np.testing.assert_array_equal(rows(batches), X)
+
+
+def test_no_more_is_stacked_from_so_many_bytes_on():
+    # Two batches of 4 rows of 3 floats and an integer.
+    limited = pipeline(generator(), chunk=3, max_bytes=2 * 4 * 16)
+    assert [batch.steps for batch in taken(limited, steps=3)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("features", "labels"),
+    [
+        ({"b": X, "a": {"c": Y}}, Y),
+        (X, {"one": Y, "two": (X, Y)}),
+        ((X, (Y, X)), None),
+        (Pair(X, {"inner": Pair(Y, X)}), Pair(Y, Y)),
+        ([X, Y], (Y,)),
+    ],
+)
+def test_nests_keep_their_structure(features, labels):
+    with pipeline((features, labels), size=12) as pipe:
+        batch = pipe.take(1)
+    assert_same_nest(batch.features, features)
+    assert_same_nest(batch.labels, labels)
+
+
+def assert_same_nest(stacked, nest):
+    assert type(stacked) is type(nest)
+    if isinstance(nest, dict):
+        assert list(stacked) == sorted(nest)
+        nest, stacked = (
+            [each[name] for name in sorted(nest)] for each in (nest, stacked)
+        )
+    if isinstance(nest, tuple | list):
+        assert len(stacked) == len(nest)
+        for left, right in zip(stacked, nest, strict=True):
+            assert_same_nest(left, right)
+    elif nest is not None:
+        np.testing.assert_array_equal(stacked, nest[None])
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_nests_of_a_dataset_keep_their_structure(chunk):
+    nest = ({"pair": Pair(X, Y), "x": X}, {"label": Y})
+    data = tf.data.Dataset.from_tensor_slices(nest).batch(12, True)
+    with pipeline(data, size=12, chunk=chunk) as pipe:
+        batch = pipe.take(1)
+    assert_same_nest(batch.features, nest[0])
+    assert_same_nest(batch.labels, nest[1])
+
+
+FEATURES_ONLY = {
+    "array": X,
+    "dict": {"x": X},
+    "list": [X, Y],
+    "namedtuple": Pair(X, Y),
+    "generator": (x for x in [X]),
+    "dataset": tf.data.Dataset.from_tensors(X),
+    "dataset of dicts": tf.data.Dataset.from_tensors({"x": X}),
+    "pair with None": (X, None),
+    "dataset with None": tf.data.Dataset.from_tensors((X, None)),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES_ONLY)
+def test_features_alone_have_no_labels(name):
+    returned = FEATURES_ONLY[name]
+    with pipeline(returned, size=12) as pipe:
+        batch = pipe.take(1)
+    assert batch.labels is None
+    if name in ("list", "namedtuple"):
+        assert type(batch.features) is type(returned)
+        np.testing.assert_array_equal(batch.features[0], X[None])
+        np.testing.assert_array_equal(batch.features[1], Y[None])
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (X, Y, Y),
+        lambda: iter([(X, Y, Y)]),
+        lambda: tf.data.Dataset.from_tensors((X, Y, Y)),
+    ],
+)
+def test_a_tuple_of_three_is_an_error(make, chunk):
+    with pipeline(make(), size=12, chunk=chunk) as pipe:
+        with pytest.raises(ValueError, match="tuple of length 2.*length 3"):
+            pipe.take(1)
+
+
+@pytest.mark.parametrize("empty", [{}, [], ({}, Y), None])
+def test_no_feature_is_an_error(empty):
+    with pipeline(empty) as pipe:
+        with pytest.raises(ValueError, match="at least one feature"):
+            pipe.take(1)
+
+
+def test_arrays_are_repeated_if_asked():
+    with pipeline((X, Y), size=12, repeat=True) as pipe:
+        for steps in (3, 2):
+            batch = pipe.take(steps)
+            assert batch.steps == steps
+            np.testing.assert_array_equal(rows([batch]), np.tile(X, (steps, 1)))
+
+
+def test_arrays_come_once_if_asked():
+    (batch,) = taken(pipeline((X, Y), size=12, repeat=False))
+    assert batch.steps == 1
+    np.testing.assert_array_equal(batch.features[0], X)
+
+
+def test_streams_are_never_repeated():
+    assert len(rows(taken(pipeline(generator(), repeat=True)))) == 12
+
+
+def test_arrays_train_for_ever_and_evaluate_once(tmp_path):
+    x, y = regression_data(examples=16)
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(lambda params: (x, y), steps=6)
+    assert estimator.get_variable_value("global_step") == 6
+    once = estimator.evaluate(lambda params: (x, y))
+    thrice = estimator.evaluate(lambda params: (x, y), steps=3)
+    np.testing.assert_allclose(once["loss"], thrice["loss"], rtol=1e-6)
+    (predictions,) = [list(estimator.predict(lambda params: x))]
+    assert len(predictions) == 16
+
+
+class OwnError(Exception):
+    """An error of a user's own pipeline."""
+
+
+def test_errors_of_generators_come_as_themselves():
+    error = OwnError("no such file")
+
+    def failing():
+        yield X[:4], Y[:4]
+        yield X[4:8], Y[4:8]
+        raise error
+
+    with pipeline(failing(), mode=EVAL) as pipe:
+        assert pipe.take(2).steps == 2
+        with pytest.raises(OwnError, match="no such file") as info:
+            pipe.take(2)
+    assert info.value is error
+    assert error.__notes__ == [
+        "This happened while input_fn was read in mode 'eval', after 2 steps."
+    ]
+
+
+@pytest.mark.parametrize(("drop", "chunk"), [(False, 1), (True, 2)])
+def test_errors_of_datasets_come_as_themselves(drop, chunk):
+    x = np.where(X == X[-1], np.nan, X)
+    checked = dataset(drop=drop, x=x).map(
+        lambda x, y: (tf.debugging.check_numerics(x, "spoiled"), y)
+    )
+    with pipeline(checked, chunk=chunk) as pipe:
+        assert pipe.take(2).steps == 2
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="spoiled"
+        ) as info:
+            pipe.take(2)
+    assert "mode 'train', after 2 steps" in info.value.__notes__[0]
+
+
+def test_errors_of_input_fn_itself_come_as_themselves():
+    def input_fn(params):
+        raise OwnError("early")
+
+    request = InputRequest(TRAIN, undivided(4), lambda additional: additional)
+    with pytest.raises(OwnError, match="early"):
+        Pipeline(input_fn, request)
+
+
+def test_closing_closes_the_users_generator():
+    closed = []
+
+    def watched():
+        try:
+            yield from generator()
+        finally:
+            closed.append(True)
+
+    pipe = pipeline(watched())
+    pipe.take(1)
+    assert not closed
+    pipe.close()
+    assert closed == [True]
+
+
+def test_nothing_is_read_after_closing():
+    for make in (generator, dataset, lambda: dataset(drop=True)):
+        pipe = pipeline(make(), chunk=2)
+        pipe.close()
+        assert pipe.take(1) is None
+
+
+TEXT = np.array(["a", "b"])
+
+WRONG_TENSORS = {
+    "strings": (
+        lambda: ({"name": TEXT}, Y[:2]),
+        r"features\['name'\] should hold numbers.*dtype <U1.*Encode strings",
+    ),
+    "strings of a dataset": (
+        lambda: tf.data.Dataset.from_tensors({"name": TEXT}),
+        r"features\['name'\] should hold numbers.*dtype object",
+    ),
+    "labels of strings": (
+        lambda: (X[:2], (Y[:2], TEXT)),
+        r"labels\[1\] should hold numbers",
+    ),
+    "scalars": (
+        lambda: ({"rate": np.float32(0.5), "x": X[:2]}, Y[:2]),
+        r"features\['rate'\] should have the batch as its first axis.*scalar",
+    ),
+    "scalars of a dataset": (
+        lambda: tf.data.Dataset.from_tensors((X[:2], tf.constant(1))),
+        "labels should have the batch as its first axis",
+    ),
+    "different lengths": (
+        lambda: ({"a": X[:2], "b": X[:1]}, Y[:2]),
+        r"2 for features\['a'\], but 1 for features\['b'\]",
+    ),
+    "different lengths of labels": (
+        lambda: (X[:2], Y[:1]),
+        "2 for features, but 1 for labels",
+    ),
+    "different lengths of a dataset": (
+        lambda: tf.data.Dataset.from_tensors((X[:2], Y[:1])),
+        "2 for features, but 1 for labels",
+    ),
+    "larger than asked": (
+        lambda: (X[:3], Y[:3]),
+        r"batches of 2 examples.*Received a batch of 3. Use\s+params",
+    ),
+    "dataset larger than asked": (
+        lambda: dataset(size=3, drop=True),
+        "batches of 2 examples.*Received a batch of 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("name", WRONG_TENSORS)
+def test_wrong_tensors_are_named(name, chunk):
+    make, message = WRONG_TENSORS[name]
+    with pipeline(make(), size=2, chunk=chunk) as pipe:
+        with pytest.raises(ValueError, match=message):
+            pipe.take(2)
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**63 - 1])
+@pytest.mark.parametrize("make", ["dataset", "generator", "arrays"])
+def test_integers_that_devices_would_cut_off_are_named(make, value):
+    ids = np.arange(8)
+    ids[5] = value
+    features = {"id": ids, "x": X[:8]}
+    returned = {
+        "dataset": lambda: (
+            tf.data.Dataset.from_tensor_slices(features).repeat(80).batch(8)
+        ),
+        "generator": lambda: iter([features]),
+        "arrays": lambda: features,
+    }[make]()
+    pipe = pipeline(returned, size=8, repeat=make == "arrays")
+    with pytest.raises(ValueError, match=r"features\['id'\].*fit int32.*Hash"):
+        taken(pipe)
+
+
+def test_wide_integers_that_fit_are_taken():
+    ids = np.array([2**31 - 1, -(2**31), 0, 7])
+    (batch,) = taken(pipeline(iter([ids, ids])))
+    np.testing.assert_array_equal(batch.features, [ids, ids])
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_lengths_are_compared_without_a_size_too(chunk):
+    data = tf.data.Dataset.from_tensors((X[:2], Y[:1]))
+    with pipeline(data, size=None, chunk=chunk, checks_size=False) as pipe:
+        with pytest.raises(ValueError, match="2 for features, but 1 for label"):
+            pipe.take(1)
+
+
+WRONG_LATER_BATCHES = {
+    "shape": (
+        {"x": X[:4, :2], "y": Y[:4]},
+        r"features\['x'\] must have a static shape.*\(batch, 3\).*at step 1: "
+        r"float32 of shape \(4, 2\)",
+    ),
+    "rank": (
+        {"x": X[:4], "y": Y[:4, None]},
+        r"features\['y'\] must have a static shape",
+    ),
+    "dtype": (
+        {"x": X[:4].astype("float64"), "y": Y[:4]},
+        r"features\['x'\] must have .*float32 of shape.*at step 1: float64",
+    ),
+    "structure": (
+        {"x": X[:4]},
+        "step 1 has another structure.*Yield the same nest",
+    ),
+    "labels": (
+        ({"x": X[:4], "y": Y[:4]}, Y[:4]),
+        "step 1 has another structure",
+    ),
+    "size": (
+        {"x": X[:5], "y": Y[:5]},
+        "batches of 4 examples.*Received a batch of 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LATER_BATCHES)
+def test_later_batches_are_like_the_first(name):
+    later, message = WRONG_LATER_BATCHES[name]
+    batches = [{"x": X[:4], "y": Y[:4]}, later]
+    with pipeline(iter(batches)) as pipe:
+        assert pipe.take(1).steps == 1
+        with pytest.raises(ValueError, match=message):
+            pipe.take(1)
+
+
+def test_a_dataset_of_changing_shapes_is_an_error():
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([X[:4], X[:4, :2]]),
+        output_signature=tf.TensorSpec((None, None), tf.float32),
+    )
+    with pipeline(data, chunk=2) as pipe:
+        with pytest.raises(ValueError, match="features must have a static"):
+            pipe.take(2)
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (2, 2), (4, 2, 2), (3, 4)])
+def test_only_the_last_batch_may_be_smaller(sizes):
+    with pytest.raises(ValueError, match="Only the last batch may be smaller"):
+        taken(pipeline(X[:size] for size in sizes))
+
+
+def test_any_sizes_come_if_none_was_asked_for():
+    sizes = [2, 4, 4, 1]
+    made = pipeline((X[:size] for size in sizes), size=None, checks_size=False)
+    batches = taken(made)
+    shapes = [(batch.steps, batch.examples) for batch in batches]
+    assert shapes == [(1, 2), (2, 4), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        lambda: tf.sparse.from_dense(np.eye(4)),
+        lambda: tf.ragged.constant([[1], [2, 3], [], [4]]),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 2])
+def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
+    data = tf.data.Dataset.from_tensors({"x": sparse()})
+    with pytest.raises(TypeError, match=r"\['x'\] should be a dense tensor"):
+        taken(pipeline(data, chunk=chunk))
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_smaller_last_batch_is_predicted_as_it_is(tmp_path, use_tpu):
+    x, y = regression_data(examples=21)
+    estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu, batch=8)
+    estimator.train(batches_of(x[:16], y[:16]), max_steps=2)
+    predictions = list(estimator.predict(batches_of(x)))
+    weights, bias = (
+        estimator.get_variable_value(f"dense/{name}")
+        for name in ("kernel", "bias")
+    )
+    np.testing.assert_allclose(
+        [each["y"] for each in predictions], x @ weights + bias, rtol=1e-4
+    )
+
+
+def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
+    x, y = regression_data(examples=32)
+    for use_tpu in (False, True):
+        estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
+        if use_tpu:
+            with pytest.raises(ValueError, match="batches of 16 examples"):
+                estimator.train(lambda params: (x, y), steps=1)
+        else:
+            estimator.train(lambda params: (x, y), steps=1)
+            assert estimator.get_variable_value("global_step") == 1

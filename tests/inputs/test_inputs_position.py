@@ -1,0 +1,344 @@
+"""Reading an input on from where another run of training was."""
+
+import functools
+import itertools
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.inputs import pipeline as pipeline_module
+from keras_tpu_estimator.inputs import position_files
+from keras_tpu_estimator.inputs import restore_points as restore_points_module
+from keras_tpu_estimator.inputs.deployment import input_plan
+from keras_tpu_estimator.inputs.packing import Packed
+from keras_tpu_estimator.inputs.packing import pack
+from keras_tpu_estimator.inputs.packing import unpack
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.inputs.position import RestorePoint
+from keras_tpu_estimator.inputs.position import StepRecipe
+from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.inputs.restore_points import RestorePoints
+from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
+
+TRAIN = kte.ModeKeys.TRAIN
+SIZE = 2
+EXAMPLES = 800
+
+
+@pytest.fixture(autouse=True)
+def states_from_the_start(monkeypatch):
+    """Calls of less than a second save states, too."""
+    monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
+
+
+class Loader:
+    """A loader with the protocol of PyTorch's StatefulDataLoader."""
+
+    def __init__(self, size=SIZE):
+        self.size = size
+        self.next = 0
+        self.reads = []
+
+    def __iter__(self):
+        while self.next < EXAMPLES:
+            start, self.next = self.next, self.next + self.size
+            self.reads.append(start)
+            yield np.arange(start, self.next)
+
+    def state_dict(self):
+        return {"next": self.next}
+
+    def load_state_dict(self, state):
+        self.next = state["next"]
+
+
+class GrainIterator:
+    """An iterator with the protocol of Grain's."""
+
+    def __init__(self, size=SIZE):
+        self._rows = iter(range(0, EXAMPLES, size))
+        self._size = size
+        self._done = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._done += 1
+        start = next(self._rows)
+        return np.arange(start, start + self._size)
+
+    def get_state(self):
+        return str(self._done).encode()
+
+    def set_state(self, state):
+        self._done = int(state)
+        self._rows = itertools.islice(self._rows, self._done, None)
+
+
+class Failing(Loader):
+    """A loader whose state cannot be had."""
+
+    def state_dict(self):
+        raise NotImplementedError("not this time")
+
+
+class Opaque(Loader):
+    """A loader whose state holds what cannot be saved."""
+
+    def state_dict(self):
+        return {"next": object()}
+
+
+class Forgetful(Loader):
+    """A loader that does not take its state back."""
+
+    def load_state_dict(self, state):
+        raise KeyError("version")
+
+
+def in_order(params):
+    return tf.data.Dataset.range(EXAMPLES).batch(params["batch_size"])
+
+
+def shuffled(params, seed=None):
+    data = tf.data.Dataset.range(EXAMPLES).shuffle(100, seed=seed)
+    return data.batch(params["batch_size"], drop_remainder=True).prefetch(2)
+
+
+def generator(params):
+    size = params["batch_size"]
+    yield from np.arange(EXAMPLES).reshape(-1, size)
+
+
+INPUTS = {
+    "in order": in_order,
+    "shuffled": shuffled,
+    "generator": generator,
+    "state_dict": lambda params: Loader(params["batch_size"]),
+    "get_state": lambda params: GrainIterator(params["batch_size"]),
+    "failing": lambda params: Failing(params["batch_size"]),
+    "opaque": lambda params: Opaque(params["batch_size"]),
+    "forgetful": lambda params: Forgetful(params["batch_size"]),
+}
+
+
+def pipeline(input_fn, start=None, chunk=1, replicas=1, way="PER_HOST_V1"):
+    topology = Topology(replicas)
+    plan = input_plan(TRAIN, InputPipelineConfig[way], topology, SIZE * 2)
+    request = InputRequest(
+        mode=TRAIN,
+        plan=plan,
+        params_for=functools.partial(with_additional, {}),
+        chunk=chunk,
+    )
+    return Pipeline(input_fn, request, start, is_kept=True)
+
+
+def examples(pipe, steps, at_once=4):
+    """The examples of so many steps, or of all."""
+    taken = []
+    while steps is None or steps > 0:
+        batch = pipe.take(at_once if steps is None else min(at_once, steps))
+        if batch is None:
+            break
+        taken += batch.features.ravel().tolist()
+        steps = None if steps is None else steps - batch.steps
+    return taken
+
+
+@pytest.mark.parametrize("chunk", [1, 10])
+@pytest.mark.parametrize("source", INPUTS)
+def test_each_example_comes_once(source, chunk, tmp_path):
+    """Two times interrupted, and read ahead each time."""
+    prefix = str(tmp_path / "model.ckpt-1")
+    seen, start = [], None
+    for used, ahead in ((24, 12), (36, 8), (20, 0)):
+        with pipeline(INPUTS[source], start, chunk) as pipe:
+            seen += examples(pipe, 12)
+            pipe.position(12)  # Asks for a restore point soon.
+            seen += examples(pipe, used - 12)
+            examples(pipe, ahead)
+            position_files.write(prefix, pipe.position(used))
+        start = position_files.read(prefix)
+    assert start.steps == 80
+    with pipeline(INPUTS[source], start, chunk) as pipe:
+        seen += examples(pipe, None)
+    assert len(seen) == EXAMPLES
+    assert sorted(seen) == list(range(EXAMPLES))
+    assert (seen == sorted(seen)) == (source != "shuffled")
+
+
+def test_of_an_input_with_a_state_little_is_read_again():
+    loaders = [Loader(SIZE * 2) for _ in range(2)]
+    with pipeline(lambda params: loaders[0]) as pipe:
+        examples(pipe, 40)
+        pipe.position(40)
+        examples(pipe, 8)
+        start = pipe.position(48)
+    with pipeline(lambda params: loaders[1], start) as pipe:
+        assert examples(pipe, 1) == list(range(192, 196))
+    assert start.restore_point.steps > 0
+    assert loaders[1].reads[0] == 4 * start.restore_point.steps
+
+
+@pytest.mark.parametrize(
+    ("way", "before", "after", "is_same"),
+    [
+        ("PER_HOST_V1", 1, 2, True),
+        ("PER_HOST_V2", 2, 2, True),
+        ("PER_HOST_V2", 1, 4, True),
+        ("PER_HOST_V2", 4, 1, True),
+        ("BROADCAST", 2, 1, True),
+        ("PER_SHARD_V1", 2, 2, True),
+        ("PER_SHARD_V1", 2, 1, False),
+    ],
+)
+def test_other_cores(way, before, after, is_same, caplog):
+    def input_fn(params):
+        yield from np.arange(EXAMPLES).reshape(-1, params["batch_size"])
+
+    with pipeline(input_fn, None, replicas=before, way=way) as pipe:
+        examples(pipe, 12)
+        start = pipe.position(8)
+        later = examples(pipe, 1)
+    with pipeline(input_fn, start, replicas=after, way=way) as pipe:
+        assert (examples(pipe, 5)[-4:] == later) == is_same
+    assert ("2 calls of input_fn, now 1" in caplog.text) != is_same
+
+
+def test_a_state_of_other_cores_is_not_taken():
+    with pipeline(shuffled, None, replicas=2, way="PER_HOST_V2") as pipe:
+        examples(pipe, 12)
+        start = pipe.position(12)
+    assert start.restore_point.states is not None
+    assert start.restore_point_for(StepRecipe(4, 1, 4)) == RestorePoint()
+    assert start.restore_point_for(start.recipe) is start.restore_point
+
+
+def test_another_dataset_is_counted(caplog):
+    with pipeline(in_order, chunk=10) as pipe:
+        examples(pipe, 24)
+        start = pipe.position(20)
+    with pipeline(functools.partial(shuffled, seed=1), start, 10) as pipe:
+        rows = examples(pipe, 1)
+    with pipeline(functools.partial(shuffled, seed=1)) as pipe:
+        assert examples(pipe, 21)[-4:] == rows
+    assert "could not be restored" in caplog.text
+
+
+def test_bookmarks_cost_a_small_share_of_the_time():
+    now, made = [0.0], []
+    restore_points = RestorePoints(
+        RestorePoint(), is_wanted=True, clock=lambda: now[0]
+    )
+
+    def make():
+        now[0] += 1.0
+        made.append(now[0])
+        return RestorePoint(len(made))
+
+    for _ in range(100):
+        now[0] += 1.0
+        restore_points.newest(0)
+        restore_points.keep(make)
+    assert 4 <= len(made) <= 5
+
+
+def test_bookmarks_are_made_when_wanted_and_kept_until_used():
+    restore_points = RestorePoints(RestorePoint(), clock=lambda: 0.0)
+    restore_points.keep(pytest.fail)
+    assert restore_points.newest(8).steps == 0
+    restore_points.keep(lambda: RestorePoint(20))
+    restore_points.keep(pytest.fail)
+    assert [restore_points.newest(steps).steps for steps in (16, 20)] == [0, 20]
+    restore_points.keep(lambda: RestorePoint(32))
+    assert [restore_points.newest(steps).steps for steps in (24, 40)] == [
+        20,
+        32,
+    ]
+
+
+def test_at_first_no_bookmarks_are_made():
+    now = [0.0]
+    restore_points = RestorePoints(
+        RestorePoint(), True, 5.0, clock=lambda: now[0]
+    )
+    restore_points.keep(pytest.fail)
+    now[0] = 5.0
+    restore_points.keep(lambda: RestorePoint(8))
+    assert restore_points.newest(8).steps == 8
+
+
+def test_a_large_state_is_not_kept(caplog, monkeypatch):
+    monkeypatch.setattr(restore_points_module, "_MAX_BYTES", 2**20)
+    restore_points = RestorePoints(RestorePoint(), is_wanted=True)
+    large = RestorePoint(1, 0, Packed("", (bytes(3 << 20),)))
+    restore_points.keep(lambda: large)
+    assert restore_points.newest(1) == RestorePoint()
+    assert "takes 3 MiB" in caplog.text
+    restore_points.keep(pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [1, 2.5, "a", b"\x00", True, {"x": (1, [])}, {3: b"", (1, 2): None}],
+        {"bytes": 1, "array": {"dict": [], "tuple": 3}},
+    ],
+)
+def test_packed_values_come_back(value):
+    assert unpack(pack(value)) == value
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_packed_arrays_come_back(dtype, shape):
+    array = np.ones(shape, dtype)
+    came = unpack(pack({"a": array}))["a"]
+    np.testing.assert_array_equal(came, array, strict=True)
+    assert came.flags.writeable
+
+
+def test_tensors_of_pytorch_come_back_as_such(monkeypatch):
+    class Tensor:
+        __module__ = "torch"
+
+        def __init__(self, array):
+            self.array = array
+
+        def __array__(self, dtype=None, copy=None):
+            return self.array
+
+    torch = types.SimpleNamespace(from_numpy=Tensor)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    came = unpack(pack(Tensor(np.arange(3))))
+    assert isinstance(came, Tensor) and came.array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, np.array(["a"]), len])
+def test_what_cannot_be_packed_is_named(value):
+    with pytest.raises(TypeError, match="Leave it out of the state"):
+        pack({"a": [value]})
+
+
+def test_positions_come_back(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-1")
+    assert position_files.read(prefix) is None
+    states = pack([{"x": b"abc", "y": b""}])
+    position = Position(
+        8, StepRecipe(None, 1, None), RestorePoint(4, 2, states)
+    )
+    position_files.write(prefix, position)
+    assert position_files.read(prefix) == position
+    position_files.remove(prefix)
+    position_files.remove(prefix)
+    assert position_files.read(prefix) is None

@@ -1,0 +1,34 @@
+"""Reading what an `input_fn` returned, item by item."""
+
+import threading
+
+import tensorflow as tf  # noqa: TID253 - a form of input
+
+from keras_tpu_estimator.inputs import iterator_state
+from keras_tpu_estimator.inputs.stream import Stream
+
+
+def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    class SlowToEnd:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 1
+
+        def __del__(self):
+            may_end.wait()
+            has_ended.set()
+
+    monkeypatch.setattr(
+        iterator_state, "opened", lambda items, state: SlowToEnd()
+    )
+    stream = Stream(tf.data.Dataset.range(3))
+    assert next(stream) == 1
+    stream.close()
+    assert not has_ended.is_set()
+    may_end.set()
+    assert has_ended.wait(10)
+    assert next(stream, None) is None

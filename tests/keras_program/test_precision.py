@@ -1,0 +1,151 @@
+"""Keras's dtype policy for the layers of a model_fn."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import regression_data
+from helpers import repeated
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+
+X, Y = regression_data()
+MIXED = kte.RunConfig(dtype_policy="mixed_bfloat16")
+
+
+def model_of(seen):
+    """A model_fn that notes the dtypes of its activations and its loss."""
+
+    def model_fn(features, labels, mode, params):
+        x = keras.layers.Dense(8, activation="tanh")(features)
+        outputs = keras.layers.Dense(1)(x)
+        seen[mode] = [str(x.dtype), str(outputs.dtype)]
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
+        # Of the dtype of the layers, as a careless loss is.
+        loss = ops.mean((outputs - ops.cast(labels, outputs.dtype)) ** 2)
+        seen[mode].append(str(loss.dtype))
+        if mode == kte.ModeKeys.EVAL:
+            metrics = (
+                lambda labels, outputs: {
+                    "mae": kte.metrics.mean_absolute_error(labels, outputs)
+                },
+                [labels, outputs],
+            )
+            return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.02))
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            host_call=(
+                lambda outputs: seen.update(host=str(outputs.dtype)),
+                [outputs],
+            ),
+        )
+
+    return model_fn
+
+
+def results(policy, model_dir, use_tpu, seen):
+    estimator = estimator_of(
+        model_of(seen),
+        model_dir / str(policy),
+        use_tpu,
+        batch=64,
+        config={"dtype_policy": policy},
+    )
+    estimator.train(repeated(X, Y), steps=40)
+    evaluation = estimator.evaluate(repeated(X, Y), steps=1)
+    predictions = next(estimator.predict(repeated(X, Y)))
+    values = kte.checkpoints.read(estimator.latest_checkpoint())
+    return evaluation, predictions["y"], values
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_mixed_precision_trains_like_float32(use_tpu, tmp_path):
+    seen = {}
+    exact, _, _ = results(None, tmp_path, use_tpu, {})
+    mixed, prediction, values = results(
+        "mixed_bfloat16", tmp_path, use_tpu, seen
+    )
+    assert seen == {
+        "train": ["bfloat16"] * 3,
+        "eval": ["bfloat16"] * 3,
+        "infer": ["bfloat16"] * 2,
+        "host": "float32",
+    }
+    for name in ("loss", "mae"):
+        assert mixed[name].dtype == "float32"
+        np.testing.assert_allclose(mixed[name], exact[name], rtol=0.05)
+        assert mixed[name] != exact[name]
+    assert prediction.dtype == "float32"
+    for path, value in values.items():
+        assert value.dtype in ("float32", "int32", "int64", "uint32"), path
+
+
+def test_gradients_and_the_training_loss_are_float32():
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(features)
+        loss = ops.mean(ops.square(outputs))
+        (gradient,) = kte.gradients(loss, kte.trainable_variables()[:1])
+        dtypes.append((str(loss.dtype), str(gradient.dtype)))
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    dtypes = []
+    model = EstimatorModel.from_model_fn(model_fn, config=MIXED)
+    step = model.prepare("train", X, Y)
+    _, outputs = step.function(model.program.store.initial_values(), X, Y)
+    assert dtypes[-1] == ("bfloat16", "float32")
+    assert outputs["loss"].dtype == "float32"
+
+
+def test_the_policy_holds_while_model_fn_is_traced_only():
+    def model_fn(features, labels, mode, params):
+        inside.append(keras.config.dtype_policy().name)
+        raise ZeroDivisionError
+
+    inside, before = [], keras.config.dtype_policy()
+    model = EstimatorModel.from_model_fn(model_fn, config=MIXED)
+    for mode in ("train", "eval", "infer"):
+        with pytest.raises(ZeroDivisionError):
+            model.prepare(mode, X, Y)
+        assert keras.config.dtype_policy() is before
+    assert inside == ["mixed_bfloat16"] * 3
+
+
+def test_without_a_policy_keras_decides():
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(features)
+        return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
+
+    model = EstimatorModel.from_model_fn(model_fn, config=kte.RunConfig())
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        predictions = model.predict(X, verbose=0)
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert predictions["y"].dtype == "bfloat16"
+
+
+def test_float32_overrides_the_policy_of_keras():
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(features)
+        return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
+
+    config = kte.RunConfig(dtype_policy="float32")
+    model = EstimatorModel.from_model_fn(model_fn, config=config)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        predictions = model.predict(X, verbose=0)
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy(before)
+    assert predictions["y"].dtype == "float32"

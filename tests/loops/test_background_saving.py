@@ -1,0 +1,212 @@
+"""Checkpoints that are written while training goes on."""
+
+import logging
+import os
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.device import runtime
+
+X, Y = regression_data()
+
+
+@pytest.fixture
+def estimator(tmp_path):
+    return estimator_of(
+        model_fn_of(linear),
+        tmp_path,
+        iterations=1,
+        config={"save_checkpoints_steps": 2},
+    )
+
+
+class AtStep(kte.hooks.SessionRunHook):
+    """Calls something when a step has been reached."""
+
+    def __init__(self, step, call):
+        self.step, self.call = step, call
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run("global_step") == self.step:
+            self.call(run_context.session)
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Writing of step 2 takes until this is set."""
+    gate = threading.Event()
+    original = files.write
+
+    def write(path, variables):
+        if path.endswith("-2.h5"):
+            assert gate.wait(10)
+        original(path, variables)
+
+    monkeypatch.setattr(files, "write", write)
+    yield gate
+    gate.set()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    estimator, held, tmp_path
+):
+    seen = []
+
+    def look(_):
+        seen.append(os.path.exists(tmp_path / "model.ckpt-2.h5"))
+        held.set()
+
+    estimator.train(repeated(X, Y), hooks=[AtStep(3, look)], steps=5)
+
+    assert seen == [False]
+    assert checkpoints.step_of(tmp_path / "model.ckpt-2") == 2
+    assert checkpoints.step_of(tmp_path) == 5
+
+
+def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
+    values = {}
+
+    def note(session):
+        values["dense/kernel"] = session.run("dense/kernel").copy()
+
+    hooks = [AtStep(2, note), AtStep(3, lambda _: held.set())]
+    estimator.train(repeated(X, Y), hooks=hooks, steps=3)
+
+    np.testing.assert_array_equal(
+        checkpoints.value(tmp_path / "model.ckpt-2", "dense/kernel"),
+        values["dense/kernel"],
+    )
+    assert np.any(
+        checkpoints.value(tmp_path, "dense/kernel") != values["dense/kernel"]
+    )
+
+
+def test_a_snapshot_shares_no_memory_with_the_devices():
+    values = {"a": jax.numpy.ones(1000), "b": np.ones(1000)}
+    on_devices = {path: np.asarray(value) for path, value in values.items()}
+    snapshot = runtime._on_host(values)
+    for path, value in snapshot.items():
+        np.testing.assert_array_equal(value, on_devices[path])
+        assert not np.shares_memory(value, on_devices[path])
+
+
+def test_the_latest_checkpoint_is_waited_for(estimator, held, tmp_path):
+    seen = []
+
+    def look(_):
+        threading.Timer(0.1, held.set).start()
+        seen.append(estimator.latest_checkpoint())
+
+    estimator.train(repeated(X, Y), hooks=[AtStep(3, look)], steps=3)
+    assert seen == [str(tmp_path / "model.ckpt-2")]
+
+
+def test_a_hook_may_evaluate_what_is_being_written(estimator, tmp_path):
+    steps = []
+
+    def evaluate(_):
+        result = estimator.evaluate(batches_of(X, Y))
+        steps.append(int(result["global_step"]))
+
+    estimator.train(repeated(X, Y), hooks=[AtStep(3, evaluate)], steps=4)
+    assert steps == [2]
+
+
+def test_listeners_find_the_checkpoint(estimator, tmp_path):
+    class Listener(kte.hooks.CheckpointSaverListener):
+        steps = []
+
+        def after_save(self, session, global_step_value):
+            assert not session._saver._writer.is_busy
+            path = tmp_path / f"model.ckpt-{global_step_value}"
+            self.steps.append(checkpoints.step_of(path))
+
+    estimator.train(repeated(X, Y), steps=5, saving_listeners=[Listener()])
+    assert Listener.steps == [0, 2, 4, 5]
+
+
+def test_a_hook_that_saves_finds_its_checkpoint(estimator, tmp_path):
+    def save(session):
+        session.save_checkpoint(tmp_path / "copies")
+        assert os.listdir(tmp_path / "copies")
+
+    estimator.train(repeated(X, Y), hooks=[AtStep(3, save)], steps=4)
+    assert checkpoints.step_of(tmp_path / "copies") == 3
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Writing of every step but the first fails."""
+    original = files.write
+
+    def write(path, variables):
+        if not path.endswith("-0.h5"):
+            raise OSError(28, "No space left on device")
+        original(path, variables)
+
+    monkeypatch.setattr(files, "write", write)
+
+
+def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk):
+    steps = []
+
+    def wait(session):
+        while session._saver._writer.is_busy:
+            time.sleep(0.01)
+
+    hooks = [AtStep(2, wait), AtStep(3, steps.append)]
+    with pytest.raises(OSError, match="No space left"):
+        estimator.train(repeated(X, Y), hooks=hooks, steps=9)
+    assert not steps
+
+
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_an_error_of_the_writer_ends_training(
+    estimator, full_disk, tmp_path, steps
+):
+    seen = []
+    hooks = [AtStep(5, seen.append)]
+    with pytest.raises(OSError, match="No space left"):
+        estimator.train(repeated(X, Y), hooks=hooks, steps=steps)
+    assert not seen
+    assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-0")
+    # Values in memory are those of no checkpoint, so the last one is read.
+    assert estimator.evaluate(batches_of(X, Y))["global_step"] == 0
+
+
+def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
+    estimator, full_disk, caplog
+):
+    def fail(_):
+        raise RuntimeError("training failed")
+
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(RuntimeError, match="training failed"),
+    ):
+        estimator.train(repeated(X, Y), hooks=[AtStep(2, fail)], steps=9)
+    assert "The last checkpoint could not be written." in caplog.text
+    assert "No space left" in caplog.text
+
+
+def test_an_error_of_training_waits_for_the_writer(estimator, held, tmp_path):
+    def fail(_):
+        threading.Timer(0.1, held.set).start()
+        raise RuntimeError("training failed")
+
+    with pytest.raises(RuntimeError, match="training failed"):
+        estimator.train(repeated(X, Y), hooks=[AtStep(3, fail)], steps=9)
+    assert checkpoints.step_of(tmp_path / "model.ckpt-2") == 2

@@ -1,0 +1,118 @@
+"""The sizes of training loops, by count and by a clock that tests set."""
+
+import itertools
+
+import pytest
+
+from keras_tpu_estimator.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.loops.plan import LoopPlan
+
+
+class Clock:
+    """A clock that passes only when told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def plan_of(iterations, steps, clock=None):
+    parsed = IterationsPerLoop.parse(iterations)
+    return LoopPlan(parsed, steps, clock or Clock())
+
+
+def sizes_run(iterations, steps, seconds_of, loops=None):
+    """The sizes of loops of which one of `n` steps takes `seconds_of(n)`."""
+    clock = Clock()
+    plan = plan_of(iterations, steps, clock)
+    sizes = []
+    for size in itertools.islice(plan, loops):
+        clock.now += seconds_of(size)
+        plan.ran(size)
+        sizes.append(size)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "iterations, steps, sizes",
+    [
+        (4, 10, [4, 4, 2]),
+        (4, 8, [4, 4]),
+        (4, 3, [3]),
+        (1, 3, [1, 1, 1]),
+        (100, 1, [1]),
+        (4, 0, []),
+        ("1s", 0, []),
+    ],
+)
+def test_a_count_gives_equal_loops_and_a_rest(iterations, steps, sizes):
+    assert list(plan_of(iterations, steps)) == sizes
+
+
+def test_a_count_without_end_goes_on():
+    endless = plan_of(3, None)
+    assert list(itertools.islice(endless, 50)) == [3] * 50
+
+
+@pytest.mark.parametrize("seconds", [0.001, 10.0])
+def test_a_count_does_not_heed_the_clock(seconds):
+    assert sizes_run(4, 12, lambda size: size * seconds) == [4, 4, 4]
+
+
+def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
+    sizes = sizes_run("10s", None, lambda size: 0.1 * size, loops=8)
+    # The first loop has no duration: nobody knows when it began.
+    assert sizes == [1, 1, 8, 64, 64, 64, 64, 64]
+
+
+def test_a_duration_is_not_exceeded_by_a_steady_loop():
+    for step_seconds in (0.003, 0.07, 0.9):
+        sizes = sizes_run("5s", None, lambda n, s=step_seconds: n * s, 20)
+        assert sizes[-1] * step_seconds <= 5.0 < 2 * sizes[-1] * step_seconds
+
+
+def test_every_size_but_the_last_is_a_power_of_two():
+    sizes = sizes_run("7s", 1000, lambda size: 0.2 + 0.03 * size)
+    assert sum(sizes) == 1000
+    assert all(size & (size - 1) == 0 for size in sizes[:-1])
+
+
+def test_a_step_longer_than_the_duration_is_a_loop():
+    assert sizes_run("1s", 4, lambda size: 30.0 * size) == [1, 1, 1, 1]
+
+
+def test_a_duration_adapts_to_slower_steps():
+    clock = Clock()
+    plan = plan_of("8s", None, clock)
+    for number, size in enumerate(itertools.islice(plan, 30)):
+        clock.now += size * (0.01 if number < 10 else 1.0)
+        plan.ran(size)
+        if number == 10:
+            assert size == 512
+    assert plan.chunk == 8
+
+
+def test_a_clock_that_stands_still_is_survived():
+    assert sizes_run("1s", 20, lambda size: 0.0) == [1, 1, 8, 10]
+
+
+def test_the_rest_caps_a_timed_loop():
+    sizes = sizes_run("10s", 20, lambda size: 0.1 * size)
+    assert sizes == [1, 1, 8, 10]
+
+
+def test_the_chunk_is_the_size_of_a_whole_loop():
+    plan = plan_of(4, 10)
+    assert [(size, plan.chunk) for size in plan] == [(4, 4), (4, 4), (2, 4)]
+    assert plan_of("30s", 10).chunk == 1
+
+
+def test_sizes_may_be_asked_for_ahead_of_runs():
+    clock = Clock()
+    plan = plan_of("10s", 6, clock)
+    assert list(plan) == [1] * 6
+    clock.now += 1
+    plan.ran(1)
+    assert list(plan) == []

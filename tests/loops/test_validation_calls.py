@@ -1,0 +1,766 @@
+"""What `train`, `evaluate` and `predict` refuse, and what they leave behind."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.config import validation
+
+X, Y = regression_data(examples=16)
+TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+SIZES = {
+    TRAIN: "train_batch_size",
+    EVAL: "eval_batch_size",
+    PREDICT: "predict_batch_size",
+}
+FINISHED = re.compile(
+    r"checkpoint|metrics\.jsonl|model\.ckpt-\d+\.(h5|input\.zip)|"
+    r"(eval/)?events\.out\.tfevents\.\d+\..*"
+)
+
+
+def make(model_fn, model_dir, use_tpu=True, config=None, **changes):
+    """An estimator with batches of 16, and one step in a loop."""
+    config = {"tpu_config": kte.TPUConfig(1)} | (config or {})
+    sizes = dict.fromkeys(SIZES.values(), 16)
+    return kte.TPUEstimator(
+        model_fn,
+        config=kte.RunConfig(model_dir=str(model_dir), **config),
+        use_tpu=use_tpu,
+        **sizes | changes,
+    )
+
+
+def call(estimator, mode, input_fn, **arguments):
+    """Runs a mode to its end; `train` for two steps if not told otherwise."""
+    if mode == TRAIN:
+        if "max_steps" not in arguments:
+            arguments.setdefault("steps", 2)
+        return estimator.train(input_fn, **arguments)
+    if mode == EVAL:
+        return estimator.evaluate(input_fn, **arguments)
+    return list(estimator.predict(input_fn, **arguments))
+
+
+def never(params):
+    raise AssertionError("input_fn should not be called")
+
+
+def files_in(directory):
+    """Sizes and times of all files by path."""
+    return {
+        str(path.relative_to(directory)): (stat.st_size, stat.st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file() and (stat := path.stat())
+    }
+
+
+def assert_finished(directory):
+    """Checks that every file is whole, and the latest checkpoint readable."""
+    names = files_in(directory)
+    assert not [name for name in names if not FINISHED.fullmatch(name)]
+    if any(name.endswith(".h5") for name in names):
+        kte.checkpoints.read(directory)
+
+
+@pytest.fixture(scope="module")
+def trained_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def trained_once(trained_dir):
+    estimator = make(model_fn_of(linear), trained_dir)
+    return estimator.train(batches_of(X, Y), steps=1)
+
+
+@pytest.fixture
+def trained(trained_once, trained_dir):
+    """An estimator on eight cores whose directory stays as it is."""
+    before = files_in(trained_dir)
+    yield trained_once
+    assert files_in(trained_dir) == before
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    """A directory that nothing may have been written to in the end."""
+    path = tmp_path / "model"
+    yield path
+    assert not path.exists()
+
+
+class Hook(kte.hooks.SessionRunHook):
+    pass
+
+
+class Listener(kte.hooks.CheckpointSaverListener):
+    pass
+
+
+BAD_STEPS = [
+    (0, ValueError, "> 0, a positive number of steps. Received: 0. Pass a"),
+    (-3, ValueError, "> 0, a positive number of steps. Received: -3"),
+    (2.0, TypeError, "must be an int. Received: 2.0 of type float. Pass a"),
+    (True, TypeError, "must be an int. Received: True of type bool"),
+    ("2", TypeError, "must be an int. Received: '2' of type str"),
+]
+
+
+@pytest.mark.parametrize("argument", ["steps", "max_steps"])
+@pytest.mark.parametrize(("value", "exception", "message"), BAD_STEPS)
+def test_train_steps(value, exception, message, argument, trained):
+    with pytest.raises(exception, match=f"{argument}`? {message}"):
+        trained.train(never, **{argument: value})
+
+
+@pytest.mark.parametrize(("value", "exception", "message"), BAD_STEPS)
+def test_evaluate_steps(value, exception, message, trained):
+    with pytest.raises(exception, match=f"steps`? {message}"):
+        trained.evaluate(never, steps=value)
+
+
+@pytest.mark.parametrize("steps", [np.int64(1), np.int32(1), 1])
+def test_numpy_integers_are_steps(steps):
+    validation.check_train_steps(steps, None)
+    validation.check_train_steps(None, steps)
+    validation.check_eval_steps(steps)
+
+
+# In the order of the checks, by number; the estimator's batch size is wrong.
+TRAIN_REFUSED = {
+    "1 steps and max_steps": (
+        {"steps": 1, "max_steps": 2},
+        ValueError,
+        "Cannot use both `steps` and `max_steps`. Received: steps=1, "
+        "max_steps=2. `steps` counts from the last checkpoint",
+    ),
+    "2 negative steps": (
+        {"steps": -1},
+        ValueError,
+        "Must specify steps > 0, .* Received: -1",
+    ),
+    "2 negative max_steps": (
+        {"max_steps": -1},
+        ValueError,
+        "Must specify max_steps > 0, .* Received: -1",
+    ),
+    "3 hook of wrong type": (
+        {"hooks": [Hook(), Listener()]},
+        TypeError,
+        "must be SessionRunHook instances. Received: .*Listener.* Derive it",
+    ),
+    "4 batch size": (
+        {},
+        ValueError,
+        "`train_batch_size` must be divisible by the number of cores, 8. "
+        "Received: 12. Pass 8 or 16",
+    ),
+}
+BAD_LISTENERS = {"saving_listeners": [Hook()]}
+
+
+@pytest.mark.parametrize("name", TRAIN_REFUSED)
+def test_first_mistake_in_train_is_reported(name, model_dir):
+    estimator = make(model_fn_of(linear), model_dir, train_batch_size=12)
+    changes, exception, message = TRAIN_REFUSED[name]
+    later = [case[0] for o, case in TRAIN_REFUSED.items() if o[0] > name[0]]
+    for more in ({}, BAD_LISTENERS, *later):
+        if not changes.keys() & more.keys():
+            with pytest.raises(exception, match=message):
+                estimator.train(never, **changes | more)
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "message"),
+    [
+        (
+            {},
+            ValueError,
+            "one of `steps` and `max_steps` must be set. Received None for "
+            "both. Pass the number of steps",
+        ),
+        (BAD_LISTENERS, ValueError, "one of `steps` and `max_steps` must be"),
+        (
+            {"steps": 1, **BAD_LISTENERS},
+            TypeError,
+            "saving_listeners must be CheckpointSaverListener instances. "
+            r"Received: .*Hook.* Derive it from keras_tpu_estimator\.hooks",
+        ),
+    ],
+)
+def test_train_on_cores(changes, exception, message, trained):
+    with pytest.raises(exception, match=message):
+        trained.train(never, **changes)
+
+
+def test_nothing_is_checked_when_training_is_done(trained):
+    arguments = {"hooks": ["hook"], "saving_listeners": ["listener"]}
+    assert trained.train(never, max_steps=1, **arguments) is trained
+    with pytest.raises(TypeError, match="must be SessionRunHook instances"):
+        trained.train(never, max_steps=2, **arguments)
+
+
+def test_listeners_without_saving(model_dir):
+    estimator = make(
+        model_fn_of(linear), model_dir, config={"save_checkpoints_secs": None}
+    )
+    with pytest.raises(
+        ValueError,
+        match="`saving_listeners` need checkpoints, but none are saved. Set "
+        "save_checkpoints_steps or save_checkpoints_secs in RunConfig",
+    ):
+        estimator.train(ENDLESS, steps=1, saving_listeners=[Listener()])
+
+
+@pytest.mark.parametrize("task_type", ["evaluator", "ps"])
+def test_roles_that_do_not_train(task_type, model_dir, monkeypatch):
+    tf_config = {
+        "cluster": {"chief": ["a:1"], "ps": ["b:1"]},
+        "task": {"type": task_type, "index": 0},
+    }
+    monkeypatch.setenv("TF_CONFIG", json.dumps(tf_config))
+    estimator = make(model_fn_of(linear), model_dir)
+    with pytest.raises(
+        ValueError,
+        match="`train` runs on a chief, master or worker. Received TF_CONFIG "
+        f"with task type '{task_type}'. Call `evaluate` there, or unset",
+    ):
+        estimator.train(never, steps=0, max_steps=0)
+
+
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+def test_hook_of_wrong_type(mode, trained):
+    with pytest.raises(
+        TypeError,
+        match="must be SessionRunHook instances. Received: 'hook' of type str. "
+        r"Derive it from keras_tpu_estimator\.hooks\.SessionRunHook",
+    ):
+        call(trained, mode, never, hooks=[Hook(), "hook"])
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nowhere/model.ckpt-1", "The directory '.*nowhere' does not exist"),
+        ("model.ckpt-7", "Checkpoints in '.*': .*model.ckpt-1"),
+        ("empty", "There is no other checkpoint in '.*empty'"),
+    ],
+)
+def test_invalid_checkpoint_path(
+    path, message, mode, trained, trained_dir, tmp_path
+):
+    directory = tmp_path if path == "empty" else trained_dir
+    (tmp_path / "empty").mkdir()
+    given = directory / path
+    with pytest.raises(
+        ValueError, match=f"'{given}' is not a valid checkpoint: .* {message}"
+    ):
+        call(trained, mode, never, checkpoint_path=given)
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_checkpoint_path_that_is_none(mode, trained):
+    message = "^3 is not a valid checkpoint: expected a path, .* int. Pass a"
+    with pytest.raises(ValueError, match=message):
+        call(trained, mode, never, checkpoint_path=3)
+
+
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+@pytest.mark.parametrize(
+    ("tpu_config", "size", "message"),
+    [
+        (
+            {"num_shards": 4},
+            16,
+            "num_shards is not set correctly. Expected the number of cores, 8. "
+            "Received: 4. Leave it None",
+        ),
+        (
+            {"num_cores_per_replica": 16, "num_shards": 4},
+            12,
+            "num_cores_per_replica is larger than the system, which has 8 "
+            "cores. Received: 16. Leave it None",
+        ),
+        (
+            {"num_cores_per_replica": 2, "num_shards": 4},
+            12,
+            "num_cores_per_replica to be None or 1: .* Received: 2. Leave it",
+        ),
+        (
+            {},
+            12,
+            "`SIZE` must be divisible by the number of cores, 8. Received: 12. "
+            "Pass 8 or 16",
+        ),
+        (
+            {},
+            np.int64(3),
+            "`SIZE` must be divisible by the number of cores, 8. Received: 3. "
+            r"Pass 8\.",
+        ),
+        (
+            {"num_shards": 4},
+            12,
+            "num_shards is not set correctly",
+        ),
+        (
+            {},
+            None,
+            "`SIZE` cannot be None in mode 'MODE' with use_tpu=True. Received: "
+            "None. Pass TPUEstimator the number of examples over all cores, a "
+            "multiple of 8",
+        ),
+    ],
+)
+def test_system(tpu_config, size, message, mode, model_dir):
+    if size is None and mode == TRAIN:
+        # The constructor does not let it pass.
+        with pytest.raises(ValueError, match="`train_batch_size` cannot be"):
+            make(model_fn_of(linear), model_dir, **{SIZES[mode]: size})
+        return
+    estimator = make(
+        model_fn_of(linear),
+        model_dir,
+        config={"tpu_config": kte.TPUConfig(**tpu_config)},
+        **{SIZES[mode]: size},
+    )
+    message = message.replace("SIZE", SIZES[mode]).replace("MODE", mode)
+    with pytest.raises(ValueError, match=message):
+        call(estimator, mode, never)
+
+
+SLICED = kte.InputPipelineConfig.SLICED
+PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST = list(kte.InputPipelineConfig)[:4]
+
+
+@pytest.mark.parametrize(
+    ("mode", "way", "accepted"),
+    [
+        (TRAIN, PER_SHARD, True),
+        (TRAIN, PER_HOST_1, True),
+        (EVAL, PER_SHARD, False),
+        (EVAL, PER_HOST_1, False),
+        (EVAL, PER_HOST_2, True),
+        (EVAL, BROADCAST, True),
+        (PREDICT, PER_HOST_1, False),
+        (PREDICT, PER_HOST_2, False),
+        (PREDICT, BROADCAST, True),
+    ],
+)
+def test_several_hosts(mode, way, accepted):
+    topology = Topology(num_replicas=8, num_hosts=2)
+    tpu_config = kte.TPUConfig(per_host_input_for_training=way)
+    if accepted:
+        validation.check_system(mode, topology, tpu_config, 16)
+        return
+    with pytest.raises(
+        ValueError,
+        match="On 2 hosts, evaluation needs BROADCAST or PER_HOST_V2 input, "
+        f"and prediction BROADCAST. Received in mode '{mode}': {way.name}. Set "
+        "TPUConfig.per_host_input_for_training",
+    ):
+        validation.check_system(mode, topology, tpu_config, 16)
+
+
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+@pytest.mark.parametrize(
+    ("tpu_config", "topology", "size"),
+    [
+        ({"num_shards": 8}, Topology(8), 16),
+        ({"num_shards": 1, "num_cores_per_replica": 1}, Topology(1), 3),
+        ({"per_host_input_for_training": BROADCAST}, Topology(8), 3),
+        ({"per_host_input_for_training": PER_HOST_2}, Topology(1), 3),
+    ],
+)
+def test_systems_that_fit(tpu_config, topology, size, mode):
+    validation.check_system(mode, topology, kte.TPUConfig(**tpu_config), size)
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_sliced_input_on_one_core(mode, model_dir):
+    sliced = kte.TPUConfig(eval_training_input_configuration=SLICED)
+    estimator = make(
+        model_fn_of(linear), model_dir, False, {"tpu_config": sliced}
+    )
+    with pytest.raises(
+        ValueError,
+        match="SLICED only works with use_tpu=True. Received mode .* on one "
+        "core: use PER_HOST_V1",
+    ):
+        call(estimator, mode, never)
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_prediction_and_evaluation_check_cores_before_checkpoints(
+    mode, model_dir
+):
+    estimator = make(model_fn_of(linear), model_dir, **{SIZES[mode]: 12})
+    with pytest.raises(ValueError, match="must be divisible"):
+        call(estimator, mode, never, checkpoint_path="nowhere")
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [
+        (TRAIN, {"use_tpu": False}),
+        (EVAL, {"use_tpu": False}),
+        (PREDICT, {"use_tpu": False}),
+        (EVAL, {"eval_on_tpu": False}),
+    ],
+)
+def test_one_core_needs_no_batch_size(mode, settings, tmp_path):
+    def input_fn(params):
+        seen.append("batch_size" in params)
+        yield X[:3], Y[:3]
+
+    seen = []
+    sizes = {SIZES[mode]: None}
+    estimator = make(model_fn_of(linear), tmp_path, **settings, **sizes)
+    assert call(estimator, mode, input_fn)
+    assert seen == [False]
+
+
+def test_prediction_is_checked_when_it_begins(trained):
+    predictions = trained.predict(never, hooks=["hook"])
+    with pytest.raises(TypeError, match="must be SessionRunHook instances"):
+        next(predictions)
+
+
+@pytest.mark.parametrize("keys", ["z", ["z"], ("zy", "yz")])
+def test_no_such_predict_key(keys, trained):
+    expected = [keys] if isinstance(keys, str) else list(keys)
+    with pytest.raises(
+        ValueError,
+        match=re.escape(
+            f"Expected `predict_keys` among ['y']. Received: {expected}"
+        ),
+    ):
+        call(trained, PREDICT, batches_of(X), predict_keys=keys)
+
+
+def test_predict_keys_of_a_tensor(model_dir):
+    def model_fn(features, labels, mode, params):
+        return kte.EstimatorSpec(mode, predictions=features)
+
+    estimator = make(model_fn, model_dir, use_tpu=False)
+    with pytest.raises(
+        ValueError,
+        match="`predict_keys` need predictions in a dict. Received keys "
+        r"\['y'\] and predictions of type ndarray",
+    ):
+        call(estimator, PREDICT, batches_of(X), predict_keys=["y"])
+
+
+@pytest.mark.parametrize("shape", [(5,), (17, 2), ()])
+def test_predictions_of_another_length(shape, model_dir):
+    def model_fn(features, labels, mode, params):
+        predictions = {"y": features, "z": ops.ones(shape)}
+        return kte.TPUEstimatorSpec(mode, predictions=predictions)
+
+    estimator = make(model_fn, model_dir, use_tpu=False)
+    with pytest.raises(
+        ValueError,
+        match="prediction 'z' should have one row for each of 16 examples. "
+        rf"Received shape {re.escape(str(shape))}. Keep the batch",
+    ):
+        call(estimator, PREDICT, batches_of(X))
+
+
+def test_empty_evaluation(model_dir):
+    estimator = make(model_fn_of(linear), model_dir)
+    with pytest.raises(
+        ValueError,
+        match="input of evaluate is empty. Expected at least one batch",
+    ):
+        estimator.evaluate(batches_of(X[:0], Y[:0]))
+
+
+class Measured:
+    """An estimator whose `metric_fn` does what a test wants."""
+
+    def __init__(self, model_dir, use_tpu):
+        self.metric_fn = dict
+        self.estimator = make(self._model_fn, model_dir, use_tpu)
+
+    def _model_fn(self, features, labels, mode, params):
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=ops.mean(features),
+            eval_metrics=(lambda rows: self.metric_fn(rows), [features]),
+        )
+
+    def evaluate(self, metric_fn):
+        self.metric_fn = metric_fn
+        return self.estimator.evaluate(batches_of(X))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one", "cores"])
+def measured(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("measured")
+    yield Measured(directory, use_tpu=request.param)
+    assert not files_in(directory)
+
+
+PAIR = (np.float32(1), None)
+
+
+@pytest.mark.parametrize(
+    ("returned", "exception", "message"),
+    [
+        (
+            {"m": PAIR, "loss": PAIR},
+            ValueError,
+            "may not be called 'loss': evaluate returns its own values under "
+            "the names 'loss', 'global_step'. Give the metric another name",
+        ),
+        (
+            {"global_step": PAIR},
+            ValueError,
+            "may not be called 'global_step': .* another name",
+        ),
+        (
+            [PAIR],
+            TypeError,
+            r"should be a dict from names to .* \(value, update\) tuples. "
+            "Received: .* of type list",
+        ),
+        (3, TypeError, "should be a dict from names .* Received: 3"),
+        (
+            {"m": 0.5},
+            TypeError,
+            r"The metric 'm' should be a keras.metrics.Metric or a \(value, "
+            r"update\) tuple. Received: 0.5 of type float",
+        ),
+        ({"m": list(PAIR)}, TypeError, "metric 'm' should be .* type list"),
+        ({"m": (1, 2, 3)}, TypeError, "metric 'm' should be .* type tuple"),
+        (
+            {"m": keras.metrics.Mean},
+            TypeError,
+            "metric 'm' should be .* of type type",
+        ),
+    ],
+)
+def test_wrong_metrics(returned, exception, message, measured):
+    with pytest.raises(exception, match=message):
+        measured.evaluate(lambda rows: returned)
+
+
+class UserError(Exception):
+    """An exception that no library knows."""
+
+
+ERRORS = [
+    ValueError("value"),
+    RuntimeError("runtime"),
+    TypeError("type"),
+    KeyError("key"),
+    UserError("mine"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_errors_of_metric_fn_come_through(error, measured):
+    def metric_fn(rows):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        measured.evaluate(metric_fn)
+    assert raised.value is error
+
+
+def test_errors_of_metric_fn_with_values_come_through(measured):
+    def metric_fn(rows):
+        raise UserError(f"the first is {float(rows[0, 0]):.3f}")
+
+    with pytest.raises(UserError, match=f"the first is {X[0, 0]:.3f}"):
+        measured.evaluate(metric_fn)
+
+
+@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
+@pytest.mark.parametrize("is_generator", [False, True])
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_errors_of_input_fn_come_through(error, is_generator, mode, trained):
+    def input_fn(params):
+        raise error
+
+    def generator(params):
+        raise error
+        yield
+
+    with pytest.raises(type(error)) as raised:
+        call(trained, mode, generator if is_generator else input_fn)
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+def test_late_errors_of_input_fn_come_through(mode, trained):
+    def input_fn(params):
+        yield X, Y
+        raise UserError("after a batch")
+
+    with pytest.raises(UserError, match="after a batch"):
+        call(trained, mode, input_fn)
+
+
+def fail(*args):
+    raise UserError("at last")
+
+
+def fails_in(base, phase):
+    """An instance of a class of the user's that fails in a phase."""
+    return type("Failing", (base,), {phase: fail})()
+
+
+PHASES = ["begin", "after_create_session", "before_run", "after_run", "end"]
+
+
+@pytest.mark.parametrize("mode", [EVAL, PREDICT])
+@pytest.mark.parametrize("phase", PHASES)
+def test_errors_of_hooks_come_through(phase, mode, trained):
+    with pytest.raises(UserError, match="at last"):
+        call(trained, mode, batches_of(X, Y), hooks=[fails_in(Hook, phase)])
+
+
+ENDLESS = repeated(X, Y)
+
+
+class Training:
+    """An estimator whose inputs and host call do what a test wants."""
+
+    def __init__(self, model_dir):
+        self.model_dir = model_dir
+        self.host_call = lambda rows: None
+        self.estimator = make(
+            self._model_fn,
+            model_dir,
+            config={"save_checkpoints_steps": 1, "resume_input": False},
+        )
+
+    def _model_fn(self, features, labels, mode, params):
+        loss = ops.mean((linear(features, True) - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD())
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            host_call=(lambda rows: self.host_call(rows), [features]),
+        )
+
+    @property
+    def step(self):
+        path = self.estimator.latest_checkpoint()
+        return kte.checkpoints.step_of(path) if path else None
+
+    def fails(self, input_fn=ENDLESS, **arguments):
+        """Trains until it fails; returns the steps made, if all is whole."""
+        before = self.step or 0
+        with pytest.raises(UserError, match="at last"):
+            self.estimator.train(input_fn, steps=5, **arguments)
+        assert_finished(self.model_dir)
+        return self.step and self.step - before
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
+    training = Training(tmp_path_factory.mktemp("training"))
+    training.estimator.train(ENDLESS, steps=1)
+    return training
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_training_stops_where_the_input_fails(batches, training):
+    def input_fn(params):
+        yield from [(X, Y)] * batches
+        fail()
+
+    assert training.fails(input_fn) == batches
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps"), [*zip(PHASES, [0, 0, 0, 1, 5], strict=True)]
+)
+def test_training_stops_where_a_hook_fails(phase, steps, training):
+    assert training.fails(hooks=[fails_in(Hook, phase)]) == steps
+
+
+@pytest.mark.parametrize(
+    ("phase", "steps"),
+    [("begin", 0), ("before_save", 0), ("after_save", 1), ("end", 5)],
+)
+def test_training_stops_where_a_listener_fails(phase, steps, training):
+    listener = fails_in(Listener, phase)
+    assert training.fails(saving_listeners=[listener]) == steps
+
+
+def test_training_stops_where_the_host_call_fails(training, monkeypatch):
+    monkeypatch.setattr(training, "host_call", fail)
+    assert training.fails() <= 5
+
+
+@pytest.mark.parametrize(
+    ("base", "phase", "step"),
+    [
+        (Hook, "begin", None),
+        (Hook, "after_create_session", 0),
+        (Listener, "begin", None),
+        (Listener, "before_save", None),
+        (Listener, "after_save", 0),
+    ],
+)
+def test_first_training_fails(base, phase, step, tmp_path):
+    argument = "hooks" if base is Hook else "saving_listeners"
+    training = Training(tmp_path)
+    assert training.fails(**{argument: [fails_in(base, phase)]}) == step
+    assert training.step == step
+
+
+def test_training_goes_on_after_errors(training):
+    done = training.step
+    training.estimator.train(ENDLESS, steps=2)
+    assert training.step == done + 2
+    assert_finished(training.model_dir)
+
+
+def test_variables_without_checkpoint(model_dir):
+    estimator = make(model_fn_of(linear), model_dir)
+    message = f"no checkpoint in '{model_dir}'. Call `train` first, or set"
+    with pytest.raises(ValueError, match=message):
+        estimator.get_variable_names()
+    with pytest.raises(ValueError, match=message):
+        estimator.get_variable_value("global_step")
+    with pytest.raises(ValueError, match=message):
+        estimator.get_variable_value(["global_step"])
+    assert estimator.latest_checkpoint() is None
+
+
+@pytest.mark.parametrize("name", ["dense/kernl", ["dense/bias", "dense/kernl"]])
+def test_unknown_variable(name, trained):
+    with pytest.raises(
+        KeyError,
+        match="model.ckpt-1' has no variable 'dense/kernl'. Close to the "
+        "first: 'dense/kernel'",
+    ):
+        trained.get_variable_value(name)
+
+
+def test_variables(trained):
+    names = trained.get_variable_names()
+    assert {"dense/kernel", "dense/bias", "global_step"} <= set(names)
+    kernel, step = trained.get_variable_value(["dense/kernel", "global_step"])
+    np.testing.assert_array_equal(
+        trained.get_variable_value("dense/kernel"), kernel
+    )
+    assert kernel.shape == (3, 1) and step == 1

@@ -1,0 +1,499 @@
+"""Optimizers and gradients, against numbers worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import regression_data
+from helpers import repeated
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+
+X, Y = regression_data()
+RATE = 0.1
+
+
+def train_once(model_fn, model_dir, steps=1, use_tpu=False):
+    """The variables after some steps over all examples at once."""
+    estimator = estimator_of(model_fn, model_dir, use_tpu, batch=64)
+    estimator.train(repeated(X, Y), steps=steps)
+    return kte.checkpoints.read(estimator.latest_checkpoint())
+
+
+def weights():
+    """The weights that the models here start from."""
+    return np.array([[1.0], [-1.0], [0.5]], "float32")
+
+
+def outputs_of(features):
+    weight = keras.Variable(weights(), name="w")
+    return weight, features @ weight.value
+
+
+def loss_gradient(w, x=X, y=Y):
+    return 2 * x.T @ (x @ w - y) / len(x)
+
+
+def spec_of(mode, loss, train_op):
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def minimizing(optimizer, penalty=None, **kwargs):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        if penalty is not None:
+            loss = loss + penalty(weight)
+        wrapped = kte.CrossShardOptimizer(optimizer(), **kwargs)
+        return spec_of(mode, loss, wrapped.minimize(loss))
+
+    return model_fn
+
+
+def test_adam_step_equals_numpy(tmp_path):
+    rate, b1, b2, epsilon = 0.01, 0.9, 0.999, 1e-7
+    w, m, v = weights().astype("float64"), 0.0, 0.0
+    for t in (1, 2, 3):
+        g = loss_gradient(w)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        scaled = rate * np.sqrt(1 - b2**t) / (1 - b1**t)
+        w = w - scaled * m / (np.sqrt(v) + epsilon)
+    values = train_once(
+        minimizing(lambda: keras.optimizers.Adam(rate)), tmp_path, steps=3
+    )
+    np.testing.assert_allclose(values["w"], w, rtol=2e-5)
+    assert values["adam/iteration"] == values["global_step"] == 3
+
+
+def test_weight_decay_as_a_sum_over_variables(tmp_path):
+    def decay(weight):
+        return 0.5 * sum(ops.sum(v.value**2) for v in kte.trainable_variables())
+
+    values = train_once(
+        minimizing(lambda: keras.optimizers.SGD(RATE), decay), tmp_path, 2
+    )
+    w = weights()
+    for _ in range(2):
+        w = w - RATE * (loss_gradient(w) + w)
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_schedule_counts_steps(use_tpu, tmp_path):
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
+        [0], [RATE, RATE / 2]
+    )
+    values = train_once(
+        minimizing(lambda: keras.optimizers.SGD(schedule)), tmp_path, 2, use_tpu
+    )
+    w = weights()
+    for rate in (RATE, RATE / 2):
+        w = w - rate * loss_gradient(w)
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5)
+
+
+def test_global_step_is_a_tensor_in_model_fn(tmp_path):
+    def rate():
+        return RATE / ops.cast(kte.get_global_step() + 1, "float32")
+
+    values = train_once(
+        minimizing(lambda: keras.optimizers.SGD(rate)), tmp_path, 2
+    )
+    w = weights()
+    for step in range(2):
+        w = w - RATE / (step + 1) * loss_gradient(w)
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_clipping_by_global_norm(use_tpu, tmp_path):
+    def model_fn(features, labels, mode, params):
+        _, outputs = outputs_of(features)
+        bias = keras.Variable([2.0], name="b")
+        loss = ops.mean((outputs + bias.value - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        gradients, variables = zip(
+            *optimizer.compute_gradients(loss), strict=True
+        )
+        gradients = [kte.cross_replica_sum(g) for g in gradients]
+        norm = ops.sqrt(sum(ops.sum(g**2) for g in gradients))
+        replicas = params["context"].num_replicas if use_tpu else 1
+        clipped = [g / ops.maximum(norm, 1.0) / replicas for g in gradients]
+        pairs = zip(clipped, variables, strict=True)
+        return spec_of(mode, loss, optimizer.apply_gradients(pairs))
+
+    values = train_once(model_fn, tmp_path, use_tpu=use_tpu)
+    residual = X @ weights() + 2 - Y
+    gw, gb = 2 * X.T @ residual / len(X), 2 * residual.mean(0)
+    norm = np.sqrt((gw**2).sum() + (gb**2).sum())
+    assert norm > 1
+    np.testing.assert_allclose(
+        values["w"], weights() - RATE * gw / norm, rtol=1e-5
+    )
+    np.testing.assert_allclose(values["b"], 2 - RATE * gb / norm, rtol=1e-5)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_two_optimizers_train_a_small_gan(use_tpu, tmp_path):
+    d0, g0 = np.float32([[0.3], [0.2], [-0.4]]), np.float32([1.0, 2.0, -1.0])
+
+    def losses(d, g, real):
+        fake = real[:, ::-1] * g
+        d_real, d_fake = real @ d, fake @ d
+        d_loss = jnp.mean(jax.nn.softplus(-d_real) + jax.nn.softplus(d_fake))
+        return d_loss, jnp.mean(jax.nn.softplus(-d_fake))
+
+    def model_fn(features, labels, mode, params):
+        critic = keras.Variable(d0, name="critic")
+        generator = keras.Variable(g0, name="generator")
+        d_loss, g_loss = losses(critic.value, generator.value, features)
+        d_optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.5))
+        g_optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
+        return spec_of(
+            mode,
+            d_loss + g_loss,
+            [
+                d_optimizer.minimize(d_loss, var_list=[critic]),
+                g_optimizer.minimize(g_loss, var_list=[generator]),
+            ],
+        )
+
+    values = train_once(model_fn, tmp_path, use_tpu=use_tpu)
+    d_gradient = jax.grad(lambda d: losses(d, g0, X)[0])(d0)
+    g_gradient = jax.grad(lambda g: losses(d0, g, X)[1])(g0)
+    np.testing.assert_allclose(
+        values["critic"], d0 - 0.5 * d_gradient, rtol=1e-5
+    )
+    # The first step of Adam is as long as the rate.
+    np.testing.assert_allclose(
+        values["generator"], g0 - 0.01 * np.sign(g_gradient), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_adafactor_equals_keras(use_tpu, tmp_path):
+    layers = [keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
+    model = keras.Sequential([keras.Input((X.shape[1],)), *layers])
+    model.compile(keras.optimizers.Adafactor(RATE), "mse")
+    initial = [np.array(v.value) for v in model.trainable_variables]
+
+    def model_fn(features, labels, mode, params):
+        made = iter(
+            keras.initializers.get(lambda s, dtype, v=v: jnp.asarray(v))
+            for v in initial
+        )
+        h = keras.layers.Dense(
+            4,
+            name="a",
+            kernel_initializer=next(made),
+            bias_initializer=next(made),
+        )(features)
+        y = keras.layers.Dense(
+            1,
+            name="b",
+            kernel_initializer=next(made),
+            bias_initializer=next(made),
+        )(h)
+        loss = ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adafactor(RATE))
+        return spec_of(mode, loss, optimizer.minimize(loss))
+
+    for _ in range(2):  # From its own checkpoint, too.
+        values = train_once(model_fn, tmp_path, steps=2, use_tpu=use_tpu)
+    model.fit(X, Y, batch_size=len(X), epochs=4, verbose=0)
+    for variable in model.trainable_variables:
+        path = variable.path.partition("/")[2]
+        np.testing.assert_allclose(
+            values[path], variable.value, rtol=1e-4, atol=1e-6
+        )
+
+
+def test_several_optimizers_in_one(tmp_path):
+    def optimizer():
+        chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(RATE), {})
+        return keras.optimizers.MultiOptimizer(chosen)
+
+    values = train_once(minimizing(optimizer), tmp_path)
+    w = weights() - RATE * loss_gradient(weights())
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5)
+
+
+def test_one_optimizer_for_two_lists(tmp_path):
+    def model_fn(features, labels, mode, params):
+        first = keras.Variable(1.0, name="first")
+        second = keras.Variable(1.0, name="second")
+        optimizer = kte.CrossShardOptimizer(
+            keras.optimizers.SGD(RATE, momentum=0.9)
+        )
+        loss = 2 * first.value + 3 * second.value
+        return spec_of(
+            mode,
+            loss,
+            (
+                optimizer.minimize(loss, var_list=[first]),
+                optimizer.minimize(2 * loss, var_list=[second]),
+            ),
+        )
+
+    values = train_once(model_fn, tmp_path)
+    np.testing.assert_allclose(values["first"], 1 - RATE * 2, rtol=1e-6)
+    np.testing.assert_allclose(values["second"], 1 - RATE * 6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_gradient_penalty_is_differentiated_again(use_tpu, tmp_path):
+    def loss_of(w, x=X, y=Y):
+        return jnp.mean((x @ w) ** 3 - y)
+
+    def model_fn(features, labels, mode, params):
+        weight = keras.Variable(weights(), name="w")
+        loss = loss_of(weight.value, features, labels)
+        (gradient,) = kte.gradients(loss, weight)
+        loss = loss + 0.1 * ops.sum(kte.cross_replica_mean(gradient) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.01))
+        return spec_of(mode, loss, optimizer.minimize(loss))
+
+    def penalized(w):
+        return loss_of(w) + 0.1 * jnp.sum(jax.grad(loss_of)(w) ** 2)
+
+    values = train_once(model_fn, tmp_path, use_tpu=use_tpu)
+    np.testing.assert_allclose(
+        values["w"],
+        weights() - 0.01 * jax.grad(penalized)(weights()),
+        rtol=1e-5,
+    )
+
+
+def test_requests_that_build_on_each_other(tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = keras.Variable(2.0, name="w")
+        (first,) = kte.gradients(w.value**4, w)  # 4 w^3
+        (second,) = kte.gradients(first, [w])  # 12 w^2
+        (third,) = kte.gradients(first * second, w)  # 240 w^4
+        loss = third * 1e-4
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0))
+        return spec_of(mode, loss, optimizer.minimize(loss))
+
+    values = train_once(model_fn, tmp_path)
+    np.testing.assert_allclose(values["w"], 2 - 960e-4 * 8, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "factor"), [("mean", 1), ("sum", 8), ("SUM", 8)]
+)
+def test_reduction_over_eight_cores(reduction, factor, tmp_path):
+    model_fn = minimizing(
+        lambda: keras.optimizers.SGD(0.01), reduction=reduction
+    )
+    values = train_once(model_fn, tmp_path, use_tpu=True)
+    np.testing.assert_allclose(
+        values["w"],
+        weights() - 0.01 * factor * loss_gradient(weights()),
+        rtol=1e-5,
+    )
+
+
+def test_computed_gradients_are_shares_of_the_mean(tmp_path):
+    def model_fn(features, labels, mode, params):
+        _, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        pairs = optimizer.compute_gradients(loss)
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.apply_gradients(pairs),
+            host_call=(seen.append, [pairs[0][0][None]]),
+        )
+
+    seen = []
+    values = train_once(model_fn, tmp_path, use_tpu=True)
+    expected = [
+        loss_gradient(weights(), x, y) / 8
+        for x, y in zip(np.split(X, 8), np.split(Y, 8), strict=True)
+    ]
+    np.testing.assert_allclose(seen[0], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        values["w"], weights() - RATE * sum(expected), rtol=1e-5
+    )
+
+
+def test_gradients_without_a_wrapper_on_one_core(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = keras.optimizers.SGD(RATE)
+        pairs = [(kte.gradients(loss, weight)[0], weight)]
+        return spec_of(mode, loss, optimizer.apply_gradients(pairs))
+
+    values = train_once(model_fn, tmp_path)
+    np.testing.assert_allclose(
+        values["w"], weights() - RATE * loss_gradient(weights()), rtol=1e-5
+    )
+
+
+def test_missing_wrapper_on_eight_cores_is_an_error(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = keras.optimizers.SGD(RATE)
+        pairs = [(kte.gradients(loss, weight)[0], weight)]
+        return spec_of(mode, loss, optimizer.apply_gradients(pairs))
+
+    with pytest.raises(ValueError, match="wrap the optimizer"):
+        train_once(model_fn, tmp_path, use_tpu=True)
+
+
+def test_learning_rate_of_the_code_wins_over_the_checkpoint(tmp_path):
+    train_once(minimizing(lambda: keras.optimizers.SGD(RATE)), tmp_path)
+    values = train_once(
+        minimizing(lambda: keras.optimizers.SGD(RATE / 4)), tmp_path
+    )
+    w = weights() - RATE * loss_gradient(weights())
+    w = w - RATE / 4 * loss_gradient(w)
+    np.testing.assert_allclose(values["w"], w, rtol=1e-5)
+    assert "sgd/learning_rate" not in values
+
+
+def test_optimizer_from_outside_serves_batches_of_two_sizes(tmp_path):
+    optimizer = keras.optimizers.SGD(RATE, momentum=0.9)
+    estimator = estimator_of(
+        minimizing(lambda: optimizer), tmp_path, batch=48, iterations=1
+    )
+
+    def input_fn(params):
+        yield X[:48], Y[:48]
+        yield X[48:], Y[48:]
+
+    estimator.train(input_fn)
+    first = loss_gradient(weights(), X[:48], Y[:48])
+    w = weights() - RATE * first
+    w = w - RATE * (0.9 * first + loss_gradient(w, X[48:], Y[48:]))
+    np.testing.assert_allclose(estimator.get_variable_value("w"), w, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda o, loss: o.minimize(ops.ones(3)), ValueError, "scalar"),
+        (
+            lambda o, loss: o.minimize(loss, var_list=[1]),
+            TypeError,
+            "keras.Variable",
+        ),
+        (
+            lambda o, loss: o.minimize(loss, var_list=[]),
+            ValueError,
+            "no trainable variables",
+        ),
+        (lambda o, loss: o.apply_gradients([]), ValueError, "none"),
+    ],
+)
+def test_bad_calls_say_what_to_do(call, error, message, tmp_path):
+    def model_fn(features, labels, mode, params):
+        _, outputs = outputs_of(features)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        loss = ops.mean(outputs)
+        return spec_of(mode, loss, call(optimizer, loss))
+
+    with pytest.raises(error, match=message):
+        train_once(model_fn, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        kte.get_global_step,
+        kte.trainable_variables,
+        lambda: kte.gradients(1.0, []),
+        lambda: kte.CrossShardOptimizer(keras.optimizers.SGD()).minimize(1.0),
+    ],
+)
+def test_calls_outside_model_fn_are_errors(call):
+    with pytest.raises(ValueError, match="outside a model_fn"):
+        call()
+
+
+def test_minimize_takes_a_name(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        step = kte.get_global_step()
+        train_op = optimizer.minimize(loss, step, [weight], name="train")
+        return spec_of(mode, loss, train_op)
+
+    values = train_once(model_fn, tmp_path)
+    expected = weights() - RATE * loss_gradient(weights())
+    np.testing.assert_allclose(values["w"], expected, rtol=1e-4)
+
+
+def test_gradients_outside_training_are_errors(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight, outputs = outputs_of(features)
+        kte.gradients(ops.mean(outputs), weight)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(ValueError, match="in mode 'train' only"):
+        estimator.evaluate(repeated(X, Y), steps=1)
+
+
+def test_bad_wrappers_are_errors():
+    with pytest.raises(TypeError, match=r"keras\.optimizers\.Optimizer"):
+        kte.CrossShardOptimizer("sgd")
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
+        kte.CrossShardOptimizer(keras.optimizers.SGD(), reduction="max")
+    with pytest.raises(ValueError, match="group_assignment"):
+        kte.CrossShardOptimizer(
+            keras.optimizers.SGD(), group_assignment=[[0], [1]]
+        )
+
+
+@pytest.mark.parametrize("cores", ["one", "all"])
+def test_compiled_step_has_one_forward_and_backward_pass(cores):
+    """Answering a gradient request must not cost a second pass."""
+
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(keras.layers.Dense(32)(features))
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        if params["requests"]:
+            pairs = optimizer.compute_gradients(loss)
+            return spec_of(mode, loss, optimizer.apply_gradients(pairs))
+        return spec_of(mode, loss, optimizer.minimize(loss))
+
+    def dots(requests):
+        model = EstimatorModel.from_model_fn(
+            model_fn,
+            {"requests": requests},
+            cores=cores.ONE_CORE if cores == "one" else cores.all_cores(),
+        )
+        model.prepare("train", X, Y)
+        initial = model.program.store.initial_values()
+        state = (*model.state(initial), model.metrics_state())
+        lowered = jax.jit(model.train_step).lower(state, (X, Y))
+        return lowered.compile().as_text().count(" dot(")
+
+    assert dots(requests=True) == dots(requests=False) > 0
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        keras.optimizers.SGD(0.1, loss_scale_factor=8.0),
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
+    ],
+)
+def test_scaled_losses_are_refused(optimizer, tmp_path):
+    def model_fn(features, labels, mode, params):
+        loss = ops.mean(keras.layers.Dense(1)(features) ** 2)
+        train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(ValueError, match="Loss scaling is not supported"):
+        estimator.train(repeated(X, Y), steps=1)

@@ -1,0 +1,154 @@
+"""Files that grow, as others see them."""
+
+import gc
+import logging
+
+import pytest
+
+from keras_tpu_estimator.storage import growing_files as module
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.storage.growing_files import _Uploaded
+from keras_tpu_estimator.storage.growing_files import growing
+from keras_tpu_estimator.storage.growing_files import show_all
+from keras_tpu_estimator.storage.growing_files import shown_at_end
+from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary.reading import read_scalars
+
+URL = "memory://bucket/run/metrics.jsonl"
+
+
+class Clock:
+    """A clock that stands still."""
+
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def nothing_unshown(monkeypatch):
+    monkeypatch.setattr(module, "_UNSHOWN", set())
+
+
+def add(file, text):
+    with open(file.path, "a") as stream:
+        stream.write(text)
+    file.changed()
+
+
+def joined(file):
+    if file._thread is not None:
+        file._thread.join()
+    return seen()
+
+
+def seen():
+    with paths.opened(URL) as file:
+        return file.read().decode()
+
+
+@pytest.fixture
+def failing(memory, monkeypatch):
+    """A function after whose call nothing can be written, or can again."""
+    put = transfers.put_bytes
+
+    def fail(is_failing=True):
+        def put_or_fail(content, url):
+            if is_failing:
+                raise OSError("quota exceeded")
+            put(content, url)
+
+        monkeypatch.setattr(transfers, "put_bytes", put_or_fail)
+
+    return fail
+
+
+def test_a_local_file_is_seen_at_once(tmp_path):
+    file = growing(str(tmp_path / "file"))
+    add(file, "a")
+    assert (tmp_path / "file").read_text() == "a"
+    assert file.exists()
+    (tmp_path / "file").unlink()
+    assert not file.exists()
+
+
+def test_it_is_copied_in_the_background_but_not_all_the_time(memory):
+    clock = Clock()
+    file = _Uploaded(URL, False, clock)
+    add(file, "a")
+    assert joined(file) == "a"
+    add(file, "b")
+    assert joined(file) == "a"
+    clock.now += 11
+    add(file, "c")
+    assert joined(file) == "abc"
+
+
+def test_all_of_it_is_there_at_the_end(memory):
+    file = growing(URL)
+    add(file, "a")
+    add(file, "b")
+    show_all()
+    assert seen() == "ab"
+    add(file, "c")
+    del file
+    with shown_at_end():
+        pass
+    assert seen() == "abc"
+
+
+def test_it_goes_on_where_another_one_ended(memory):
+    add(growing(URL), "a")
+    show_all()
+    add(growing(URL, resumes=True), "b")
+    show_all()
+    assert seen() == "ab"
+    add(growing(URL), "c")
+    show_all()
+    assert seen() == "c"
+
+
+def test_a_failure_is_told_and_made_good_later(failing, caplog):
+    failing()
+    file = growing(URL)
+    add(file, "a")
+    with pytest.raises(OSError, match="quota"):
+        show_all()
+    assert "metrics.jsonl could not be written" in caplog.text
+    add(file, "b")
+    failing(False)
+    show_all()
+    assert seen() == "ab"
+
+
+def test_a_failure_does_not_hide_another_error(failing, caplog):
+    failing()
+    with caplog.at_level(logging.ERROR):
+        with pytest.raises(KeyError, match="mine"):
+            with shown_at_end():
+                add(growing(URL), "a")
+                raise KeyError("mine")
+    assert "Not all event files could be written" in caplog.text
+
+
+def test_a_forgotten_event_file_is_shown(memory):
+    writer = EventWriter("memory://bucket/run")
+    writer.scalars({"loss": 0.25}, step=20)
+    del writer
+    gc.collect()
+    found = paths.matching("memory://bucket/run/events.out.*")
+    assert read_scalars(found) == {20: {"loss": 0.25}}
+
+
+def test_an_event_writer_shows_its_file_when_it_is_closed(memory):
+    url = "memory://bucket/run"
+    assert EventWriter.for_dir(f"{url}/") is EventWriter.for_dir(url)
+    for step in (1, 2):
+        with EventWriter.for_dir(url) as writer:
+            writer.scalars({"loss": 0.25}, step)
+        found = paths.matching(f"{url}/events.out.*")
+        assert len(found) == step
+        assert max(read_scalars(found)) == step
+    assert writer.logdir == url

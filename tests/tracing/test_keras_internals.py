@@ -1,0 +1,267 @@
+"""What this package relies on in the private parts of Keras.
+
+A failure here says which function of `keras_internals` a new Keras breaks.
+"""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras.src.backend.common import global_state
+
+from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.keras_internals import fresh_names
+from keras_tpu_estimator.tracing.keras_internals import stored_dtype
+
+
+def dense_name():
+    return keras.layers.Dense(1).name
+
+
+def uninitialised():
+    return global_state.get_global_attribute("uninitialized_variables") or []
+
+
+def made_without_value():
+    with keras.StatelessScope(initialize_variables=False):
+        return keras.Variable("zeros", shape=(2,))
+
+
+def number_of(name):
+    return int(name.rpartition("_")[2])
+
+
+def test_names_start_anew():
+    dense_name()
+    with fresh_names():
+        assert [dense_name(), dense_name()] == ["dense", "dense_1"]
+        assert keras.Variable(0.0).name == "variable"
+        assert keras.optimizers.SGD().name == "sgd"
+    with fresh_names():
+        assert dense_name() == "dense"
+
+
+def test_names_go_on_afterwards_where_they_were():
+    dense_name()
+    before = dense_name()
+    with fresh_names():
+        for _ in range(5):
+            dense_name()
+    assert number_of(dense_name()) == number_of(before) + 1
+
+
+def test_names_go_on_after_an_error():
+    dense_name()
+    before = dense_name()
+    with pytest.raises(ZeroDivisionError):
+        with fresh_names():
+            dense_name()
+            raise ZeroDivisionError
+    assert number_of(dense_name()) == number_of(before) + 1
+
+
+def test_names_nest():
+    with fresh_names():
+        dense_name()
+        with fresh_names():
+            assert dense_name() == "dense"
+        assert dense_name() == "dense_1"
+
+
+def test_names_start_anew_in_a_cleared_session():
+    with fresh_names():
+        keras.backend.clear_session()
+        with fresh_names():
+            assert dense_name() == "dense"
+        assert dense_name() == "dense"
+
+
+@pytest.mark.parametrize(
+    "taken, names",
+    [
+        ({}, ["dense", "dense_1"]),
+        ({"dense": 1}, ["dense_1", "dense_2"]),
+        ({"dense": 3}, ["dense_3", "dense_4"]),
+        ({"conv2d": 3}, ["dense", "dense_1"]),
+    ],
+)
+def test_taken_names_are_left_out(taken, names):
+    given = dict(taken)
+    with fresh_names(given):
+        assert [dense_name(), dense_name()] == names
+    assert given == taken
+
+
+def test_uninitialised_variables_are_forgotten():
+    before = list(uninitialised())
+    with fresh_names():
+        assert uninitialised() == []
+        variable = made_without_value()
+        assert [id(each) for each in uninitialised()] == [id(variable)]
+    assert list(map(id, uninitialised())) == list(map(id, before))
+
+
+def test_uninitialised_variables_of_before_are_kept():
+    with fresh_names():
+        outer = made_without_value()
+        with fresh_names():
+            made_without_value()
+        assert [id(each) for each in uninitialised()] == [id(outer)]
+
+
+def test_uninitialised_variables_of_a_block_get_no_value_later():
+    with fresh_names():
+        variable = made_without_value()
+    with keras.StatelessScope():
+        pass
+    assert variable._value is None
+
+
+class Peeking(keras.layers.Layer):
+    """Notes the dtypes that its weight shows while it is called."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(shape[-1],), name="weight")
+
+    def call(self, x):
+        self.seen = (str(self.weight.dtype), stored_dtype(self.weight))
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    "policy, seen",
+    [
+        ("float32", ("float32", "float32")),
+        ("mixed_bfloat16", ("bfloat16", "float32")),
+        ("mixed_float16", ("float16", "float32")),
+        ("bfloat16", ("bfloat16", "bfloat16")),
+    ],
+)
+def test_the_stored_dtype_is_no_autocast_dtype(policy, seen):
+    layer = Peeking(dtype=policy)
+    layer(np.ones((2, 3), "float32"))
+    assert layer.seen == seen
+    assert stored_dtype(layer.weight) == str(layer.weight.value.dtype)
+
+
+def test_the_stored_dtype_of_variables_without_a_value():
+    with fresh_names(), keras.StatelessScope(initialize_variables=False):
+        variable = keras.Variable("zeros", shape=(2,), dtype="int32")
+        assert stored_dtype(variable) == "int32"
+
+
+@pytest.fixture
+def plain_constructor(monkeypatch):
+    """Undoes what other tests installed, for the time of one test."""
+    plain = inspect.unwrap(keras.Variable.__init__)
+    monkeypatch.setattr(keras.Variable, "__init__", plain)
+    return plain
+
+
+def recorder(calls):
+    def wrap(construct, variable, initializer, kwargs):
+        calls.append((variable, initializer, kwargs))
+        construct(variable, initializer, **kwargs)
+
+    return wrap
+
+
+def test_the_constructor_of_keras_takes_what_is_passed_on(plain_constructor):
+    # If Keras wrapped it, `around_creation` would think that it had.
+    assert not hasattr(plain_constructor, "__wrapped__")
+    names = list(inspect.signature(plain_constructor).parameters)
+    assert names[:5] == ["self", "initializer", "shape", "dtype", "trainable"]
+
+
+@pytest.mark.usefixtures("plain_constructor")
+def test_every_creation_is_seen():
+    calls = []
+    keras_internals.around_creation(recorder(calls))
+    variable = keras.Variable(1.0, name="here")
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    optimizer = keras.optimizers.SGD(0.1)
+    seen = [id(each) for each, _, _ in calls]
+    for made in (variable, layer.kernel, layer.bias, optimizer.iterations):
+        assert seen.count(id(made)) == 1
+    assert calls[0][1:] == (1.0, {"name": "here"})
+
+
+@pytest.mark.usefixtures("plain_constructor")
+def test_arguments_by_position_get_their_names():
+    calls = []
+    keras_internals.around_creation(recorder(calls))
+    variable = keras.Variable("ones", (2, 3), "int32", False, name="here")
+    assert calls[0][1:] == (
+        "ones",
+        {
+            "shape": (2, 3),
+            "dtype": "int32",
+            "trainable": False,
+            "name": "here",
+        },
+    )
+    assert variable.shape == (2, 3)
+    assert variable.dtype == "int32"
+    assert not variable.trainable
+    by_name = keras.Variable(initializer="ones", shape=(1,))
+    assert calls[-1][:2] == (by_name, "ones")
+
+
+@pytest.mark.usefixtures("plain_constructor")
+def test_what_is_around_creation_is_installed_once():
+    first, second = [], []
+    keras_internals.around_creation(recorder(first))
+    installed = keras.Variable.__init__
+    keras_internals.around_creation(recorder(second))
+    assert keras.Variable.__init__ is installed
+    keras.Variable(1.0)
+    assert (len(first), len(second)) == (1, 0)
+
+
+def test_the_arguments_of_compile_are_the_same_objects():
+    def own(y_true, y_pred):
+        return keras.ops.mean(y_true - y_pred, -1)
+
+    metric = keras.metrics.AUC(3)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        own,
+        loss_weights=0.5,
+        metrics=[own, metric],
+        weighted_metrics={"y": "mae"},
+    )
+    said = keras_internals.compile_arguments(model)
+    assert said["loss"] is own
+    assert said["loss_weights"] == 0.5
+    assert said["metrics"][0] is own
+    assert said["metrics"][1] is metric
+    assert said["weighted_metrics"] == {"y": "mae"}
+
+
+def test_masks():
+    ids = np.array([[3, 0], [0, 2]])
+    embedded = keras.layers.Embedding(4, 2, mask_zero=True)(ids)
+    mask = keras_internals.mask_of(embedded)
+    np.testing.assert_array_equal(mask, ids != 0)
+    assert keras_internals.mask_of(ids) is None
+    ones, zeros = np.ones((2, 2), "float32"), np.zeros((2, 2), "float32")
+    masked = keras_internals.with_mask(ones * [[9, 0], [0, 1]], mask)
+    metric = keras.metrics.MeanAbsoluteError()
+    metric.update_state(zeros[..., None], masked[..., None])
+    assert float(metric.result()) == 2.5
+    metric.reset_state()
+    masked = keras_internals.with_mask(masked[..., None], mask)
+    metric.update_state(zeros[..., None], masked)
+    assert float(metric.result()) == 5.0
+    unmasked = keras_internals.with_mask(masked, None)
+    assert keras_internals.mask_of(unmasked) is None
+
+
+def test_a_path_that_was_set_is_the_variables_path():
+    variable = keras.Variable(1.0, name="before")
+    keras_internals.set_path(variable, "after/it")
+    assert variable.path == "after/it"
+    assert variable.name == "before"
