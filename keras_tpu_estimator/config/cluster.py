@@ -143,8 +143,10 @@ def _mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def _model_dir(config: Mapping[str, Any]) -> str | None:
-    value = config.get("model_dir") or None
-    return value and directory_string("`model_dir` in TF_CONFIG", value)
+    value = config.get("model_dir")
+    if value is None:
+        return None
+    return directory_string("`model_dir` in TF_CONFIG", value)
 
 
 def _local_task(task: Mapping[str, Any]) -> tuple[str, int]:
