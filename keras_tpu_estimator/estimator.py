@@ -479,6 +479,7 @@ class TPUEstimator:
         _logger.info("Starting evaluation.")
         with (
             stalls_shown(self._config.stall_timeout_secs) as watch,
+            shown_at_end(),
             self._pipeline(
                 ModeKeys.EVAL, input_fn, steps, plan.chunk
             ) as pipeline,
@@ -560,7 +561,10 @@ class TPUEstimator:
     ) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
         checkpoint = self._checkpoint(checkpoint_path)
-        with self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline:
+        with (
+            shown_at_end(),
+            self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline,
+        ):
             steps = PaddedSteps(pipeline, self._batch_sizes[ModeKeys.PREDICT])
             first = steps.next()
             if first is None:
@@ -865,7 +869,6 @@ class TPUEstimator:
         collecting.write(summaries, writer, step, without=result)
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
-        writer.flush()
         show_all()
         keep_best = self._config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
