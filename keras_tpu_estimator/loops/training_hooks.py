@@ -54,7 +54,8 @@ def training_hooks(
     hooks: list[Hook] = (
         [] if savers_among((*user, *spec)) else _own_saver(config)
     )
-    _attach(listeners, savers_among((*hooks, *user, *spec)))
+    if config.is_chief:
+        _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps and config.is_chief:
         writer = EventWriter.for_dir(config.model_dir)
         hooks.append(
@@ -79,7 +80,7 @@ def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
 
 def _own_saver(config: RunConfig) -> list[Hook]:
     """What saves as a configuration says, if it asks for checkpoints."""
-    if not is_saving(config):
+    if not (config.is_chief and is_saving(config)):
         return []
     return [
         CheckpointSaverHook(
