@@ -3,86 +3,43 @@
 import contextlib
 import copy
 import dataclasses
-import functools
 import itertools
 import logging
 import os
 import tempfile
 from collections.abc import Callable
-from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.checkpoints.keep_best import note
-from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.config import validation
 from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.placement import Placement
-from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
-from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
-from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
-from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
-from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stall import watched
-from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
-from keras_tpu_estimator.hooks.training_log import TrainingLogHook
-from keras_tpu_estimator.inputs import position_files
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
-from keras_tpu_estimator.keras_program.program import Program
-from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
-from keras_tpu_estimator.loops.evaluation import EvaluationLoop
-from keras_tpu_estimator.loops.outfeed import HostMetrics
-from keras_tpu_estimator.loops.plan import LoopPlan
-from keras_tpu_estimator.loops.position_saver import PositionSaver
-from keras_tpu_estimator.loops.predicted import Predicted
-from keras_tpu_estimator.loops.prediction import PaddedSteps
-from keras_tpu_estimator.loops.prediction import PredictionLoop
-from keras_tpu_estimator.loops.preemption import Preemption
-from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.loops.staging import first_step
-from keras_tpu_estimator.loops.staging import stage_ahead
-from keras_tpu_estimator.loops.training import REPORT_NAMES
-from keras_tpu_estimator.loops.training import TrainingLoop
-from keras_tpu_estimator.loops.training_hooks import Saver
-from keras_tpu_estimator.loops.training_hooks import training_hooks
-from keras_tpu_estimator.loops.training_session import TrainingSession
-from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.loops.evaluation import Evaluation
+from keras_tpu_estimator.loops.evaluation import eval_dir
+from keras_tpu_estimator.loops.job import InputFn
+from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.loops.prediction import Prediction
+from keras_tpu_estimator.loops.training import Training
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
-from keras_tpu_estimator.storage.growing_files import show_all
-from keras_tpu_estimator.storage.growing_files import shown_at_end
-from keras_tpu_estimator.summary import EventWriter
-from keras_tpu_estimator.summary import collecting
-from keras_tpu_estimator.summary.collecting import Collected
 
 _logger = logging.getLogger("keras_tpu_estimator")
-InputFn = Callable[..., Any]
 
 
 class TPUEstimator:
@@ -189,7 +146,7 @@ class TPUEstimator:
         check_signature(model_fn, has_params=params is not None)
         validation.check_not_overridden(self, TPUEstimator)
         directory = validation.resolve_model_dir(model_dir, config)
-        self._warm_start = validation.warm_start_settings(warm_start_from)
+        validation.warm_start_settings(warm_start_from)
         validation.check_unavailable(
             embedding_config_spec=embedding_config_spec
         )
@@ -207,42 +164,45 @@ class TPUEstimator:
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
-        self._config = config.replace(
+        own_config = config.replace(
             model_dir=directory or _temporary_dir(), log_step_count_steps=None
         )
-        self._log_every = config.log_step_count_steps
-        self._model_fn = model_fn
-        self._params = {} if params is None else copy.deepcopy(params)
-        self._batch_sizes = {
-            ModeKeys.TRAIN: train_batch_size,
-            ModeKeys.EVAL: eval_batch_size,
-            ModeKeys.PREDICT: predict_batch_size,
-        }
-        self._placement = Placement(
-            self._config,
+        placement = Placement(
+            own_config,
             use_tpu=bool(use_tpu),
             eval_on_tpu=bool(eval_on_tpu),
-            batch_sizes=self._batch_sizes,
+            batch_sizes={
+                ModeKeys.TRAIN: train_batch_size,
+                ModeKeys.EVAL: eval_batch_size,
+                ModeKeys.PREDICT: predict_batch_size,
+            },
             batch_axis=batch_axis,
         )
-        self._metrics: dict[int, HostMetrics] = {}
+        self._job = Job(
+            model_fn,
+            {} if params is None else copy.deepcopy(params),
+            own_config,
+            placement,
+            validation.warm_start_settings(warm_start_from),
+            log_every=config.log_step_count_steps,
+        )
         if eval_on_tpu and not use_tpu:
             _logger.info("eval_on_tpu has no effect with use_tpu=False.")
 
     @property
     def model_dir(self) -> str:
         """The directory of checkpoints and event files."""
-        return self._config.model_dir
+        return self._job.config.model_dir
 
     @property
     def config(self) -> RunConfig:
         """A copy of the configuration, with the directory that is used."""
-        return copy.deepcopy(self._config)
+        return copy.deepcopy(self._job.config)
 
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters, without the reserved keys."""
-        return copy.deepcopy(self._params)
+        return copy.deepcopy(self._job.params)
 
     @property
     def model_fn(self) -> Callable[..., Any]:
@@ -252,7 +212,10 @@ class TPUEstimator:
             features: Any, labels: Any, mode: str, config: RunConfig
         ) -> Any:
             call = ModelFn(
-                self._model_fn, self._params, config, checks_params=False
+                self._job.model_fn,
+                self._job.params,
+                config,
+                checks_params=False,
             )
             return call(features, labels, mode, {"use_tpu": False})
 
@@ -293,108 +256,26 @@ class TPUEstimator:
                 finished, and a checkpoint saved, before. The code is 128 and
                 the number of the signal.
         """
-        validation.check_role(self._config)
+        config = self._job.config
+        validation.check_role(config)
         validation.check_train_steps(steps, max_steps)
-        if self._config.fast_dev_run:
+        if config.fast_dev_run:
             steps, max_steps = 1, None
-        checkpoint = self.latest_checkpoint()
-        start = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
-        if max_steps is not None and start >= max_steps:
-            _logger.info("Skipping training since max_steps has already saved.")
-            return self
         user_hooks = validate_hooks(hooks)
-        self._placement.check(ModeKeys.TRAIN)
-        if self._placement.use_tpu:
+        self._job.placement.check(ModeKeys.TRAIN)
+        if self._job.placement.use_tpu:
             validation.check_some_steps(steps, max_steps)
-        listeners = validate_listeners(saving_listeners)
-        remaining = steps if max_steps is None else max_steps - start
-        remaining = steps_until_stop(user_hooks, start, remaining)
-        plan = LoopPlan(self._config.tpu_config.iterations, remaining)
-        with (
-            stalls_shown(self._config.stall_timeout_secs) as watch,
-            shown_at_end(),
-            only_training(self.model_dir),
-            Preemption() as preemption,
-            self._pipeline(
-                ModeKeys.TRAIN,
-                input_fn,
-                remaining,
-                plan.chunk,
-                self._input_start(checkpoint),
-            ) as pipeline,
-            stage_ahead(
-                self._runtime,
-                ModeKeys.TRAIN,
-                pipeline,
-                plan,
-                preemption.is_requested,
-            ) as infeed,
-        ):
-            positions = PositionSaver(
-                pipeline.position if self._config.resume_input else None,
-                lambda: preemption.is_requested() and not plan.is_done,
-            )
-            hooks = (*watch, *user_hooks, preemption)
-            self._train(
-                plan, infeed, checkpoint, positions, hooks, listeners, remaining
-            )
-        preemption.exit_if_requested(self.latest_checkpoint())
-        return self
-
-    def _train(
-        self,
-        plan: LoopPlan,
-        infeed: Infeed,
-        checkpoint: str | None,
-        positions: PositionSaver,
-        hooks: tuple[Hook, ...],
-        listeners: tuple[CheckpointSaverListener, ...],
-        steps: int | None,
-    ) -> None:
-        """Runs the training loop over an infeed."""
-        runtime = self._runtime
-        first = next(infeed, None)
-        if first is None:
-            positions.no_step(checkpoint)
-            return
-        step = self._prepare(ModeKeys.TRAIN, first.batch)
-        runtime.load(step, checkpoint)
-        progress = Progress(runtime.take(), steps)
-        positions.start(progress.step)
-        saver = Saver(self._config, runtime, progress, positions, checkpoint)
-        session = TrainingSession(
-            runtime,
-            progress,
-            saver,
+        Training(
+            self._job,
+            input_fn,
+            user_hooks,
+            validate_listeners(saving_listeners),
+            steps,
+            max_steps,
             self,
-            functools.partial(self._evaluate_in_memory, progress, saver),
-            positions.is_interrupted,
-        )
-        every = self._config.tpu_config.experimental_host_call_every_n_steps
-        metrics = self._host_metrics(step, REPORT_NAMES)
-        loop = TrainingLoop(
-            runtime, step, plan, infeed, progress, metrics, every
-        )
-        if shows_progress(self._config.progress):
-            hooks = (*hooks, ProgressBarHook(steps))
-        try:
-            with saver:
-                loop.run(
-                    first,
-                    session,
-                    training_hooks(
-                        self._config,
-                        progress,
-                        listeners,
-                        hooks,
-                        step.hooks,
-                        self._training_log(loop),
-                    ),
-                )
-        finally:
-            runtime.give_back(progress.values, saver.current)
-        positions.end()
-        _logger.info("Loss for final step: %.6g.", progress.fetch("loss"))
+            self._evaluation,
+        ).run()
+        return self
 
     def evaluate(
         self,
@@ -427,83 +308,27 @@ class TPUEstimator:
                 does not fit the input, the cores or the checkpoint.
             TypeError: An argument is of a wrong type.
         """
-        validation.check_eval_steps(steps)
-        user_hooks = validate_hooks(hooks)
-        self._placement.check(ModeKeys.EVAL)
-        checkpoint = self._checkpoint(checkpoint_path)
-        result, summaries = self._evaluate(
-            input_fn,
-            steps,
-            user_hooks,
-            lambda step, slots: self._runtime.load(step, checkpoint, slots),
+        evaluation = self._evaluation(input_fn, steps, hooks, name)
+        checkpoint = self._job.checkpoint_to_read(checkpoint_path)
+        values = self._job.runtime.values
+        return evaluation.run(
+            lambda step, slots: values.lent(step, checkpoint, slots), checkpoint
         )
-        self._write_evaluation(result, summaries, checkpoint, name)
-        return result
 
-    def _evaluate_in_memory(
+    def _evaluation(
         self,
-        progress: Progress,
-        saver: Saver,
         input_fn: InputFn,
         steps: int | None,
         hooks: Iterable[Hook] | None,
         name: str | None,
-    ) -> dict[str, Any]:
-        """Evaluates the values of a training loop between two runs."""
-
-        def values_of(step: Step, slots: bool) -> Values:
-            del slots  # Training has them all.
-            values = self._runtime.complete(progress.values, step.reads)
-            return self._runtime.in_place(values, step.scaffold)
-
+    ) -> Evaluation:
+        """An evaluation, its arguments checked."""
         validation.check_eval_steps(steps)
         user_hooks = validate_hooks(hooks)
-        self._placement.check(ModeKeys.EVAL)
-        result, summaries = self._evaluate(
-            input_fn, steps, user_hooks, values_of
-        )
-        self._write_evaluation(result, summaries, saver.current, name)
-        return result
-
-    def _evaluate(
-        self,
-        input_fn: InputFn,
-        steps: int | None,
-        hooks: tuple[Hook, ...],
-        values_of: Callable[[Step, bool], Values],
-    ) -> tuple[dict[str, Any], Sequence[Collected]]:
-        """Runs the evaluation loop on values that the step reads."""
-        if self._config.fast_dev_run:
+        self._job.placement.check(ModeKeys.EVAL)
+        if self._job.config.fast_dev_run:
             steps = 1
-        plan = LoopPlan(STEPS_PER_RUN, steps)
-        _logger.info("Starting evaluation.")
-        with (
-            stalls_shown(self._config.stall_timeout_secs) as watch,
-            shown_at_end(),
-            self._pipeline(
-                ModeKeys.EVAL, input_fn, steps, plan.chunk
-            ) as pipeline,
-            stage_ahead(self._runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
-        ):
-            first = next(infeed, None)
-            if first is None:
-                raise ValueError(
-                    "The input of evaluate is empty. Expected at least one "
-                    "batch from input_fn."
-                )
-            step = self._prepare(ModeKeys.EVAL, first.batch)
-            hooks = (*watch, *hooks, *step.hooks)
-            values = values_of(step, bool(callbacks_of(hooks)))
-            loop = EvaluationLoop(self._runtime, infeed, steps)
-            result = loop.run(
-                step,
-                first,
-                values,
-                hooks,
-                self._host_metrics(step),
-            )
-        result[GLOBAL_STEP] = np.int64(values[GLOBAL_STEP])
-        return result, loop.summaries
+        return Evaluation(self._job, input_fn, user_hooks, steps, name)
 
     def predict(
         self,
@@ -539,12 +364,12 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         if predict_keys is not None and not isinstance(predict_keys, str):
             predict_keys = list(predict_keys)
-        self._placement.check(ModeKeys.PREDICT)
-        batches = watched(
-            self._predict(input_fn, user_hooks, checkpoint_path),
-            self._config.stall_timeout_secs,
+        self._job.placement.check(ModeKeys.PREDICT)
+        prediction = Prediction(
+            self._job, input_fn, user_hooks, checkpoint_path
         )
-        last = 1 if self._config.fast_dev_run else None
+        batches = watched(prediction.run(), self._job.config.stall_timeout_secs)
+        last = 1 if self._job.config.fast_dev_run else None
         with contextlib.closing(batches):
             for batch in itertools.islice(batches, last):
                 chosen = batch.select(predict_keys)
@@ -552,33 +377,6 @@ class TPUEstimator:
                     yield from chosen.rows()
                 else:
                     yield chosen.predictions
-
-    def _predict(
-        self,
-        input_fn: InputFn,
-        hooks: tuple[Hook, ...],
-        checkpoint_path: str | os.PathLike | None,
-    ) -> Generator[Predicted, None, None]:
-        """Yields the predictions of each batch."""
-        checkpoint = self._checkpoint(checkpoint_path)
-        with (
-            shown_at_end(),
-            self._pipeline(ModeKeys.PREDICT, input_fn, None, 1) as pipeline,
-        ):
-            steps = PaddedSteps(pipeline, self._batch_sizes[ModeKeys.PREDICT])
-            first = steps.next()
-            if first is None:
-                return
-            step = self._runtime.model.prepare(
-                ModeKeys.PREDICT, first.features, first.is_padding
-            )
-            hooks = (*hooks, *step.hooks)
-            values = self._runtime.load(
-                step, checkpoint, slots=bool(callbacks_of(hooks))
-            )
-            with self._runtime.reading(values) as values:
-                loop = PredictionLoop(self._runtime, step, values, steps)
-                yield from loop.run(first, hooks)
 
     def export_saved_model(
         self,
@@ -711,7 +509,7 @@ class TPUEstimator:
         Returns:
             A path.
         """
-        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+        return eval_dir(self.model_dir, name)
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the latest checkpoint that is whole, or `None`.
@@ -719,7 +517,7 @@ class TPUEstimator:
         Raises:
             ValueError: There are checkpoints, but all are damaged.
         """
-        return checkpoints.latest_intact(self.model_dir)
+        return self._job.latest_checkpoint()
 
     def get_variable_names(self) -> list[str]:
         """The paths of all variables in the latest checkpoint.
@@ -747,103 +545,20 @@ class TPUEstimator:
             return checkpoints.value(checkpoint, name)
         return [checkpoints.value(checkpoint, each) for each in name]
 
-    @functools.cached_property
-    def _runtime(self) -> Runtime:
-        """The program, made when the cores are first needed."""
-        call = ModelFn(
-            self._model_fn,
-            self._params,
-            self._config,
-            checks_params=True,
-        )
-        program = Program(
-            call, self._config.tf_random_seed, TraceOptions.of(self._config)
-        )
-        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-        layouts = {mode: self._placement.layout(mode) for mode in modes}
-        model = EstimatorModel(program, layouts)
-        return Runtime(model, self._config.debug_nans, self._warm_start)
-
-    def _input_start(self, checkpoint: str | None) -> Position | None:
-        """Where the call that wrote a checkpoint was in its input."""
-        if checkpoint is None or not self._config.resume_input:
-            return None
-        return position_files.read(checkpoint)
-
-    def _pipeline(
-        self,
-        mode: str,
-        input_fn: InputFn,
-        steps: int | None,
-        chunk: int,
-        start: Position | None = None,
-    ) -> Pipeline:
-        """The input of one call."""
-        repeat = mode == ModeKeys.TRAIN or steps is not None
-        request = self._placement.request(
-            mode, self._params, repeat, min(chunk, steps or chunk)
-        )
-        # Nobody resumes a call of one loop in its middle.
-        is_kept = (
-            mode == ModeKeys.TRAIN
-            and self._config.resume_input
-            and (steps is None or steps > chunk)
-        )
-        return Pipeline(input_fn, request, start, is_kept)
-
-    def _prepare(self, mode: str, batch: Batch) -> Step:
-        return self._runtime.model.prepare(mode, *first_step(batch))
-
-    def _host_metrics(
-        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
-    ) -> HostMetrics | None:
-        """The metrics of a step's `metric_fn`, compiled at most once."""
-        if step.metric_fn is None:
-            return None
-        metrics = self._metrics.setdefault(
-            id(step), HostMetrics(step.metric_fn, own_names)
-        )
-        metrics.reset()
-        return metrics
-
-    def _training_log(self, loop: TrainingLoop) -> TrainingLogHook | None:
-        if self._log_every is None:
-            return None
-        iterations = self._config.tpu_config.iterations
-        timed = iterations.unit == "seconds"
-        writes = bool(self._config.save_summary_steps)
-        return TrainingLogHook(
-            batch_size=self._batch_sizes[ModeKeys.TRAIN],
-            report=loop.report,
-            directory=self.model_dir if writes else None,
-            every_n_steps=None if timed else self._log_every,
-            every_n_secs=iterations.value if timed else None,
-        )
-
-    def _checkpoint(self, path: str | os.PathLike | None) -> str | None:
-        """The checkpoint to evaluate or to predict with."""
-        if path is not None:
-            return checkpoints.resolve(path)
-        latest = self.latest_checkpoint()
-        if latest is None:
-            _logger.info(
-                "There is no checkpoint in %s: running with initial values.",
-                self.model_dir,
-            )
-        return latest
-
     def _export(
         self, export: Export, checkpoint_path: str | os.PathLike | None
     ) -> str:
         path = checkpoint_path or self.latest_checkpoint()
-        if path is None and self._warm_start is not None:
-            path = self._warm_start.ckpt_to_initialize_from
+        if path is None and self._job.warm_start is not None:
+            path = self._job.warm_start.ckpt_to_initialize_from
         checkpoint = (
             self._existing_checkpoint()
             if path is None
             else checkpoints.resolve(path)
         )
-        model_fn = ModelFn(self._model_fn, self._params, self._config)
+        model_fn = ModelFn(
+            self._job.model_fn, self._job.params, self._job.config
+        )
         return run_export(export, self._export_settings, model_fn, checkpoint)
 
     def _existing_checkpoint(self) -> str:
@@ -854,30 +569,6 @@ class TPUEstimator:
                 "first, or set `model_dir` to where one is."
             )
         return checkpoint
-
-    def _write_evaluation(
-        self,
-        result: dict[str, Any],
-        summaries: Sequence[Collected],
-        checkpoint: str | None,
-        name: str | None,
-    ) -> None:
-        step = int(result[GLOBAL_STEP])
-        writer = EventWriter.for_dir(self.eval_dir(name))
-        writer.metrics(result, step)
-        # A metric of the same name says more than the last batch's value.
-        collecting.write(summaries, writer, step, without=result)
-        if checkpoint is not None:
-            writer.text("checkpoint_path", checkpoint, step)
-        show_all()
-        keep_best = self._config.keep_best
-        if keep_best and checkpoint and (name or None) == keep_best.name:
-            note(keep_best, self.model_dir, checkpoint, result)
-        _logger.info(
-            "Saving dict for global step %d: %s",
-            step,
-            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
-        )
 
 
 def _temporary_dir() -> str:

@@ -25,6 +25,7 @@ FLOORS = (
     ("model_fn",),
     ("program",),
     ("keras_program",),
+    ("front_ends",),
     ("device",),
     ("export", "loops"),
     ("estimator",),

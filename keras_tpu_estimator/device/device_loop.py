@@ -1,25 +1,24 @@
 """The device loop: many steps as one device program.
 
-`jax.lax.scan` over stacked batches, with the state donated, replaces Keras's
-Python loop over single steps. What is scanned are the steps of
-`EstimatorModel`.
+`jax.lax.scan` over stacked batches, with what training assigns donated,
+replaces Keras's Python loop over single steps.
 """
 
-from collections.abc import Callable
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.device.estimator_model import OUTPUTS
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.device.estimator_model import KerasState
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.scan import scan_with_newest
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
+from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import batch_size
+from keras_tpu_estimator.program.store import Values
 
 
 class DeviceLoop:
@@ -33,15 +32,14 @@ class DeviceLoop:
 
     def __init__(self, model: EstimatorModel, debug_nans: bool = False):
         self._model = model
+        static = {"static_argnames": ("step", "fetch")}
         self._train = (
-            checking_nans(self._train_steps)
+            checking_nans(self._run)
             if debug_nans
-            else jax.jit(
-                self._train_steps, donate_argnums=0, static_argnames="fetch"
-            )
+            else jax.jit(self._run, donate_argnums=0, **static)
         )
-        self._evaluate = jax.jit(self._evaluate_steps, static_argnames="fetch")
-        self._predict = jax.jit(self._predict_step, static_argnames="fetch")
+        self._evaluate = jax.jit(self._run, **static)
+        self._predict = jax.jit(self._run_one, **static)
 
     def put(self, mode: str, features: Any, labels: Any) -> Any:
         """Copies stacked steps to the devices, split over the cores.
@@ -52,7 +50,7 @@ class DeviceLoop:
             labels: The same, or `None`.
 
         Returns:
-            What `train` and `evaluate` take.
+            What `run` takes.
         """
         layout = self._model.layout(mode)
         if mode != ModeKeys.TRAIN and layout.cores.mesh is None:
@@ -82,118 +80,100 @@ class DeviceLoop:
         cores = self._model.layout(ModeKeys.TRAIN).cores
         return jax.device_put(values, cores.replicated)
 
-    def train(
+    def run(
         self,
-        state: KerasState,
+        step: Step,
+        values: Mapping[str, Any],
         metrics: list[Any],
         batches: Any,
         fetch: tuple[str, ...] = (),
-    ) -> Any:
-        """Trains one step for each of the stacked batches.
+    ) -> tuple[Values, list[Any], Any, dict[str, Any]]:
+        """Makes one step of TRAIN or EVAL for each of the stacked batches.
 
         Args:
-            state: Values as `EstimatorModel.state` lists them; they may not be
-                used again.
+            step: The step.
+            values: The variables' values by path. In TRAIN those that the
+                step assigns are used up.
             metrics: The metrics' values so far.
             batches: What `put` returned.
             fetch: Names of the tensors that are wanted of the last step.
 
         Returns:
-            The new state; the metrics' values; the mean loss after each step;
-            and the other outputs: of every step, stacked, or of the last.
+            The new values of what the step assigns; those of the metrics; the
+            mean loss after each step; and the other outputs: of every step,
+            stacked, or of the last.
         """
-        return self._train(state, metrics, batches, fetch=fetch)
-
-    def evaluate(
-        self,
-        state: KerasState,
-        metrics: list[Any],
-        batches: Any,
-        fetch: tuple[str, ...] = (),
-    ) -> Any:
-        """Evaluates the stacked batches.
-
-        Args:
-            state: Values as `EstimatorModel.state` lists them, without slots.
-            metrics: The metrics' values so far.
-            batches: What `put` returned.
-            fetch: Names of the tensors that are wanted of the last step.
-
-        Returns:
-            The new values of the variables that are not trainable; those of
-            the metrics; the mean loss after each step; and the other outputs:
-            of every step, stacked, or of the last.
-        """
-        return self._evaluate(state, metrics, batches, fetch=fetch)
+        run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
+        assigned, others = step.split(values)
+        return run(assigned, others, metrics, batches, step=step, fetch=fetch)
 
     def predict(
-        self, state: KerasState, data: Any, fetch: tuple[str, ...] = ()
-    ) -> tuple[Any, dict[str, Any], Any]:
+        self,
+        step: Step,
+        assigned: Values,
+        others: Values,
+        data: Any,
+        fetch: tuple[str, ...] = (),
+    ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
         """Predicts for one batch.
 
         Args:
-            state: Values as `EstimatorModel.state` lists them, without slots.
+            step: The step.
+            assigned: The values by path of what the step assigns.
+            others: Those of what else it reads.
             data: What `put_one` returned.
             fetch: Names of other tensors that are wanted.
 
         Returns:
-            Nest of predictions, batch first; the other tensors by name; and
-            those of a `host_call`, or `None`.
+            The new values of what the step assigns; the outputs; and the other
+            tensors by name.
         """
-        return self._predict(state, data, fetch=fetch)
+        return self._predict(assigned, others, data, step=step, fetch=fetch)
 
-    def _train_steps(
+    def _run(
         self,
-        state: KerasState,
+        assigned: Values,
+        others: Values,
         metrics: list[Any],
         batches: Any,
+        *,
+        step: Step,
         fetch: tuple[str, ...],
     ) -> Any:
-        (*new, metrics), losses, outputs = _scan(
-            self._model.train_step, (*state, metrics), batches, fetch
-        )
-        return tuple(new), metrics, losses, outputs
+        run_step = functools.partial(self._model.run_step, step)
 
-    def _evaluate_steps(
+        def one(state: Any, batch: Any) -> tuple[Any, Any, Any]:
+            assigned, metrics = state
+            changed, metrics, outputs = run_step(
+                others | assigned, metrics, batch
+            )
+            loss = outputs.pop("loss")
+            newest = {name: outputs.pop(name, {}) for name in NEWEST}
+            newest[NAMED] = _only(newest[NAMED], fetch)
+            return (assigned | changed, metrics), (loss, outputs), newest
+
+        (assigned, metrics), (losses, outputs), newest = scan_with_newest(
+            one, (assigned, metrics), batches
+        )
+        return assigned, metrics, losses, outputs | newest
+
+    def _run_one(
         self,
-        state: KerasState,
-        metrics: list[Any],
-        batches: Any,
+        assigned: Values,
+        others: Values,
+        data: Any,
+        *,
+        step: Step,
         fetch: tuple[str, ...],
-    ) -> Any:
-        (_, others, metrics), losses, outputs = _scan(
-            self._model.test_step, (*state, metrics), batches, fetch
-        )
-        return others, metrics, losses, outputs
-
-    def _predict_step(
-        self, state: KerasState, data: Any, fetch: tuple[str, ...]
-    ) -> tuple[Any, dict[str, Any], Any]:
-        outputs = self._model.predict_outputs(state, data)
-        return (
-            outputs["predictions"],
-            _only(outputs.get(NAMED, {}), fetch),
-            outputs.get("host_call"),
-        )
-
-
-def _scan(
-    model_step: Callable[[KerasState, Any], tuple[Any, KerasState]],
-    state: KerasState,
-    batches: Any,
-    fetch: tuple[str, ...],
-) -> tuple[KerasState, Any, dict[str, Any]]:
-    """Makes the steps; returns the state, the losses and other outputs."""
-
-    def step(state: KerasState, batch: Any) -> tuple[KerasState, Any, Any]:
-        logs, state = model_step(state, batch)
-        outputs = logs.pop(OUTPUTS)
-        newest = {name: outputs.pop(name, {}) for name in NEWEST}
-        newest[NAMED] = _only(newest[NAMED], fetch)
-        return state, (logs["loss"], outputs), newest
-
-    state, (losses, outputs), newest = scan_with_newest(step, state, batches)
-    return state, losses, outputs | newest
+    ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
+        changed, outputs = step.function(others | assigned, *data)
+        named = _only(outputs.pop(NAMED, {}), fetch)
+        wanted = {
+            name: outputs[name]
+            for name in ("predictions", "host_call")
+            if name in outputs
+        }
+        return assigned | changed, wanted, named
 
 
 def _only(named: Mapping[str, Any], fetch: tuple[str, ...]) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """A program as a Keras model, whose steps are those of the device loop."""
 
+import contextlib
+import sys
 import types
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,28 +16,42 @@ import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
+from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
-from keras_tpu_estimator.keras_program.program import Program
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.options import micro_batches
+from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 
-# The outputs of a step beside its logs; Keras itself never sees them.
-OUTPUTS = "outputs"
 KerasState = tuple[list[Any], ...]
+_WHOLE = sys.maxsize
+
+
+class Lender(Protocol):
+    """Who has the values of a model's variables while a loop runs."""
+
+    def show(self) -> None:
+        """Gives the variables the loop's current values."""
+
+    def apart(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
+        """Lets the variables have arrays of their own in a `with` block.
+
+        Args:
+            keeps: Whether what becomes of them counts after the block.
+        """
 
 
 class EstimatorModel(keras.Model):
     """A `model_fn` as a `keras.Model`.
 
-    `train_step`, `test_step` and `predict_step` run `model_fn`'s program; the
-    device loop of `TPUEstimator` scans these very functions. `fit`,
+    `train_step`, `test_step` and `predict_step` run the steps of `model_fn`'s
+    program, which the device loop of `TPUEstimator` scans as well. `fit`,
     `evaluate`, `predict`, `summary` and `save_weights` work as on any Keras
     model. No `compile` is needed: the optimizer is the one in `model_fn`.
 
@@ -72,9 +90,8 @@ class EstimatorModel(keras.Model):
         # Keras tracks what is appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
         self._valued: set[str] = set()
-        # How a loop gives the variables its values, and whose they have.
-        self.show_values: Callable[[], None] | None = None
-        self.shown_by: Any = None
+        # Who gives the variables their values while a loop runs.
+        self.lender: Lender | None = None
         self._prepared: set[str] = set()
         self.compile(optimizer=None)
         self.optimizer = ModelOptimizer(self.global_step)
@@ -113,7 +130,7 @@ class EstimatorModel(keras.Model):
             ModeKeys.EVAL: BatchLayout(cores),
             ModeKeys.PREDICT: BatchLayout(cores),
         }
-        return cls(Program(call, seed, TraceOptions.of(config)), layouts)
+        return cls(make_program(call, seed, TraceOptions.of(config)), layouts)
 
     @property
     def global_step(self) -> keras.Variable:
@@ -151,6 +168,29 @@ class EstimatorModel(keras.Model):
         if missing:
             self.assign(self.program.store.initial_values(missing))
 
+    def run_step(
+        self, step: Step, values: Values, metrics: list[Any], batch: Any
+    ) -> tuple[Values, list[Any], dict[str, Any]]:
+        """One step of training or evaluation, as a pure function.
+
+        Args:
+            step: The step.
+            values: The values that it reads, by path.
+            metrics: The values of the metrics' variables.
+            batch: A pair of features and labels.
+
+        Returns:
+            The values that changed, the metrics' new values, and the outputs;
+            among them as `loss` the mean over examples so far.
+        """
+        changed, outputs = step.function(values, *batch)
+        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch[0])
+        metrics = self._loss_mean.stateless_update_state(
+            metrics, outputs["loss"], sample_weight=weight
+        )
+        mean = self._loss_mean.stateless_result(metrics)
+        return changed, metrics, outputs | {"loss": mean}
+
     def train_step(
         self, state: KerasState, data: Any
     ) -> tuple[dict[str, Any], KerasState]:
@@ -162,18 +202,9 @@ class EstimatorModel(keras.Model):
             data: A tuple of features and labels.
 
         Returns:
-            Logs and the new state. The logs hold the mean loss so far and,
-            under "outputs", what leaves the device beside it.
+            The mean loss so far, and the new state.
         """
-        features, labels = _features_and_labels(data)
-        step = self._step(ModeKeys.TRAIN, features, labels)
-        values = self.values(state)
-        changed, outputs = step.function(
-            {path: values[path] for path in step.reads}, features, labels
-        )
-        metrics, logs = self._report(state[-1], outputs.pop("loss"))
-        new = self.state(values | changed)
-        return logs | {OUTPUTS: outputs}, (*new, metrics)
+        return self._keras_step(ModeKeys.TRAIN, state, data)
 
     def test_step(
         self, state: KerasState, data: Any
@@ -186,19 +217,9 @@ class EstimatorModel(keras.Model):
             data: A tuple of features and labels.
 
         Returns:
-            Logs, as `train_step` returns them, and the new state.
+            The mean loss so far, and the new state.
         """
-        features, labels = _features_and_labels(data)
-        step = self._step(ModeKeys.EVAL, features, labels)
-        values = self.values(state)
-        changed, outputs = step.function(
-            {path: values[path] for path in step.reads}, features, labels
-        )
-        metrics, logs = self._report(
-            state[-1], outputs.pop("loss"), batch_size(features)
-        )
-        new = self.state(values | changed, slots=False)
-        return logs | {OUTPUTS: outputs}, (*new, metrics)
+        return self._keras_step(ModeKeys.EVAL, state, data)
 
     def predict_step(
         self, state: KerasState, data: Any
@@ -213,54 +234,58 @@ class EstimatorModel(keras.Model):
         Returns:
             Predictions and the values of the other variables.
         """
-        return self.predict_outputs(state, data)["predictions"], state[1]
-
-    def predict_outputs(self, state: KerasState, data: Any) -> dict[str, Any]:
-        """All outputs of one step of prediction; see `predict_step`."""
         features, is_padding = _features_and_labels(data)
         if is_padding is None:
             is_padding = jnp.zeros((batch_size(features),), bool)
         step = self._step(ModeKeys.PREDICT, features, is_padding)
-        values = self.values((*state, []))
-        _, outputs = step.function(
-            {path: values[path] for path in step.reads}, features, is_padding
-        )
-        return outputs
+        values = self._by_path(state)
+        changed, outputs = step.function(values, features, is_padding)
+        _, others = self._as_state(values | changed, len(state))
+        return outputs["predictions"], others
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""
         self._prepare_from(ModeKeys.TRAIN, x, y, kwargs)
-        return super().fit(x, y, **kwargs)
+        with self._apart(keeps=True):
+            return super().fit(x, y, **kwargs)
 
     def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Evaluates as `keras.Model.evaluate` does; see there."""
         self._prepare_from(ModeKeys.EVAL, x, y, kwargs)
-        return super().evaluate(x, y, **kwargs)
+        with self._apart():
+            return super().evaluate(x, y, **kwargs)
 
     def predict(self, x: Any, **kwargs: Any) -> Any:
         """Predicts as `keras.Model.predict` does; see there."""
         self._prepare_from(ModeKeys.PREDICT, x, None, kwargs)
-        return super().predict(x, **kwargs)
+        with self._apart():
+            return super().predict(x, **kwargs)
 
-    def make_train_function(self, force: bool = False) -> None:
-        """Builds the function that `fit` calls, with plain logs."""
-        if self.train_function is None or force:
-            super().make_train_function(force)
-            self.train_function = _without_outputs(self.train_function)
+    def train_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
+        """Trains as `keras.Model.train_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.TRAIN, x, y, {"batch_size": _WHOLE})
+        with self._apart(keeps=True):
+            return super().train_on_batch(x, y, **kwargs)
 
-    def make_test_function(self, force: bool = False) -> None:
-        """Builds the function that `evaluate` calls, with plain logs."""
-        if self.test_function is None or force:
-            super().make_test_function(force)
-            self.test_function = _without_outputs(self.test_function)
+    def test_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
+        """Evaluates as `keras.Model.test_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.EVAL, x, y, {"batch_size": _WHOLE})
+        with self._apart():
+            return super().test_on_batch(x, y, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Predicts as `keras.Model.predict_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.PREDICT, x, None, {"batch_size": _WHOLE})
+        with self._apart():
+            return super().predict_on_batch(x)
 
     def jax_state_sync(self) -> None:
         """Gives the variables their current values; callbacks call it.
 
         Keras calls it whenever a callback reads its attribute `model`.
         """
-        if self.show_values is not None:
-            self.show_values()
+        if self.lender is not None:
+            self.lender.show()
         super().jax_state_sync()
 
     def save(self, *args: Any, **kwargs: Any) -> None:
@@ -287,26 +312,6 @@ class EstimatorModel(keras.Model):
             "load them there."
         )
 
-    def values(self, state: KerasState) -> Values:
-        """Values by path from Keras's lists, the metrics' left out."""
-        lists = (
-            self.trainable_variables,
-            self.non_trainable_variables,
-            self.optimizer.variables,
-        )
-        return {
-            variable.path: value
-            for variables, values in zip(lists, state[:-1], strict=False)
-            for variable, value in zip(variables, values, strict=True)
-        }
-
-    def state(self, values: Values, slots: bool = True) -> KerasState:
-        """Keras's lists from values by path, without the metrics'."""
-        lists = [self.trainable_variables, self.non_trainable_variables]
-        if slots:
-            lists.append(self.optimizer.variables)
-        return tuple([values[v.path] for v in each] for each in lists)
-
     def paths(self) -> list[str]:
         """Paths of the variables that `state` lists without slots."""
         return [v.path for v in self._model_variables]
@@ -326,6 +331,14 @@ class EstimatorModel(keras.Model):
             mode, self.layout(mode).step_input(features, labels)
         )
 
+    def _apart(
+        self, keeps: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Keeps Keras, which uses up arrays, from those of a running loop."""
+        if self.lender is None:
+            return contextlib.nullcontext()
+        return self.lender.apart(keeps)
+
     def _track_new_variables(self) -> None:
         store, slots = self.program.store, self.optimizer.variables
         if len(store.variables) == len(self._model_variables) + len(slots):
@@ -337,13 +350,36 @@ class EstimatorModel(keras.Model):
                 group.append(variable)
         self.optimizer.adopt(store.optimizers, store.variables)
 
-    def _report(
-        self, metrics: list[Any], loss: Any, examples: int = 1
-    ) -> tuple[list[Any], dict[str, Any]]:
-        metrics = self._loss_mean.stateless_update_state(
-            metrics, loss, sample_weight=examples
-        )
-        return metrics, {"loss": self._loss_mean.stateless_result(metrics)}
+    def _keras_step(
+        self, mode: str, state: KerasState, data: Any
+    ) -> tuple[dict[str, Any], KerasState]:
+        """A step between the lists that Keras has and values by path."""
+        *state, metrics = state
+        batch = _features_and_labels(data)
+        step = self._step(mode, *batch)
+        values = self._by_path(state)
+        changed, metrics, outputs = self.run_step(step, values, metrics, batch)
+        new = self._as_state(values | changed, len(state))
+        return {"loss": outputs["loss"]}, (*new, metrics)
+
+    def _by_path(self, state: Sequence[list[Any]]) -> Values:
+        return {
+            variable.path: value
+            for variables, values in zip(self._lists, state, strict=False)
+            for variable, value in zip(variables, values, strict=True)
+        }
+
+    def _as_state(self, values: Values, lists: int) -> list[list[Any]]:
+        return [[values[v.path] for v in each] for each in self._lists[:lists]]
+
+    @property
+    def _lists(self) -> list[list[keras.Variable]]:
+        """The variables in the lists and the order that Keras has."""
+        return [
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.optimizer.variables,
+        ]
 
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
@@ -379,14 +415,3 @@ def _features_and_labels(data: Any) -> tuple[Any, Any]:
             "them among the features, where model_fn can use them."
         )
     return features, labels
-
-
-def _without_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    def run(
-        state: KerasState, iterator: Any
-    ) -> tuple[dict[str, Any], KerasState]:
-        logs, state = function(state, iterator)
-        logs.pop(OUTPUTS)
-        return logs, state
-
-    return run

@@ -16,11 +16,13 @@ from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.keras_program.program import Program
+from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import batch_size
+from keras_tpu_estimator.tracing.variables import is_accumulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +112,13 @@ def load_model(
     """
     specs, nest = jax.tree.flatten(features)
     samples = shapes.samples(specs)
-    program = Program(served, seed, options)
+    program = make_program(served, seed, options)
     model = EstimatorModel(program, {ModeKeys.PREDICT: BatchLayout()})
     step = model.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )
     try:
-        known = Runtime(model).load(step, checkpoint)
+        known = Runtime.of(model).values.load(step, checkpoint)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
     loaded = LoadedModel(
@@ -125,7 +127,11 @@ def load_model(
         features=features,
         known=known,
         paths=step.reads,
-        local=step.local,
+        local=tuple(
+            path
+            for path in step.reads
+            if is_accumulator(program.store.variables[path])
+        ),
         trial=Trial(samples, ()),
     )
     outputs = _run_on_host(loaded.function(step), loaded.values, samples)

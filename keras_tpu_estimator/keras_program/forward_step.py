@@ -7,12 +7,12 @@ from keras_tpu_estimator.keras_program.model_call import IS_PADDING
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
+from keras_tpu_estimator.keras_program.synchronization import synchronize
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.capture import Captured
-from keras_tpu_estimator.tracing.variables import is_accumulator
 
 
 def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
@@ -23,24 +23,23 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
         call: The call of `model_fn`.
 
     Returns:
-        A `Step` whose function returns the new values of local variables.
+        A `Step` whose function returns the values that changed.
     """
     cores = call.example.cores
     args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
     seeds = seed_paths(forward.objects)
-    local = tuple(p for p, v in forward.objects.items() if is_accumulator(v))
 
     def per_core(values: Values, features: Any, labels: Any) -> Any:
         own = fold_seeds(values, seeds, cores, 1)
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
-        return {path: updates.get(path, own[path]) for path in local}, outputs
+        return synchronize(updates, own, forward.objects, cores), outputs
 
-    reads = {GLOBAL_STEP, *forward.paths, *local}
-    return call.step(per_core, tuple(sorted(reads)), local)
+    reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
+    return call.step(per_core, reads, forward.assigned)
 
 
 def _trace_forward(

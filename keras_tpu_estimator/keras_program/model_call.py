@@ -1,6 +1,7 @@
 """One call of `model_fn` on one core's tensors, under a trace."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -135,19 +136,20 @@ class ModelCall:
     def step(
         self,
         per_core: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]],
-        reads: tuple[str, ...],
-        local: tuple[str, ...] = (),
+        reads: Iterable[str],
+        assigned: Iterable[str],
     ) -> Step:
         """Makes a step for all cores of one for each core."""
         split = self.example.is_split
         return Step(
+            mode=self.mode,
             function=self.example.cores.per_core(
                 per_core,
                 split=(False, split, split),
                 outputs_split=(False, self._outputs_split),
             ),
-            reads=reads,
-            local=local,
+            reads=tuple(sorted(reads)),
+            assigned=tuple(sorted(assigned)),
             metric_fn=self._metric_fn(),
             host_call=self.spec.host_call,
             hooks=self.spec.hooks,

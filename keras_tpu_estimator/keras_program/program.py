@@ -1,8 +1,7 @@
-"""A `model_fn` as named variables and pure step functions.
+"""A `model_fn` in Keras code as named variables and pure step functions.
 
 The only room that runs a user's model code. `model_fn` is traced once for each
-mode and shape; what comes out are steps over values by path, and nothing that
-uses them knows how they were made.
+mode and shape; what comes out are steps over values by path.
 """
 
 from typing import Any
@@ -20,8 +19,8 @@ from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.identity import check_apart
 
 
-class Program:
-    """The variables and the steps that a `model_fn` defines.
+class KerasProgram:
+    """The program of a `model_fn` that JAX traces.
 
     Args:
         call_model_fn: Called with features, labels, mode and the additional
@@ -50,8 +49,7 @@ class Program:
 
         Args:
             mode: A value of `ModeKeys`.
-            example: Arrays of the right shapes. Initial values that depend on
-                the input are computed from them.
+            example: As in `Program`.
 
         Returns:
             A `Step`.

@@ -56,11 +56,13 @@ def synchronize(
 
     Floating-point state, such as the moving averages of batch normalization,
     is averaged. A variable whose `aggregation` says otherwise is summed or
-    taken from the first core, and so are integers.
+    taken from the first core, and so are integers. Seeds were told apart by
+    `fold_seeds`, which is taken back.
 
     Args:
-        updates: Assigned values by path, seeds not among them.
-        before: The values before the step.
+        updates: Assigned values by path.
+        before: The values before the step, with seeds as `fold_seeds` gave
+            them to each core.
         variables: The variables by path.
         cores: The cores.
 
@@ -81,4 +83,9 @@ def synchronize(
 
     if not cores.axes:
         return dict(updates)
-    return {path: one(path, value) for path, value in updates.items()}
+    seeds = set(seed_paths(variables))
+    shared = fold_seeds(updates, seeds, cores, -1)
+    return {
+        path: value if path in seeds else one(path, value)
+        for path, value in shared.items()
+    }

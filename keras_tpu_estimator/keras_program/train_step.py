@@ -56,9 +56,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         )
         carried = outputs.pop("carried")
         outputs["loss"] = cores.mean(outputs["loss"])
-        changed = fold_seeds(updates, seeds, cores, -1)
-        free = {p: v for p, v in changed.items() if p not in seeds}
-        changed |= synchronize(free, own, store.variables, cores)
+        changed = synchronize(updates, own, forward.last.objects, cores)
         outputs[REPORTS], updated = update(
             {**values, **changed}, gradients, carried
         )
@@ -66,7 +64,8 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         return {**changed, **updated, **step}, outputs
 
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
-    return call.step(per_core, tuple(sorted(reads)))
+    assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
+    return call.step(per_core, reads, assigned)
 
 
 def _trace_update(

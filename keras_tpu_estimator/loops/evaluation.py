@@ -1,7 +1,10 @@
 """One call of `evaluate`, over every example once."""
 
+import contextlib
+import dataclasses
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,134 +13,226 @@ import numpy as np
 
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.checkpoints.keep_best import note
+from keras_tpu_estimator.device.values import CallValues
+from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import call_for_steps
+from keras_tpu_estimator.loops.job import InputFn
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import hooks_around
-from keras_tpu_estimator.loops.outfeed import HostMetrics
 from keras_tpu_estimator.loops.outfeed import Outfeed
+from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.staging import StagedSteps
-from keras_tpu_estimator.loops.staging import first_step
+from keras_tpu_estimator.loops.staging import parts_of_loop
+from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.storage.growing_files import show_all
+from keras_tpu_estimator.storage.growing_files import shown_at_end
+from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary import collecting
 from keras_tpu_estimator.summary.collecting import Collected
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 # Steps of one run: enough to keep the devices busy, few enough to fit there.
-STEPS_PER_RUN = IterationsPerLoop(32, "count")
+_STEPS_PER_RUN = IterationsPerLoop(32, "count")
+
+# Opens the values for a step; with the optimizers' variables, if asked for.
+OpenValues = Callable[
+    [Step, bool], contextlib.AbstractContextManager[CallValues]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` was called with.
+
+    Attributes:
+        job: The estimator's functions and settings.
+        input_fn: The user's function.
+        hooks: The user's hooks and callbacks.
+        steps: Batches to evaluate, or `None` for all.
+        name: The name of the evaluation, or `None`.
+    """
+
+    job: Job
+    input_fn: InputFn
+    hooks: tuple[Hook, ...]
+    steps: int | None
+    name: str | None
+
+    def run(
+        self, open_values: OpenValues, checkpoint: str | None
+    ) -> dict[str, Any]:
+        """Evaluates, and writes the result.
+
+        Args:
+            open_values: Has the values to evaluate.
+            checkpoint: The checkpoint that holds the same, or `None`.
+
+        Returns:
+            The metrics by name, with `loss` and `global_step`.
+        """
+        job = self.job
+        plan = LoopPlan(_STEPS_PER_RUN, self.steps)
+        _logger.info("Starting evaluation.")
+        with (
+            stalls_shown(job.config.stall_timeout_secs) as watch,
+            shown_at_end(),
+            job.pipeline(
+                ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
+            ) as pipeline,
+            stage_ahead(job.runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
+        ):
+            first = next(infeed, None)
+            if first is None:
+                raise ValueError(
+                    "The input of evaluate is empty. Expected at least one "
+                    "batch from input_fn."
+                )
+            step = first.prepare(job.runtime)
+            hooks = (*watch, *self.hooks, *step.hooks)
+            with open_values(step, bool(callbacks_of(hooks))) as values:
+                loop = EvaluationLoop(job, step, values, infeed, self.steps)
+                result = loop.run(first, hooks)
+        self._write(result, loop.summaries, checkpoint)
+        return result
+
+    def _write(
+        self,
+        result: dict[str, Any],
+        summaries: Sequence[Collected],
+        checkpoint: str | None,
+    ) -> None:
+        """Writes the result into the event file of its own directory."""
+        config, name = self.job.config, self.name
+        step = int(result[GLOBAL_STEP])
+        writer = EventWriter.for_dir(eval_dir(config.model_dir, name))
+        writer.metrics(result, step)
+        # A metric of the same name says more than the last batch's value.
+        collecting.write(summaries, writer, step, without=result)
+        if checkpoint is not None:
+            writer.text("checkpoint_path", checkpoint, step)
+        show_all()
+        keep_best = config.keep_best
+        if keep_best and checkpoint and (name or None) == keep_best.name:
+            note(keep_best, config.model_dir, checkpoint, result)
+        _logger.info(
+            "Saving dict for global step %d: %s",
+            step,
+            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
+        )
 
 
 class EvaluationLoop:
-    """Feeds, runs and accompanies the device loop of one `evaluate`.
+    """The runs of the device loop of one `evaluate`, and all around them.
 
     Args:
-        runtime: The model and its values.
+        job: The estimator's functions and settings.
+        step: The step of EVAL.
+        values: The values to evaluate.
         infeed: The steps, on the devices.
-        steps: How many were asked for, or `None`; for the log.
-
-    Attributes:
-        summaries: What `model_fn` recorded in the last step, on the devices.
+        steps: How many were asked for, or `None`.
     """
 
     def __init__(
-        self, runtime: Runtime, infeed: Infeed[StagedSteps], steps: int | None
+        self,
+        job: Job,
+        step: Step,
+        values: CallValues,
+        infeed: Infeed[StagedSteps],
+        steps: int | None,
     ):
-        self._runtime = runtime
+        self._runtime = job.runtime
+        self._step = step
         self._infeed = infeed
         self._steps = steps
         self._done = 0
-        self._metrics = runtime.model.metrics_state()
+        self._progress = Progress(values)
+        self._host_metrics = job.host_metrics(step)
+        self._metrics = self._runtime.model.metrics_state()
+        self._outfeed = Outfeed(self._consume)
         self._result: dict[str, Any] = {}
-        self.summaries: Sequence[Collected] = ()
+
+    @property
+    def summaries(self) -> Sequence[Collected]:
+        """What `model_fn` recorded in the last step, on the devices."""
+        return self._progress.summaries
 
     def run(
-        self,
-        step: Step,
-        first: StagedSteps,
-        values: Values,
-        hooks: Iterable[Hook],
-        metrics: HostMetrics | None,
+        self, first: StagedSteps, hooks: tuple[Hook, ...]
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
         Args:
-            step: The step of EVAL.
-            first: The first run's steps.
-            values: The variables' values by path.
+            first: The first steps.
             hooks: Called around each run.
-            metrics: What `metric_fn` is counted in, if there is one.
 
         Returns:
-            The mean loss over examples and the metrics by name.
+            The metrics by name, the mean loss over examples, and the global
+            step.
         """
-        progress = Progress(values)
-        hook_list = hooks_around(hooks, self._runtime, progress, ModeKeys.EVAL)
+        hook_list = hooks_around(hooks, self._runtime, self._progress)
         hook_list.begin()
         hook_list.after_create_session()
-        with Outfeed(_consumer(metrics, step, progress.step)) as outfeed:
-            staged: StagedSteps | None = first
-            while True:
-                hooked = hook_list.before_run()
-                if staged is None:
-                    break
-                hooked.start()
-                self._run_loop(staged, progress, outfeed, hooked.fetches)
-                if hooked.after_run() or self._done == self._steps:
-                    break
-                staged = next(self._infeed, None)
-        result = dict(self._result) if metrics is None else metrics.result()
-        progress.outputs = result
+        with self._outfeed:
+            run_hooked(hook_list, first, self._infeed, self._run_loop)
+        result = dict(self._result)
+        if self._host_metrics is not None:
+            result = self._host_metrics.result()
+        self._progress.outputs = result
         hook_list.end()
-        return result | {"loss": progress.fetch("loss")}
+        return result | {
+            name: self._progress.fetch(name) for name in ("loss", GLOBAL_STEP)
+        }
 
-    def _run_loop(
-        self,
-        staged: StagedSteps | None,
-        progress: Progress,
-        outfeed: Outfeed,
-        fetch: tuple[str, ...],
-    ) -> None:
-        """Runs the parts of one loop."""
-        progress.start_loop()
-        while staged is not None:
-            outfeed.put(self._run_part(staged, progress, fetch))
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
+        """Runs the parts of one loop; whether it was the last."""
+        self._progress.start_loop()
+        for staged in parts_of_loop(first, self._infeed):
+            self._run_part(staged, fetch)
             self._done += staged.batch.steps
-            if staged.ends_loop:
-                break
-            staged = next(self._infeed, None)
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
+        return self._done == self._steps
 
-    def _run_part(
-        self, staged: StagedSteps, progress: Progress, fetch: tuple[str, ...]
-    ) -> Any:
-        model = self._runtime.model
-        step = model.prepare(ModeKeys.EVAL, *first_step(staged.batch))
-        state = model.state(progress.values, slots=False)
-        others, self._metrics, losses, outputs = self._runtime.loop.evaluate(
-            state, self._metrics, staged.data, step.named_among(fetch)
+    def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
+        values = self._progress.values
+        step = staged.prepare(self._runtime)
+        self._runtime.values.complete(values, step)
+        assigned, self._metrics, losses, outputs = self._runtime.loop.run(
+            step, values, self._metrics, staged.data, step.named_among(fetch)
         )
-        if step.local:
-            updated = model.values((state[0], others, []))
-            progress.values = progress.values | updated
+        values.update(assigned)
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        progress.ran(0, losses, outputs)  # The global step stands still.
-        self.summaries = progress.summaries
-        return outputs
+        self._progress.ran(0, losses, outputs)  # The global step stands still.
+        self._outfeed.put(outputs)
 
-
-def _consumer(metrics: HostMetrics | None, step: Step, global_step: int) -> Any:
-    def consume(outputs: dict[str, Any]) -> None:
-        if metrics is not None:
-            metrics.update(outputs["eval_metrics"])
+    def _consume(self, outputs: dict[str, Any]) -> None:
+        """Runs the host's functions, on a thread of their own."""
+        if self._host_metrics is not None:
+            self._host_metrics.update(outputs["eval_metrics"])
         if "host_call" in outputs:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
-            call_for_steps(step.host_call, tensors, [global_step] * steps)
+            numbers = [self._progress.step] * steps
+            call_for_steps(self._step.host_call, tensors, numbers)
 
-    return consume
+
+def eval_dir(model_dir: str, name: str | None) -> str:
+    """The directory of the results of an evaluation.
+
+    Example:
+
+    >>> eval_dir("run", "test")
+    'run/eval_test'
+    """
+    return os.path.join(model_dir, f"eval_{name}" if name else "eval")

@@ -1,11 +1,9 @@
-"""A loop's values as those of the Keras model, while user code looks at it."""
+"""The Keras model as user code sees it between the runs of a loop."""
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 from typing import Self
-
-import jax
-import jax.numpy as jnp
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
@@ -14,22 +12,19 @@ from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 
 
 def hooks_around(
-    hooks: Iterable[Any], runtime: Runtime, progress: Progress, mode: str
+    hooks: Iterable[Any], runtime: Runtime, progress: Progress
 ) -> HookList:
     """The hooks of one call, with a session, and callbacks made hooks.
 
     Args:
         hooks: Hooks and Keras callbacks.
         runtime: The model.
-        progress: The loop's current values.
-        mode: A value of `ModeKeys`.
+        progress: Where the loop is.
     """
-    live = LiveModel(runtime, progress, mode)
+    live = LiveModel(runtime, progress)
     session = Session(progress.fetch, live, progress.wait)
     return HookList(with_callbacks(hooks), session)
 
@@ -37,27 +32,21 @@ def hooks_around(
 class LiveModel:
     """Inside its `with` block, the Keras model is where the loop is.
 
-    The variables get the loop's values when a callback reads its `model`, and
-    what it assigned to them goes into the loop at the end of the block. Who
-    does not look pays nothing. Blocks of several loops may be nested.
-
     Args:
         runtime: The model and its values.
-        progress: The loop's current values.
-        mode: A value of `ModeKeys`.
+        progress: Where the loop is.
 
     Attributes:
         model: The model.
-        mode: The same.
+        mode: What the loop does, a value of `ModeKeys`.
     """
 
-    def __init__(self, runtime: Runtime, progress: Progress, mode: str):
+    def __init__(self, runtime: Runtime, progress: Progress):
         self.model: EstimatorModel = runtime.model
-        self.mode = mode
-        self._runtime = runtime
+        self.mode = progress.values.mode
+        self._values = runtime.values
         self._progress = progress
-        self._shown: Values = {}
-        self._outer: list[Any] = []
+        self._blocks: list[contextlib.AbstractContextManager[None]] = []
 
     @property
     def step(self) -> int:
@@ -77,48 +66,10 @@ class LiveModel:
         return {"loss": float(self._progress.fetch("loss"))} | outputs
 
     def __enter__(self) -> Self:
-        self._outer.append(self.model.show_values)
-        self.model.show_values = self._show
+        block = self._values.visible(self._progress.values)
+        block.__enter__()
+        self._blocks.append(block)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self.model.show_values = self._outer.pop()
-        if self.model.shown_by is self:
-            self.take_back()
-
-    def _show(self) -> None:
-        """Gives the variables the loop's values; they are not copied."""
-        if self.model.shown_by is self:
-            return
-        if self.model.shown_by is not None:
-            self.model.shown_by.take_back()
-        self.model.assign(self._progress.values)
-        self._shown = {
-            path: self._value(path) for path in self._progress.values
-        }
-        self.model.shown_by = self
-
-    def take_back(self) -> None:
-        """Puts what was assigned into the loop."""
-        self.model.shown_by = None
-        shown, self._shown = self._shown, {}
-        changed = {
-            path: value
-            for path, before in shown.items()
-            # Steps are counted by the loop alone.
-            if (value := self._value(path)) is not before
-            and path != GLOBAL_STEP
-        }
-        if not changed:
-            return
-        # Copied, for training uses up each buffer, and no two may be one.
-        changed = jax.tree.map(jnp.copy, changed)
-        changed = self._runtime.loop.put_values(changed)
-        # Another dict, for this one may be the runtime's.
-        self._progress.values = self._progress.values | changed
-        self._progress.edits += 1
-        if self.mode == ModeKeys.TRAIN:
-            self._runtime.override(changed)
-
-    def _value(self, path: str) -> Any:
-        return self.model.program.store.variables[path].value
+        self._blocks.pop().__exit__(*exception)

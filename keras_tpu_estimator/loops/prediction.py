@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import os
+from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -11,24 +13,66 @@ import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.device.values import CallValues
+from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.host_calls import call_for_steps
+from keras_tpu_estimator.loops.job import InputFn
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.progress import PredictionProgress
-from keras_tpu_estimator.loops.staging import first_step
 from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 
 # How many steps the devices are given beside the one that is awaited.
 _AHEAD = 4
 # How many are read ahead of these, and how large they may be together.
 _MOST_READ_AHEAD = 8
 _MOST_BYTES_AHEAD = 2**25
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What `predict` was called with.
+
+    Attributes:
+        job: The estimator's functions and settings.
+        input_fn: The user's function.
+        hooks: The user's hooks and callbacks.
+        checkpoint_path: The checkpoint to predict with; by default the latest.
+    """
+
+    job: Job
+    input_fn: InputFn
+    hooks: tuple[Hook, ...]
+    checkpoint_path: str | os.PathLike | None
+
+    def run(self) -> Generator[Predicted, None, None]:
+        """Yields the predictions of each batch."""
+        job, mode = self.job, ModeKeys.PREDICT
+        checkpoint = job.checkpoint_to_read(self.checkpoint_path)
+        with (
+            shown_at_end(),
+            job.pipeline(mode, self.input_fn, None, 1) as pipeline,
+        ):
+            steps = PaddedSteps(pipeline, job.batch_size(mode))
+            first = steps.next()
+            if first is None:
+                return
+            step = job.runtime.model.prepare(
+                mode, first.features, first.is_padding
+            )
+            hooks = (*self.hooks, *step.hooks)
+            slots = bool(callbacks_of(hooks))
+            with job.runtime.values.lent(step, checkpoint, slots) as values:
+                loop = PredictionLoop(job.runtime, step, values, steps)
+                yield from loop.run(first, hooks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +107,7 @@ class PaddedSteps:
         batch = self._pipeline.take(1)
         if batch is None:
             return None
-        features, _ = first_step(batch)
+        features = batch.step(0).features
         self._size = max(self._size or 0, batch.examples)
         return Padded(*pad(features, self._size), batch.examples)
 
@@ -73,20 +117,30 @@ class PredictionLoop:
 
     Args:
         runtime: The model.
-        step: The step of PREDICT.
-        values: The variables' values by path.
+        step: The step of PREDICT, for batches like the first.
+        values: The variables' values.
         steps: The input.
     """
 
     def __init__(
-        self, runtime: Runtime, step: Step, values: Values, steps: PaddedSteps
+        self,
+        runtime: Runtime,
+        step: Step,
+        values: CallValues,
+        steps: PaddedSteps,
     ):
         self._runtime = runtime
-        self._loop = runtime.loop
         self._step = step
         self._steps = steps
-        self._fetch: tuple[str, ...] = ()
+        self._values = values
         self._progress = PredictionProgress(values)
+        self._fetch: tuple[str, ...] = ()
+        # Steps under way, and what the last of them assigns.
+        self._running: collections.deque[Running] = collections.deque()
+        self._ahead: Values = {}
+        # What of the values is only read, as long as nobody edits them.
+        self._others: dict[Step, Values] = {}
+        self._edits = values.edits
 
     def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
         """Yields the predictions of each batch, padding cut off.
@@ -95,73 +149,97 @@ class PredictionLoop:
             first: The first step.
             hooks: Called around each batch.
         """
-        hook_list = hooks_around(
-            hooks, self._runtime, self._progress, ModeKeys.PREDICT
-        )
+        hook_list = hooks_around(hooks, self._runtime, self._progress)
         hook_list.begin()
         hook_list.after_create_session()
-        self._state = self._runtime.model.state(
-            self._progress.values, slots=False
-        )
+        self._running.append(self._start(first))
         with Infeed(self._steps.next, _read_ahead(first)) as infeed:
-            started = self._started(first, infeed)
-            running = next(started, None)
             while True:
+                running = self._next(infeed)
                 hooked = hook_list.before_run()
                 if running is None:
                     break
                 hooked.start()
-                running = self._with_fetches(running, hooked.fetches)
-                predicted = running.finish()
-                if running.host_call is not None:
-                    self._call_host(running.host_call)
-                self._progress.outputs = predicted.by_name
-                self._progress.fetched = {
-                    **self._progress.outputs,
-                    **running.fetched,
-                }
+                running = self._up_to_date(running, hooked.fetches)
+                predicted = self._finish(running)
                 stops = hooked.after_run()
                 yield predicted
                 if stops:
                     break
-                running = next(started, None)
         hook_list.end()
 
-    def _started(
-        self, first: Padded, infeed: Infeed[Padded]
-    ) -> Iterator["Running"]:
-        """The steps in order, with some more under way after each.
+    def _next(self, infeed: Infeed[Padded]) -> "Running | None":
+        """The next step, with some more under way after it.
 
         The input is waited for only when nothing is under way: it may itself
         be waiting for the last answer.
         """
-        started = collections.deque([self._start(first)])
-        while started:
-            while len(started) <= _AHEAD and (step := infeed.take_ready()):
-                started.append(self._start(step))
-            yield started.popleft()
-            if not started and (step := next(infeed, None)):
-                started.append(self._start(step))
+        if not self._running and (step := next(infeed, None)):
+            self._running.append(self._start(step))
+        while 0 < len(self._running) <= _AHEAD:
+            step = infeed.take_ready()
+            if step is None:
+                break
+            self._running.append(self._start(step))
+        return self._running.popleft() if self._running else None
 
-    def _with_fetches(
+    def _start(self, padded: Padded) -> "Running":
+        runtime, before = self._runtime, self._ahead
+        step = runtime.model.prepare(
+            ModeKeys.PREDICT, padded.features, padded.is_padding
+        )
+        runtime.values.complete(self._values, step)
+        if step not in self._others:
+            self._others[step] = step.split({**self._values, **before})[1]
+        assigned, outputs, named = runtime.loop.predict(
+            step,
+            {p: before.get(p, self._values[p]) for p in step.assigned},
+            self._others[step],
+            runtime.loop.put_one(padded.features, padded.is_padding),
+            self._fetch,
+        )
+        if assigned:
+            self._ahead = before | assigned
+        return Running(padded, before, assigned, outputs, named)
+
+    def _up_to_date(
         self, running: "Running", names: Iterable[str]
     ) -> "Running":
-        """The same step, once more if it was started without some names."""
+        """The same step, once more if it was started too early.
+
+        Hooks may want tensors that it was started without, and callbacks may
+        have assigned values that it was to read.
+        """
         wanted = {*self._step.named_among(names)}
-        if wanted <= running.fetched.keys():
+        if self._values.edits != self._edits:
+            self._edits = self._values.edits
+            self._others, self._ahead = {}, {}
+            self._fetch = tuple(sorted(wanted.union(self._fetch)))
+            under_way = [running, *self._running]
+            started = [self._start(each.step) for each in under_way]
+            self._running = collections.deque(started[1:])
+            return started[0]
+        if wanted <= running.named.keys():
             return running
         self._fetch = tuple(sorted(wanted.union(self._fetch)))
-        return self._start(running.step)
+        ahead, self._ahead = self._ahead, running.before
+        running = self._start(running.step)
+        self._ahead = ahead
+        return running
 
-    def _call_host(self, tensors: Any) -> None:
-        stacked = jax.tree.map(lambda a: np.asarray(a)[None], tensors)
-        call_for_steps(self._step.host_call, stacked, [self._progress.step])
-
-    def _start(self, step: Padded) -> "Running":
-        data = self._loop.put_one(step.features, step.is_padding)
-        return Running(
-            step, *self._loop.predict(self._state, data, self._fetch)
-        )
+    def _finish(self, running: "Running") -> Predicted:
+        """Waits for a step, and shows hooks what has come of it."""
+        predicted = running.finish()
+        self._values.update(running.assigned)
+        if "host_call" in running.outputs:
+            stacked = jax.tree.map(
+                lambda a: np.asarray(a)[None], running.outputs["host_call"]
+            )
+            numbers = [self._progress.step]
+            call_for_steps(self._step.host_call, stacked, numbers)
+        self._progress.outputs = predicted.by_name
+        self._progress.fetched = {**predicted.by_name, **running.named}
+        return predicted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,20 +248,24 @@ class Running:
 
     Attributes:
         step: What it is about.
-        predictions: Nest of arrays that will be there.
-        fetched: Other tensors by name.
-        host_call: The tensors of a `host_call`, or `None`.
+        before: What the steps before it have assigned, by path.
+        assigned: What it assigns, by path.
+        outputs: Predictions and, if there are any, the tensors of a
+            `host_call`, which will be there.
+        named: Other tensors by name.
     """
 
     step: Padded
-    predictions: Any
-    fetched: dict[str, Any]
-    host_call: Any
+    before: Values
+    assigned: Values
+    outputs: dict[str, Any]
+    named: dict[str, Any]
 
     def finish(self) -> Predicted:
         """Waits for the predictions; returns them without padding."""
         predictions = with_host_tensors(
-            jax.tree.map(self._cut, self.predictions), finish=np.asarray
+            jax.tree.map(self._cut, self.outputs["predictions"]),
+            finish=np.asarray,
         )
         return Predicted(predictions, self.step.examples)
 

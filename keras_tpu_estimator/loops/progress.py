@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.summary.collecting import Collected
 
 LOSS = "loss"
@@ -21,11 +21,11 @@ class Progress:
     """What hooks may fetch from a loop, kept up to date by it.
 
     Args:
-        values: The variables' values by path.
+        values: The values of the call's variables.
         steps: How many steps there will be, or `None` if that is open.
 
     Attributes:
-        values: The variables' values by path.
+        values: The values of the call's variables.
         step: The global step.
         losses: The mean loss of the last loop so far, after each step of its
             parts.
@@ -34,10 +34,9 @@ class Progress:
         summaries: What `model_fn` recorded in the last step, on the devices.
         outputs: What else the last run has for callbacks, by name.
         last_step: The global step to stop at, or `None` if that is open.
-        edits: How often user code has changed values.
     """
 
-    def __init__(self, values: Values, steps: int | None = None):
+    def __init__(self, values: CallValues, steps: int | None = None):
         self.values = values
         self.step = int(values[GLOBAL_STEP])
         self.losses: list[Any] = [np.full(1, np.nan, "float32")]
@@ -47,7 +46,6 @@ class Progress:
         self.summaries: Sequence[Collected] = ()
         self.outputs: dict[str, Any] = {}
         self.last_step = None if steps is None else self.step + steps
-        self.edits = 0
 
     def start_loop(self) -> None:
         """Forgets the losses of the loop before."""

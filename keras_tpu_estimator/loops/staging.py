@@ -10,6 +10,7 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.program.steps import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +18,21 @@ class StagedSteps:
     """Steps on the host, and the same steps on the devices.
 
     Attributes:
+        mode: A value of `ModeKeys`.
         batch: The steps on the host.
         data: The steps on the devices.
         ends_loop: Whether the loop that they belong to ends with them.
     """
 
+    mode: str
     batch: Batch
     data: Any
     ends_loop: bool
+
+    def prepare(self, runtime: Runtime) -> Step:
+        """The program's step for batches of this shape."""
+        first = self.batch.step(0)
+        return runtime.model.prepare(self.mode, first.features, first.labels)
 
 
 def stage_ahead(
@@ -55,13 +63,17 @@ def stage_ahead(
                     return
                 left -= batch.steps
                 data = runtime.loop.put(mode, batch.features, batch.labels)
-                yield StagedSteps(batch, data, ends_loop=not left)
+                yield StagedSteps(mode, batch, data, ends_loop=not left)
 
     staged = stage()
     return Infeed(lambda: next(staged, None), is_cancelled=is_cancelled)
 
 
-def first_step(batch: Batch) -> tuple[Any, Any]:
-    """The features and labels of the first of some stacked steps."""
-    first = batch.step(0)
-    return first.features, first.labels
+def parts_of_loop(
+    first: StagedSteps, infeed: Infeed[StagedSteps]
+) -> Iterator[StagedSteps]:
+    """The parts that one loop is fed in, as far as the input has them."""
+    staged: StagedSteps | None = first
+    while staged is not None:
+        yield staged
+        staged = None if staged.ends_loop else next(infeed, None)

@@ -1,166 +1,312 @@
-"""One call of `train`, from the first loop to the last checkpoint."""
+"""One call of `train`, from the lock to the last checkpoint."""
 
-import time
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-import numpy as np
-
+from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.hook_list import HookList
-from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.hooks.stall import stalls_shown
+from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops.evaluation import Evaluation
+from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import call_for_steps
-from keras_tpu_estimator.loops.outfeed import HostMetrics
+from keras_tpu_estimator.loops.job import InputFn
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.position_saver import PositionSaver
+from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
-from keras_tpu_estimator.loops.staging import first_step
-from keras_tpu_estimator.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.loops.staging import parts_of_loop
+from keras_tpu_estimator.loops.staging import stage_ahead
+from keras_tpu_estimator.loops.training_hooks import training_hooks
+from keras_tpu_estimator.loops.training_report import REPORT_NAMES
+from keras_tpu_estimator.loops.training_report import TrainingReport
+from keras_tpu_estimator.loops.training_session import TrainingSession
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 
-# What the log, `metrics.jsonl` and the event file have beside the metrics.
-REPORT_NAMES = OwnNames(
-    "a report of training has",
-    (
-        "loss",
-        "step",
-        "global_step",
-        "time",
-        "learning_rate",
-        "learning_rate/*",
-        "input_wait",
-        "global_step/sec",
-        "examples/sec",
-    ),
-)
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What `train` was called with.
+
+    Attributes:
+        job: The estimator's functions and settings.
+        input_fn: The user's function.
+        hooks: The user's hooks and callbacks.
+        listeners: Called around each checkpoint.
+        steps: Steps to make, or `None`.
+        max_steps: The global step to stop at, or `None`.
+        owner: The estimator, which hooks may ask to evaluate.
+        evaluation: Makes an `Evaluation` of the arguments of `evaluate`.
+    """
+
+    job: Job
+    input_fn: InputFn
+    hooks: tuple[Hook, ...]
+    listeners: tuple[CheckpointSaverListener, ...]
+    steps: int | None
+    max_steps: int | None
+    owner: Any
+    evaluation: Callable[..., Evaluation]
+
+    def run(self) -> None:
+        """Trains from the latest checkpoint on, or from initial values."""
+        config = self.job.config
+        with (
+            stalls_shown(config.stall_timeout_secs) as watch,
+            shown_at_end(),
+            self._alone(),
+            Preemption() as preemption,
+        ):
+            # Not before the lock: another training may just be saving.
+            checkpoint = self.job.latest_checkpoint()
+            first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
+            if self.max_steps is not None and first >= self.max_steps:
+                _logger.info(
+                    "Skipping training since max_steps has already saved."
+                )
+                return
+            steps = self._steps_from(first)
+            plan = LoopPlan(config.tpu_config.iterations, steps)
+            with self._input(plan, steps, checkpoint, preemption) as (
+                infeed,
+                positions,
+            ):
+                staged = next(infeed, None)
+                if staged is None:
+                    positions.no_step(checkpoint)
+                else:
+                    step = staged.prepare(self.job.runtime)
+                    hooks = (*watch, *self.hooks, preemption)
+                    TrainingLoop(self, step, plan, infeed, positions).run(
+                        staged, checkpoint, steps, hooks
+                    )
+        preemption.exit_if_requested(self.job.latest_checkpoint())
+
+    def _alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps others from writing into the directory."""
+        if not self.job.config.is_chief:
+            return contextlib.nullcontext()
+        return only_training(self.job.config.model_dir)
+
+    def _steps_from(self, first: int) -> int | None:
+        """How many steps to make from a global step on, or `None`."""
+        steps = self.steps
+        if self.max_steps is not None:
+            steps = self.max_steps - first
+        return steps_until_stop(self.hooks, first, steps)
+
+    @contextlib.contextmanager
+    def _input(
+        self,
+        plan: LoopPlan,
+        steps: int | None,
+        checkpoint: str | None,
+        preemption: Preemption,
+    ) -> Iterator[tuple[Infeed[StagedSteps], PositionSaver]]:
+        """The steps on the devices, and what saves how far they were read."""
+        job, resumes = self.job, self.job.config.resume_input
+        start = None
+        if checkpoint is not None and resumes:
+            start = position_files.read(checkpoint)
+        mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
+        with (
+            job.pipeline(
+                mode, self.input_fn, steps, plan.chunk, start
+            ) as pipeline,
+            stage_ahead(
+                job.runtime, mode, pipeline, plan, is_requested
+            ) as infeed,
+        ):
+            yield (
+                infeed,
+                PositionSaver(
+                    pipeline.position if resumes else None,
+                    lambda: is_requested() and not plan.is_done,
+                ),
+            )
 
 
 class TrainingLoop:
-    """Feeds, runs and accompanies the device loop of one `train`.
+    """The runs of the device loop of one `train`, and all around them.
 
     Args:
-        runtime: The model and its values.
+        training: What `train` was called with.
         step: The step of TRAIN.
         plan: How many steps each run makes.
         infeed: The steps, on the devices.
-        progress: Is kept up to date, also if an error ends the loop.
-        metrics: What `train_metrics` are counted in, if there are any.
-        host_call_every: A `host_call` is made for every so many steps.
+        positions: Saves how far the input was read.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
+        training: Training,
         step: Step,
         plan: LoopPlan,
         infeed: Infeed[StagedSteps],
-        progress: Progress,
-        metrics: HostMetrics | None = None,
-        host_call_every: int = 1,
+        positions: PositionSaver,
     ):
-        self._runtime = runtime
+        self._training = training
+        self._job = training.job
+        self._runtime = training.job.runtime
         self._step = step
         self._plan = plan
         self._infeed = infeed
-        self._progress = progress
-        self._metrics = metrics
-        self._host_call_every = host_call_every
-        self._outfeed: Outfeed | None = None
-        self._reported_at = time.monotonic()
+        self._positions = positions
+        self._metrics = self._job.host_metrics(step, REPORT_NAMES)
+        self._outfeed = Outfeed(self._consume)
 
     def run(
-        self, first: StagedSteps, session: Session, hooks: Iterable[Hook]
+        self,
+        first: StagedSteps,
+        checkpoint: str | None,
+        steps: int | None,
+        hooks: tuple[Hook, ...],
     ) -> None:
         """Trains until the input, the plan or a hook ends it.
 
         Args:
-            first: The first run's steps.
-            session: What the hooks see.
-            hooks: Called around each run.
+            first: The first steps.
+            checkpoint: Where training starts from, or `None`.
+            steps: How many steps there will be, or `None` if that is open.
+            hooks: Called around each run, before those of the spec.
         """
-        hook_list = HookList(with_callbacks(hooks), session)
-        hook_list.begin()
-        hook_list.after_create_session()
-        with Outfeed(self._consume) as self._outfeed:
-            staged: StagedSteps | None = first
-            while True:
-                hooked = hook_list.before_run()
-                if staged is None:
-                    break
-                hooked.start()
-                self._run_loop(staged, hooked.fetches)
-                if hooked.after_run() or self._plan.is_done:
-                    break
-                staged = next(self._infeed, None)
-        hook_list.end()
+        with self._runtime.values.handed_over(self._step, checkpoint) as values:
+            self._progress = Progress(values, steps)
+            self._positions.start(self._progress.step)
+            self._saver = Saver(
+                self._job.config,
+                self._runtime,
+                self._progress,
+                self._positions,
+                checkpoint,
+            )
+            has_ended = False
+            try:
+                with self._saver:
+                    hook_list = self._hook_list(hooks, steps)
+                    hook_list.begin()
+                    hook_list.after_create_session()
+                    with self._outfeed:
+                        run_hooked(
+                            hook_list, first, self._infeed, self._run_loop
+                        )
+                    has_ended = True
+                    hook_list.end()
+            finally:
+                values.checkpoint = self._saver.current
+                if has_ended:
+                    self._positions.end()
+        loss = self._progress.fetch("loss")
+        _logger.info("Loss for final step: %.6g.", loss)
 
-    def report(self) -> dict[str, float]:
-        """Numbers of the time since they were asked for last, by name."""
-        now = time.monotonic()
-        reports = jax.device_get(self._progress.reports)
-        numbers = {name: float(value) for name, value in reports.items()}
-        elapsed = max(now - self._reported_at, 1e-9)
-        numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed
-        self._reported_at = now
-        if self._metrics is not None and self._outfeed is not None:
-            self._outfeed.wait()
-            for name, value in self._metrics.result().items():
-                if np.ndim(value) == 0:
-                    numbers[name] = float(value)
-            self._metrics.reset()
-        return numbers
-
-    def _run_loop(
-        self, staged: StagedSteps | None, fetch: tuple[str, ...]
-    ) -> None:
-        """Runs the parts of one loop."""
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
+        """Runs the parts of one loop; whether it was the last."""
         steps = 0
         self._progress.start_loop()
         metrics = self._runtime.model.metrics_state()
-        while staged is not None:
-            outputs, metrics = self._run_part(staged, metrics, fetch)
-            if "host_call" in outputs or "train_metrics" in outputs:
-                last = self._progress.step
-                numbers = range(last - staged.batch.steps + 1, last + 1)
-                self._outfeed.put(outputs, numbers)
+        for staged in parts_of_loop(first, self._infeed):
+            metrics = self._run_part(staged, metrics, fetch)
             steps += staged.batch.steps
-            if staged.ends_loop:
-                break
-            staged = next(self._infeed, None)
         self._plan.ran(steps)
+        return self._plan.is_done
 
     def _run_part(
         self, staged: StagedSteps, metrics: list[Any], fetch: tuple[str, ...]
-    ) -> tuple[Any, list[Any]]:
+    ) -> list[Any]:
+        values = self._progress.values
         # The shape of a last, smaller batch is new, and its step with it.
-        model, progress = self._runtime.model, self._progress
-        step = model.prepare(ModeKeys.TRAIN, *first_step(staged.batch))
+        step = staged.prepare(self._runtime)
         # A hook may have evaluated, with variables that are new to the model.
-        progress.values = self._runtime.complete(progress.values)
-        state, metrics, losses, outputs = self._runtime.loop.train(
-            model.state(progress.values),
-            metrics,
-            staged.data,
-            step.named_among(fetch),
+        self._runtime.values.complete(values, step)
+        assigned, metrics, losses, outputs = self._runtime.loop.run(
+            step, values, metrics, staged.data, step.named_among(fetch)
         )
-        progress.values = progress.values | model.values((*state, []))
-        progress.ran(staged.batch.steps, losses, outputs)
-        return outputs, metrics
+        values.update(assigned)
+        self._progress.ran(staged.batch.steps, losses, outputs)
+        if "host_call" in outputs or "train_metrics" in outputs:
+            last = self._progress.step
+            numbers = range(last - staged.batch.steps + 1, last + 1)
+            self._outfeed.put(outputs, numbers)
+        return metrics
 
     def _consume(self, outputs: dict[str, Any], numbers: Sequence[int]) -> None:
+        """Runs the host's functions, on a thread of their own."""
+        tpu_config = self._job.config.tpu_config
         if "host_call" in outputs:
             call_for_steps(
                 self._step.host_call,
                 outputs["host_call"],
                 numbers,
-                self._host_call_every,
+                tpu_config.experimental_host_call_every_n_steps,
             )
         if self._metrics is not None:
             self._metrics.update(outputs["train_metrics"])
+
+    def _hook_list(
+        self, hooks: tuple[Hook, ...], steps: int | None
+    ) -> HookList:
+        """All hooks of this call, and what they may ask."""
+        config = self._job.config
+        if shows_progress(config.progress):
+            hooks = (*hooks, ProgressBarHook(steps))
+        report = TrainingReport(
+            self._progress, self._infeed, self._outfeed, self._metrics
+        )
+        session = TrainingSession(
+            self._runtime,
+            self._progress,
+            self._saver,
+            self._training.owner,
+            self._evaluate,
+            self._positions.is_interrupted,
+        )
+        all_hooks = training_hooks(
+            config,
+            self._progress,
+            self._training.listeners,
+            hooks,
+            self._step.hooks,
+            report.hook(self._job),
+        )
+        return HookList(with_callbacks(all_hooks), session)
+
+    def _evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None,
+        hooks: Iterable[Hook] | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Evaluates the values between two runs."""
+
+        def current(step: Step, slots: bool) -> Any:
+            del slots  # Training has them all.
+            values = self._progress.values
+            return contextlib.nullcontext(
+                self._runtime.values.of_training(step, values)
+            )
+
+        evaluation = self._training.evaluation(input_fn, steps, hooks, name)
+        return evaluation.run(current, self._saver.current)

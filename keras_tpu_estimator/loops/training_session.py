@@ -8,13 +8,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
-from keras_tpu_estimator.loops.training_hooks import Saver
+from keras_tpu_estimator.loops.saver import Saver
 
 Evaluate = Callable[..., dict[str, Any]]
 
@@ -40,7 +39,7 @@ class TrainingSession(Session):
         evaluate: Evaluate,
         is_interrupted: Callable[[], bool],
     ):
-        live = LiveModel(runtime, progress, ModeKeys.TRAIN)
+        live = LiveModel(runtime, progress)
         super().__init__(progress.fetch, live, progress.wait)
         self._runtime = runtime
         self._progress = progress

@@ -110,7 +110,9 @@ class Cores:
         if not self.axes:
             return x
         first = self.core_index() == 0
-        return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axes)
+        own = jnp.where(first, x, jnp.zeros_like(x))
+        # Booleans are added as integers, and come back as themselves.
+        return jax.lax.psum(own, self.axes).astype(own.dtype)
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))

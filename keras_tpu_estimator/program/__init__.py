@@ -1,1 +1,1 @@
-"""From a user's `model_fn` to named variables and pure step functions."""
+"""What a program is: variables by path, and pure steps over them."""

@@ -1,6 +1,7 @@
 """What a step is: the vocabulary between `model_fn` and the device loop."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -147,17 +148,18 @@ class StepInput:
         return jax.tree.map(part, (self.features, self.labels))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Step:
     """One step of a mode as a pure function.
 
     Attributes:
+        mode: A value of `ModeKeys`.
         function: Takes values by path, features and labels, all whole. Returns
             the values that changed and a dict of outputs: `loss`,
             `predictions`, `eval_metrics`, `train_metrics`, `host_call`,
             `metric_values`, `summaries`, `named`, `reports`.
         reads: Paths of the variables it takes.
-        local: Paths of those that belong to one call of `evaluate`.
+        assigned: Paths of those among them that it may give new values.
         metric_fn: What makes metrics of the output `eval_metrics`, or in TRAIN
             of `train_metrics`.
         host_call: What is given the output `host_call`.
@@ -166,14 +168,26 @@ class Step:
         named: The names of tensors that may be fetched.
     """
 
+    mode: str
     function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
     reads: tuple[str, ...]
-    local: tuple[str, ...]
+    assigned: tuple[str, ...]
     metric_fn: HostFunction | None
     host_call: HostFunction | None
     hooks: tuple[Any, ...]
     scaffold: Scaffold
     named: frozenset[str]
+
+    def split(self, values: Mapping[str, Any]) -> tuple[Values, Values]:
+        """The values that it assigns, and the others that it reads."""
+        return (
+            {path: values[path] for path in self.assigned},
+            {path: values[path] for path in self._only_read},
+        )
+
+    @functools.cached_property
+    def _only_read(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.reads} - {*self.assigned}))
 
     def named_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names that are those of tensors to fetch."""

@@ -1,11 +1,14 @@
 """The variables of one program, and how they come by their initial values."""
 
+import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tpu_estimator.model_fn.initialization import Target
 from keras_tpu_estimator.tracing import keras_internals
@@ -70,15 +73,20 @@ class VariableStore:
 
         Args:
             captured: The trace.
-            *args: What it was made with.
+            *args: What it was made with. Only what initial values depend on
+                is kept, as a copy.
         """
-        if captured.new:
-            self.variables.update(captured.new)
-            self._initial.append(
-                lambda paths, values: captured.initial_values(
-                    paths, values, *args
-                )
-            )
+        if not captured.new:
+            return
+        self.variables.update(captured.new)
+        leaves = jax.tree.leaves(args)
+        inputs = {
+            number: _copied(leaves[number])
+            for number in captured.initial_inputs
+        }
+        self._initial.append(
+            functools.partial(captured.initial_values, inputs=inputs)
+        )
 
     def initial_values(
         self, paths: Collection[str] | None = None, values: Values | None = None
@@ -123,3 +131,13 @@ class VariableStore:
             for path, variable in self.variables.items()
             if path not in self.constants and not is_accumulator(variable)
         ]
+
+
+def _copied(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
+        raise ValueError(
+            "The initial value of a variable depends on the input, of which "
+            f"only the shape is known yet. Received: {leaf}. Call "
+            "`model.prepare(mode, features, labels)` with a batch first."
+        )
+    return np.array(leaf)

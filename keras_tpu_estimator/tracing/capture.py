@@ -73,8 +73,17 @@ class Captured:
         pure = rematerialized(self._pure, mode, axis_sizes)
         return dataclasses.replace(self, _pure=pure)
 
+    @property
+    def initial_inputs(self) -> tuple[int, ...]:
+        """Which leaves of the arguments its initial values depend on."""
+        names, _ = jaxprs.without_unused(self._initial_names, self._initial)
+        return tuple(name for name in names if isinstance(name, int))
+
     def initial_values(
-        self, paths: Collection[str], values: Mapping[str, Any], *args: Any
+        self,
+        paths: Collection[str],
+        values: Mapping[str, Any],
+        inputs: Mapping[int, Any],
     ) -> dict[str, Any]:
         """The initial values of some of `new`.
 
@@ -83,25 +92,31 @@ class Captured:
             values: Values by path of variables known before, and of new ones
                 that have other initial values; those that the initial values
                 do not depend on may be left out.
-            *args: The function's arguments.
+            inputs: Leaves of the function's arguments by their number, those
+                of `initial_inputs` among them.
         """
         made = [path for path in self._initial_paths if path in paths]
         chosen = [self._initial_paths.index(path) for path in made]
-
-        known = [
-            values[path] if path in values else jnp.zeros(v.shape, v.dtype)
-            for path, v in self._known.items()
-        ]
         initial = jaxprs.only(self._initial, chosen, with_effects=False)
         marked = jaxprs.marked_equations(initial)
         given = [p for p in marked if p in self.new and p in values]
         initial = jaxprs.with_arguments(
-            initial, len(known), [marked[path] for path in given]
+            initial, len(self._known), [marked[path] for path in given]
         )
-        known += [values[path] for path in given]
-        flat = jax.jit(jex.jaxpr_as_fun(initial))(
-            *known, *jax.tree.leaves(args)
+        count = len(self._known)
+        names = self._initial_names
+        used, initial = jaxprs.without_unused(
+            (*names[:count], *given, *names[count:]), initial
         )
+
+        def argument(name: str | int) -> Any:
+            if isinstance(name, int):
+                return inputs[name]
+            if name in values:
+                return values[name]
+            return jnp.zeros(self._known[name].shape, self._known[name].dtype)
+
+        flat = jax.jit(jex.jaxpr_as_fun(initial))(*map(argument, used))
         computed = dict(zip(made, flat, strict=True))
         # What is not made here was adopted, and has a value already.
         return {
@@ -109,6 +124,12 @@ class Captured:
             for path, variable in self.new.items()
             if path in paths
         }
+
+    @property
+    def _initial_names(self) -> tuple[str | int, ...]:
+        """Paths, and numbers of inputs, as arguments of the initial values."""
+        inputs = len(self._initial.jaxpr.invars) - len(self._known)
+        return (*self._known, *range(inputs))
 
 
 def capture(

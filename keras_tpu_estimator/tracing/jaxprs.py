@@ -76,8 +76,8 @@ def with_arguments(
 
 
 def without_unused(
-    names: tuple[str, ...], pure: jex.ClosedJaxpr
-) -> tuple[tuple[str, ...], jex.ClosedJaxpr]:
+    names: tuple[Any, ...], pure: jex.ClosedJaxpr
+) -> tuple[tuple[Any, ...], jex.ClosedJaxpr]:
     """Drops named arguments that the function does not use.
 
     Args:

@@ -18,7 +18,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import files
-from keras_tpu_estimator.device import runtime
+from keras_tpu_estimator.device.restoring import on_host
 
 X, Y = regression_data()
 
@@ -97,7 +97,7 @@ def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
 def test_a_snapshot_shares_no_memory_with_the_devices():
     values = {"a": jax.numpy.ones(1000), "b": np.ones(1000)}
     on_devices = {path: np.asarray(value) for path, value in values.items()}
-    snapshot = runtime._on_host(values)
+    snapshot = on_host(values)
     for path, value in snapshot.items():
         np.testing.assert_array_equal(value, on_devices[path])
         assert not np.shares_memory(value, on_devices[path])

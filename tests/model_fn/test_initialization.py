@@ -126,7 +126,7 @@ def test_training_starts_from_the_values(
     trained = again.get_variable_value("encoder/dense/kernel")
     list(again.predict(batches_of(X)))
     np.testing.assert_array_equal(
-        again._runtime._values["encoder/dense/kernel"], trained
+        again._job.runtime.values._kept["encoder/dense/kernel"], trained
     )
 
 
@@ -140,7 +140,7 @@ def test_predictions_without_training_start_there_too(
         use_tpu=use_tpu,
     )
     rows = [row["y"] for row in estimator.predict(batches_of(X))]
-    head = estimator._runtime._values["head/kernel"]
+    head = estimator._job.runtime.values._kept["head/kernel"]
     hidden = X @ WEIGHTS["bert/dense/kernel"] + WEIGHTS["bert/dense/bias"]
     np.testing.assert_allclose(rows, hidden @ head, rtol=1e-4, atol=1e-5)
 

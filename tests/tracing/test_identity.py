@@ -90,7 +90,7 @@ def test_names_may_be_asked_for_now_and_then(tmp_path, call):
 def test_what_nobody_asks_for_is_not_computed(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, iterations=2)
     estimator.train(batches_of(X, Y))
-    loop = estimator._runtime.loop
+    loop = estimator._job.runtime.loop
     plain = loop._train._cache_size()
     estimator.train(batches_of(X, Y), hooks=[Fetch("loss")])
     assert loop._train._cache_size() == plain
@@ -288,3 +288,20 @@ def test_paths_of_variables_are_taken(tmp_path, call, name):
 def test_identity_is_one_everywhere():
     x = np.arange(3.0)
     np.testing.assert_array_equal(kte.identity(x, name="x"), x)
+
+
+def test_a_boolean_of_several_cores_stays_one(tmp_path):
+    def model_fn(features, labels, mode, params):
+        kte.identity(keras.ops.any(features > 0), name="any")
+        w = keras.Variable(0.0, name="weight")
+        loss = keras.ops.mean((features * w - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    hook = Fetch("any")
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True)
+    estimator.train(batches_of(X, Y), hooks=[hook], steps=1)
+    assert hook.values[0].dtype == bool
+    assert hook.values[0].shape == ()

@@ -336,7 +336,8 @@ def test_initial_value_may_depend_on_the_first_batch():
 
     x = np.full((2, 2), 3.0, "float32")
     captured = capture(function, {}, x)
-    assert captured.initial_values({"mean"}, {}, x) == {"mean": 3.0}
+    assert captured.initial_inputs == (0,)
+    assert captured.initial_values({"mean"}, {}, {0: x}) == {"mean": 3.0}
 
 
 def test_unused_variables_are_not_arguments():

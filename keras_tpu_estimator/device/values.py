@@ -1,0 +1,350 @@
+"""The values of a model's variables on the devices, and who has them.
+
+They belong to one object. It hands them over to a call that trains, which may
+use their arrays up; lends them to calls that read; shows them to user code
+through Keras's variables; and copies them for checkpoints.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.device import restoring
+from keras_tpu_estimator.device.device_loop import DeviceLoop
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.tracing.variables import is_accumulator
+
+_INITIAL = ("initial values",)
+
+
+class CallValues(Mapping[str, Any]):
+    """The values of the variables during one call, by path.
+
+    What steps and user code assign holds for the rest of the call.
+
+    Args:
+        values: The values at its beginning.
+        mode: A value of `ModeKeys`.
+
+    Attributes:
+        mode: The same.
+        edits: How often user code has changed values.
+        checkpoint: The checkpoint that holds the same values at the end, if
+            one does.
+    """
+
+    def __init__(self, values: Mapping[str, Any], mode: str):
+        self._values = dict(values)
+        self.mode = mode
+        self.edits = 0
+        self.checkpoint: str | None = None
+
+    def __getitem__(self, path: str) -> Any:
+        return self._values[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def update(self, assigned: Mapping[str, Any]) -> None:
+        """Takes what a step has assigned."""
+        self._values.update(assigned)
+
+    def edit(self, assigned: Mapping[str, Any]) -> None:
+        """Takes what user code has assigned."""
+        self._values.update(assigned)
+        self.edits += 1
+
+
+class ModelValues:
+    """The one owner of the values of a model's variables.
+
+    Between calls it keeps them, and reads a checkpoint only if that has others.
+
+    Args:
+        model: The model.
+        loop: Knows the devices.
+        warm_start: Which variables start from another model's checkpoint as
+            long as there is none of this one. Defaults to `None`.
+    """
+
+    def __init__(
+        self,
+        model: EstimatorModel,
+        loop: DeviceLoop,
+        warm_start: WarmStartSettings | None = None,
+    ):
+        self._model = model
+        self._store = model.program.store
+        self._put = loop.put_values
+        self._warm_start = warm_start
+        self._kept: Values = {}
+        # What says that a checkpoint, or initial values, are those kept.
+        self._source: tuple[Any, ...] | None = None
+        self._initialized: set[Step] = set()
+        # Constants that a callback has set: state, from then on.
+        self._overridden: set[str] = set()
+        self._borrowers = 0
+        # Calls that user code may look into, the innermost last; the one whose
+        # values the variables have now, and which arrays these are.
+        self._visible: list[CallValues] = []
+        self._shown: CallValues | None = None
+        self._lent: Values = {}
+
+    def load(
+        self, step: Step, checkpoint: str | None, slots: bool = False
+    ) -> Values:
+        """The values that a step begins with.
+
+        Args:
+            step: The step.
+            checkpoint: The prefix of the checkpoint to take them from, or
+                `None` for initial values.
+            slots: Whether to load the optimizers' variables, too. Defaults to
+                `False`.
+
+        Returns:
+            Values by path, on the devices.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
+        """
+        source = _INITIAL if checkpoint is None else _identity(checkpoint)
+        if source != self._source:
+            self._kept, self._source = {}, source
+            self._initialized.clear()
+            self._overridden.clear()
+        self._kept = _usable(self._kept)
+        wanted = {*step.reads, *self._model.paths()}
+        if slots:
+            wanted |= self._store.slots
+        self._fetch(wanted - self._kept.keys(), step, checkpoint)
+        if checkpoint is None:
+            if step not in self._initialized:
+                self._initialized.add(step)
+                self._keep(
+                    restoring.assigned_by_init_fn(step.scaffold, self._kept)
+                )
+            return self._kept
+        return self._kept | self._replaced(step, self._kept, checkpoint)
+
+    @contextlib.contextmanager
+    def handed_over(
+        self, step: Step, checkpoint: str | None
+    ) -> Iterator[CallValues]:
+        """Gives the values away to a call of TRAIN, which uses them up.
+
+        What they have become is kept at the end of the `with` block.
+
+        Args:
+            step: The step.
+            checkpoint: As in `load`.
+        """
+        kept = self.load(step, checkpoint)
+        self._kept, self._source = {}, None
+        if self._borrowers:
+            kept = jax.tree.map(jnp.copy, kept)
+        values = CallValues(kept, ModeKeys.TRAIN)
+        try:
+            yield values
+        finally:
+            self._kept = {
+                path: value
+                for path, value in values.items()
+                # Metrics count anew in each call.
+                if not is_accumulator(self._store.variables[path])
+            }
+            if values.checkpoint is not None:
+                self._source = _identity(values.checkpoint)
+            self._model.assign(self._kept)
+
+    @contextlib.contextmanager
+    def lent(
+        self, step: Step, checkpoint: str | None, slots: bool = False
+    ) -> Iterator[CallValues]:
+        """Lends the values to a call of EVAL or PREDICT.
+
+        Nothing uses their arrays up before the end of the `with` block.
+
+        Args:
+            step: The step.
+            checkpoint: As in `load`.
+            slots: As in `load`.
+        """
+        values = CallValues(self.load(step, checkpoint, slots), step.mode)
+        self._borrowers += 1
+        try:
+            yield values
+        finally:
+            self._borrowers -= 1
+
+    def of_training(self, step: Step, training: CallValues) -> CallValues:
+        """The values that a call of TRAIN has now, for one of EVAL inside it.
+
+        Args:
+            step: The step of EVAL.
+            training: The values of the call of TRAIN.
+        """
+        self.complete(training, step)
+        values = CallValues(training, step.mode)
+        values.update(self._replaced(step, training, checkpoint=None))
+        return values
+
+    def complete(self, values: CallValues, step: Step) -> None:
+        """Adds initial values of what the model has come to have since."""
+        missing = {*self._model.paths(), *step.reads} - values.keys()
+        if missing:
+            initial = self._store.initial_values(missing, dict(values))
+            values.update(self._put(initial))
+
+    def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
+        """Copies on the host of what belongs into a checkpoint."""
+        saved = [*self._store.saved_paths(), *sorted(self._overridden)]
+        return restoring.on_host(
+            {p: values[p] for p in saved if p in values and p != GLOBAL_STEP}
+        )
+
+    @contextlib.contextmanager
+    def visible(self, values: CallValues) -> Iterator[None]:
+        """Lets user code in a `with` block see a call's values as the model's.
+
+        The variables get them when a callback reads its `model`; what it
+        assigns to them is the call's at the end of the block. Who does not
+        look pays nothing. Blocks of several calls may be nested.
+
+        Args:
+            values: The call's values.
+        """
+        outer = self._shown
+        self._visible.append(values)
+        self._model.lender = self
+        try:
+            yield
+        finally:
+            if self._shown is values:
+                self._take_back()
+            self._visible.pop()
+            if not self._visible:
+                self._model.lender = None
+            elif self._visible[-1] is outer:
+                self.show()
+
+    def show(self) -> None:
+        """Gives the variables the innermost call's values, without a copy."""
+        values = self._visible[-1]
+        if self._shown is values:
+            return
+        if self._shown is not None:
+            self._take_back()
+        self._model.assign(values)
+        self._lent = {path: self._current(path) for path in values}
+        self._shown = values
+
+    @contextlib.contextmanager
+    def apart(self, keeps: bool) -> Iterator[None]:
+        """Lets the variables have arrays of their own in a `with` block.
+
+        For Keras's own loops, which use up the arrays that variables have.
+
+        Args:
+            keeps: Whether what becomes of them is the call's afterwards.
+        """
+        self.show()
+        before = {path: self._current(path) for path in self._lent}
+        self._model.assign(jax.tree.map(jnp.copy, before))
+        try:
+            yield
+        finally:
+            if not keeps:
+                self._give_again(before)
+
+    def _give_again(self, before: Values) -> None:
+        """Gives the variables the arrays that they had."""
+        self._model.assign(before)
+        for path, value in before.items():
+            if value is self._lent[path]:
+                self._lent[path] = self._current(path)
+
+    def _take_back(self) -> None:
+        """Puts what was assigned to the variables into the call."""
+        values, lent = self._shown, self._lent
+        self._shown, self._lent = None, {}
+        assigned = {
+            path: value
+            for path, before in lent.items()
+            # Steps are counted by the loop alone.
+            if (value := self._current(path)) is not before
+            and path != GLOBAL_STEP
+        }
+        if not assigned:
+            return
+        # Copied, for training uses up each array, and no two may be one.
+        values.edit(self._put(jax.tree.map(jnp.copy, assigned)))
+        if values.mode == ModeKeys.TRAIN:
+            self._overridden |= self._store.constants & assigned.keys()
+
+    def _current(self, path: str) -> Any:
+        return self._store.variables[path].value
+
+    def _fetch(
+        self, wanted: set[str], step: Step, checkpoint: str | None
+    ) -> None:
+        """Keeps values of more variables."""
+        read: Values = {}
+        if checkpoint is not None and wanted:
+            read = restoring.restored_values(
+                self._store, checkpoint, wanted, step.reads
+            )
+            self._overridden |= self._store.constants & read.keys()
+        rest = wanted - read.keys()
+        if rest:
+            read |= restoring.initial_values(
+                self._store,
+                rest,
+                self._kept | read,
+                self._warm_start if checkpoint is None else None,
+            )
+        self._keep(read)
+
+    def _keep(self, values: Mapping[str, Any]) -> None:
+        if values:
+            self._kept = self._kept | self._put(dict(values))
+
+    def _replaced(
+        self, step: Step, values: Mapping[str, Any], checkpoint: str | None
+    ) -> Values:
+        """What the step's scaffold wants in place of some values."""
+        return self._put(
+            restoring.in_place_of(
+                step.scaffold, values, checkpoint, self._store.variables
+            )
+        )
+
+
+def _usable(values: Values) -> Values:
+    """Values but for those that Keras used up, in `fit` of a shared layer."""
+    return {
+        path: value
+        for path, value in values.items()
+        if not (isinstance(value, jax.Array) and value.is_deleted())
+    }
+
+
+def _identity(checkpoint: str) -> tuple[Any, ...]:
+    return paths.version(checkpoint + ".h5")

@@ -1,0 +1,34 @@
+"""Which front end makes the program of a `model_fn`."""
+
+from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.program import KerasProgram
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.program import Program
+
+
+def make_program(
+    call_model_fn: CallModelFn,
+    seed: int | None = None,
+    options: TraceOptions | None = None,
+) -> Program:
+    """Makes the program of a `model_fn`, by the front end it is written for.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        seed: Makes initial values and random layers repeatable. Defaults to
+            `None`.
+        options: How it is traced. Defaults to `TraceOptions()`.
+
+    Returns:
+        A `Program`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def call_model_fn(features, labels, mode, params):
+    ...     return kte.TPUEstimatorSpec(mode, predictions={"x": features})
+    >>> list(make_program(call_model_fn).store.variables)
+    ['global_step']
+    """
+    return KerasProgram(call_model_fn, seed, options)

@@ -1,0 +1,37 @@
+"""The runs of a device loop, with hooks around each."""
+
+from collections.abc import Callable
+
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops.staging import StagedSteps
+
+
+def run_hooked(
+    hooks: HookList,
+    first: StagedSteps,
+    infeed: Infeed[StagedSteps],
+    run: Callable[[StagedSteps, tuple[str, ...]], bool],
+) -> None:
+    """Runs the device loop until the input, `run` or a hook ends it.
+
+    As in the original, hooks hear of a run that the end of the input prevents:
+    their `before_run` is called.
+
+    Args:
+        hooks: The hooks, begun.
+        first: The first steps.
+        infeed: The others.
+        run: Makes one run, which begins with some steps; is given the names
+            that hooks fetch. Returns whether it was the last one.
+    """
+    staged: StagedSteps | None = first
+    while True:
+        hooked = hooks.before_run()
+        if staged is None:
+            return
+        hooked.start()
+        is_last = run(staged, hooked.fetches)
+        if hooked.after_run() or is_last:
+            return
+        staged = next(infeed, None)

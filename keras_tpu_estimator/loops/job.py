@@ -1,0 +1,131 @@
+"""What the calls of one estimator have in common."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.placement import Placement
+from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
+from keras_tpu_estimator.loops.host_metrics import HostMetrics
+from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.steps import Step
+
+_logger = logging.getLogger("keras_tpu_estimator")
+InputFn = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A user's functions and settings, and what is made of them once.
+
+    Attributes:
+        model_fn: The user's function.
+        params: The user's hyperparameters.
+        config: The run configuration, with the directory that is used.
+        placement: Where each mode runs.
+        warm_start: As in `TPUEstimator`, or `None`.
+        log_every: Steps between two reports of training, or `None`.
+    """
+
+    model_fn: Callable[..., Any]
+    params: Any
+    config: RunConfig
+    placement: Placement
+    warm_start: WarmStartSettings | None = None
+    log_every: int | None = None
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """The model on the devices, made when the cores are first needed."""
+        call = ModelFn(self.model_fn, self.params, self.config)
+        program = make_program(
+            call, self.config.tf_random_seed, TraceOptions.of(self.config)
+        )
+        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        layouts = {mode: self.placement.layout(mode) for mode in modes}
+        model = EstimatorModel(program, layouts)
+        return Runtime.of(model, self.config.debug_nans, self.warm_start)
+
+    def batch_size(self, mode: str) -> int | None:
+        """The global batch size of a mode, if it is known."""
+        return self.placement.batch_sizes[mode]
+
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the latest checkpoint that is whole, or `None`.
+
+        Raises:
+            ValueError: There are checkpoints, but all are damaged.
+        """
+        return checkpoints.latest_intact(self.config.model_dir)
+
+    def checkpoint_to_read(self, path: Any) -> str | None:
+        """The checkpoint to evaluate or to predict with."""
+        if path is not None:
+            return checkpoints.resolve(path)
+        latest = self.latest_checkpoint()
+        if latest is None:
+            _logger.info(
+                "There is no checkpoint in %s: running with initial values.",
+                self.config.model_dir,
+            )
+        return latest
+
+    def pipeline(
+        self,
+        mode: str,
+        input_fn: InputFn,
+        steps: int | None,
+        chunk: int,
+        start: Position | None = None,
+    ) -> Pipeline:
+        """The input of one call.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            input_fn: The user's function.
+            steps: How many steps are wanted, or `None` for all.
+            chunk: How many are wanted at once.
+            start: Where to read on, if not at the beginning.
+        """
+        repeat = mode == ModeKeys.TRAIN or steps is not None
+        request = self.placement.request(
+            mode, self.params, repeat, min(chunk, steps or chunk)
+        )
+        # Nobody resumes a call of one loop in its middle.
+        is_kept = (
+            mode == ModeKeys.TRAIN
+            and self.config.resume_input
+            and (steps is None or steps > chunk)
+        )
+        return Pipeline(input_fn, request, start, is_kept)
+
+    def host_metrics(
+        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
+    ) -> HostMetrics | None:
+        """The metrics of a step's `metric_fn`, compiled at most once."""
+        if step.metric_fn is None:
+            return None
+        if step not in self._metrics:
+            self._metrics[step] = HostMetrics(step.metric_fn, own_names)
+        metrics = self._metrics[step]
+        metrics.reset()
+        return metrics
+
+    @functools.cached_property
+    def _metrics(self) -> dict[Step, HostMetrics]:
+        return {}
