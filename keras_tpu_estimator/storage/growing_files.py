@@ -195,7 +195,7 @@ def show_all() -> None:
 
 def _errors_of(calls: Iterable[Callable[[], None]]) -> list[Exception]:
     """What calls raise, each of which is made."""
-    errors = []
+    errors: list[Exception] = []
     for call in calls:
         try:
             call()

@@ -203,7 +203,7 @@ class EventWriter:
         event = serialized(wall_time, int(step), summary)
         with self._lock:
             if self._file is None:
-                self._begin_file()
+                self._file = self._new_file()
             self._file.waiting.append(event)
             since = time.monotonic() - self._file.flushed_at
             if (
@@ -261,11 +261,12 @@ class EventWriter:
             summary = summary_pb2.Summary(value=values)
             self.write(summary.SerializeToString(), step, wall_time)
 
-    def _begin_file(self) -> None:
-        self._file = EventFile(self._logdir, self._suffix)
+    def _new_file(self) -> EventFile:
+        file = EventFile(self._logdir, self._suffix)
         # A forgotten writer writes, too, at the latest when Python exits.
-        self._close_file = weakref.finalize(self, self._file.close)
+        self._close_file = weakref.finalize(self, file.close)
         flush_at_end(self)
+        return file
 
     def _flush(self) -> None:
         if self._file is None or not self._file.waiting:
@@ -273,10 +274,9 @@ class EventWriter:
         try:
             self._file.flush()
         except FileNotFoundError:
-            waiting = self._file.waiting
             self._close_file.detach()
-            self._begin_file()
-            self._file.waiting.extend(waiting)
+            deleted, self._file = self._file, self._new_file()
+            self._file.waiting.extend(deleted.waiting)
             self._file.flush()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 
 import keras
 import pytest
@@ -185,6 +186,7 @@ def test_a_hook_begins_anew_in_each_training(name, estimator, tmp_path, caplog):
                     logged(caplog.records),
                 )
             )
+            shutil.rmtree(own, ignore_errors=True)
         return results
 
     with caplog.at_level(logging.INFO, "keras_tpu_estimator"):
