@@ -1,7 +1,7 @@
 """Rewriting traced functions: marked values as arguments, parts of a whole."""
 
 from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -15,7 +15,7 @@ def mark(value: jax.Array, name: str) -> jax.Array:
     return checkpoint_name(value, _MARK + name)
 
 
-def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, Any]:
+def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
     """The equations on the outermost level that `mark` made, by name."""
     return {
         equation.params["name"].removeprefix(_MARK): equation
@@ -56,7 +56,7 @@ def only(
 
 
 def with_arguments(
-    traced: jex.ClosedJaxpr, position: int, equations: list[Any]
+    traced: jex.ClosedJaxpr, position: int, equations: Sequence[jex.JaxprEqn]
 ) -> jex.ClosedJaxpr:
     """Turns the results of some equations into arguments.
 
