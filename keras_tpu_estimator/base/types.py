@@ -27,6 +27,5 @@ Labels: TypeAlias = Nest  # `None` if there are none.
 
 # What users write. They take some arguments or all, by name, and are called
 # with those that they have.
-ModelFn: TypeAlias = Callable[..., Any]  # Returns a TPUEstimatorSpec.
 InputFn: TypeAlias = Callable[..., Any]  # Returns a Dataset, or a batch.
 MetricFn: TypeAlias = Callable[..., Mapping[str, Any]]
