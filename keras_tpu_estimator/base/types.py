@@ -1,8 +1,4 @@
-"""Names of what users pass in, for annotations.
-
-Nothing here needs a framework. Arrays on the devices are `jax.Array`, those on
-the host `np.ndarray`; values that are yet to be checked are `object`.
-"""
+"""Names, for annotations, of what users pass in."""
 
 import os
 from collections.abc import Callable
@@ -12,20 +8,27 @@ from typing import TypeAlias
 
 import numpy.typing as npt
 
-# A file or directory of this machine, or its URL.
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path of a file or a directory, or, as a string, its URL."""
 
-# What becomes a tensor: an array of JAX, NumPy or TensorFlow, a number, or
-# lists of these.
 TensorLike: TypeAlias = npt.ArrayLike
+"""What becomes a tensor: an array of JAX, NumPy or TensorFlow, a number, or
+lists of these."""
 
-# A tensor, or tuples, lists and dicts of nests. Their checkers know no such
-# type: containers of one kind of leaf are no containers of another.
+# There is no type for it: a dict of arrays is no dict of nests to a checker.
 Nest: TypeAlias = Any
-Features: TypeAlias = Nest
-Labels: TypeAlias = Nest  # `None` if there are none.
+"""A tensor, or tuples, lists and dicts of nests."""
 
-# What users write. They take some arguments or all, by name, and are called
-# with those that they have.
-InputFn: TypeAlias = Callable[..., Any]  # Returns a Dataset, or a batch.
+Features: TypeAlias = Nest
+"""What `model_fn` gets as its first argument: a tensor, or a nest of them."""
+
+Labels: TypeAlias = Nest
+"""What `model_fn` gets as its second argument: a tensor, a nest of them, or
+`None`."""
+
+InputFn: TypeAlias = Callable[..., Any]
+"""A function that returns a `tf.data.Dataset`, or whatever else input can be.
+It takes `params`, `config` and others by name, or some of them, or none."""
+
 MetricFn: TypeAlias = Callable[..., Mapping[str, Any]]
+"""A function of tensors that returns metrics by name."""
