@@ -4,18 +4,20 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage.urls import is_url
 
 try:
     import fcntl
 except ImportError:  # Not on Windows; there it is up to the user.
-    fcntl = None
+    # To a checker a module is never `None`.
+    fcntl = None  # type: ignore[assignment]
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
 
 
 @contextlib.contextmanager
-def only_training(directory: str | os.PathLike) -> Iterator[None]:
+def only_training(directory: PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
@@ -56,7 +58,7 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(directory: str | os.PathLike) -> Iterator[None]:
+def _locked(directory: PathLike) -> Iterator[None]:
     if fcntl is None:
         yield
         return
@@ -69,7 +71,7 @@ def _locked(directory: str | os.PathLike) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, directory: str | os.PathLike) -> None:
+def _lock(descriptor: int, directory: PathLike) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except _IS_TAKEN as error:

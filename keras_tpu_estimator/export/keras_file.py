@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import tempfile
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
@@ -13,6 +14,10 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -33,12 +38,16 @@ class Trained(Protocol):
     """What is needed of an estimator."""
 
     @property
-    def model_fn(self) -> Any:
+    def model_fn(self) -> Callable[..., Spec]:
         """The `model_fn` with its `params` bound."""
 
     @property
-    def config(self) -> Any:
+    def config(self) -> RunConfig:
         """The `RunConfig`."""
+
+    @property
+    def model_dir(self) -> str:
+        """The directory of its checkpoints."""
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the latest checkpoint."""
@@ -46,9 +55,9 @@ class Trained(Protocol):
 
 def export_keras(
     estimator: Trained,
-    path: str | os.PathLike,
-    features: Any,
-    checkpoint_path: str | os.PathLike | None = None,
+    path: PathLike,
+    features: Features,
+    checkpoint_path: PathLike | None = None,
 ) -> str:
     """Writes a trained model into a file that Keras loads without this package.
 
@@ -96,16 +105,14 @@ def export_keras(
     >>> keras.models.load_model(path).predict({"x": x}, verbose=0)["y"].shape
     (4, 1)
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     if not path.endswith((_MODEL, _WEIGHTS)):
         raise ValueError(
             f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
             f"{path!r}. The first is a whole model, the second its weights."
         )
     checkpoint = checkpoints.resolve(
-        checkpoint_path
-        or estimator.latest_checkpoint()
-        or estimator.config.model_dir
+        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
     call = ModelFn(
         estimator.model_fn, {}, estimator.config, checks_params=False
@@ -130,7 +137,7 @@ def export_keras(
     return path
 
 
-def _specs(features: Any) -> Any:
+def _specs(features: Features) -> Nest:
     """The features as a nest of `FeatureSpec`s, for batches of any size."""
 
     def spec(name: str, like: Any) -> FeatureSpec:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
 from keras_tpu_estimator.keras_program.model_call import IS_PADDING
@@ -55,10 +57,10 @@ class ServedModelFn:
 
     def __call__(
         self,
-        features: Any,
-        labels: Any,
+        features: Features,
+        labels: Labels,
         mode: str,
-        additional: Mapping[str, Any],
+        additional: Mapping[str, object],
     ) -> Spec:
         """Calls the user's function, as a program calls one to predict."""
         # Batches have any size here, so `params` says nothing about it.
@@ -89,7 +91,7 @@ class ServedModelFn:
             ModeKeys.PREDICT, predictions, scaffold_fn=spec.make_scaffold
         )
 
-    def _called(self, features: Any, labels: Any) -> Spec:
+    def _called(self, features: Features, labels: Labels) -> Spec:
         try:
             return self.model_fn(
                 features, labels, self.mode, {"use_tpu": self._use_tpu}

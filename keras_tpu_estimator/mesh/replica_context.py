@@ -5,9 +5,10 @@ import contextvars
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import Any
 
 import jax
+
+from keras_tpu_estimator.base.types import Nest
 
 
 @dataclasses.dataclass
@@ -46,7 +47,7 @@ def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
         _context.reset(token)
 
 
-def cross_replica_sum(x: Any, name: str | None = None) -> Any:
+def cross_replica_sum(x: Nest, name: str | None = None) -> Nest:
     """Sums a tensor, or each tensor of a nest, over all cores.
 
     For use in a `model_fn`, as `tf.compat.v1.tpu.cross_replica_sum`. On one
@@ -69,7 +70,7 @@ def cross_replica_sum(x: Any, name: str | None = None) -> Any:
     return _reduce(jax.lax.psum, x)
 
 
-def cross_replica_mean(x: Any, name: str | None = None) -> Any:
+def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
     """Averages a tensor, or each tensor of a nest, over all cores.
 
     For use in a `model_fn`. On one core it returns `x`.
@@ -91,7 +92,7 @@ def cross_replica_mean(x: Any, name: str | None = None) -> Any:
     return _reduce(jax.lax.pmean, x)
 
 
-def _reduce(reduction: Callable[..., Any], x: Any) -> Any:
+def _reduce(reduction: Callable[..., jax.Array], x: Nest) -> Nest:
     context = replica_context()
     if not context.axes:
         return x

@@ -105,6 +105,8 @@ def test_other_results_are_refused(trained, tmp_path, monkeypatch):
 def test_paths_and_checkpoints_are_checked(trained, tmp_path):
     with pytest.raises(ValueError, match="should end with '.keras' or"):
         kte.export_keras(trained, tmp_path / "model.h5", X)
+    with pytest.raises(ValueError, match="should end with '.keras' or"):
+        kte.export_keras(trained, os.fsencode(tmp_path / "model.h5"), X)
     untrained = estimator_of(model_fn, tmp_path)
     with pytest.raises(ValueError, match="checkpoint"):
         kte.export_keras(untrained, tmp_path / "model.keras", X)
