@@ -51,6 +51,13 @@ def set_path(variable: keras.Variable, path: str) -> None:
     variable._path = path
 
 
+def updated_variables(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.Variable]:
+    """The variables that an optimizer was last built for."""
+    return list(optimizer._trainable_variables)
+
+
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """What `model.compile` was called with, by name.
 

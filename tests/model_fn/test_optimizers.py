@@ -447,10 +447,6 @@ def test_bad_wrappers_are_errors():
         kte.CrossShardOptimizer("sgd")
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         kte.CrossShardOptimizer(keras.optimizers.SGD(), reduction="max")
-    with pytest.raises(ValueError, match="group_assignment"):
-        kte.CrossShardOptimizer(
-            keras.optimizers.SGD(), group_assignment=[[0], [1]]
-        )
 
 
 @pytest.mark.parametrize("cores", ["one", "all"])

@@ -241,6 +241,15 @@ def test_the_arguments_of_compile_are_the_same_objects():
     assert said["weighted_metrics"] == {"y": "mae"}
 
 
+def test_the_variables_that_an_optimizer_updates():
+    variables = [keras.Variable(1.0), keras.Variable(2.0)]
+    optimizer = keras.optimizers.Adam()
+    assert keras_internals.updated_variables(optimizer) == []
+    optimizer.build(variables)
+    found = keras_internals.updated_variables(optimizer)
+    assert [id(each) for each in found] == [id(each) for each in variables]
+
+
 def test_masks():
     ids = np.array([[3, 0], [0, 2]])
     embedded = keras.layers.Embedding(4, 2, mask_zero=True)(ids)
