@@ -66,8 +66,6 @@ class ModelCall:
 
     Attributes:
         spec: What the last call returned.
-        context: What that call knew of the cores, and whether it reduced
-            anything over them.
         tells_padding: Whether `features["is_padding"]` is there in PREDICT.
         named: The names that it gave to tensors.
     """
@@ -85,7 +83,6 @@ class ModelCall:
         self.mode = mode
         self.example = example
         self.options = options
-        self.context = example.cores.context
         self._call_model_fn = call_model_fn
         self._records = options.records and mode != ModeKeys.PREDICT
         self.tells_padding = False
@@ -97,10 +94,9 @@ class ModelCall:
             features, labels = self._with_padding(features, labels), None
         if self.example.arrange is not None:
             features, labels = self.example.arrange(features, labels)
-        self.context = self.example.cores.context
         collector = Collector(self._records)
         with (
-            replica_context.replica_scope(self.context),
+            replica_context.replica_scope(self.example.cores.context),
             self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,

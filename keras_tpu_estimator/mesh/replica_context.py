@@ -10,19 +10,17 @@ from typing import Any
 import jax
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ReplicaContext:
     """What the code of one core knows while it is traced.
 
     Attributes:
         num_replicas: Cores that run this code together.
         axes: Names of the mesh axes they lie on; empty for one core.
-        reduced: Whether anything was reduced over the cores so far.
     """
 
     num_replicas: int
     axes: tuple[str, ...]
-    reduced: bool = False
 
 
 _ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
@@ -95,5 +93,4 @@ def _reduce(reduction: Callable[..., Any], x: Any) -> Any:
     context = replica_context()
     if not context.axes:
         return x
-    context.reduced = True
     return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)

@@ -33,12 +33,17 @@ class Update(abc.ABC):
     """Something to do to variables, after `model_fn` has returned.
 
     Attributes:
+        variables: What it is about.
         loss: Scalar tensor to differentiate, or `None`.
         carried: Tensors of `model_fn` that `apply` is given, without a loss.
+        reduction: How `apply` combines what it is given over cores, or `None`
+            if it has to be equal on all.
     """
 
+    variables: tuple[keras.Variable, ...]
     loss: Any = None
     carried: tuple[Any, ...] = ()
+    reduction: Reduction | None = None
 
     @abc.abstractmethod
     def apply(self, tensors: Sequence[Any]) -> None:
@@ -62,11 +67,22 @@ class TrainOp(Update):
         loss: Scalar tensor to differentiate, or `None` if the gradients are
             given.
         gradients: One for each variable, or `None` if they follow from `loss`.
-        reduction: How gradients are combined over cores, or `None` if each
-            core keeps its own.
+        reduction: How gradients are combined over cores, "mean" or "sum", or
+            `None` if they are equal on all, as what `cross_replica_mean`
+            returns. Other gradients without a reduction are an error on
+            several cores.
 
     Raises:
         ValueError: The optimizer expects a scaled loss.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def train_op(loss):
+    ...     variables = kte.trainable_variables()
+    ...     gradients = kte.cross_replica_mean(kte.gradients(loss, variables))
+    ...     optimizer = keras.optimizers.SGD(0.1)
+    ...     return kte.TrainOp(optimizer, variables, gradients=gradients)
     """
 
     optimizer: keras.optimizers.Optimizer

@@ -26,6 +26,7 @@ from keras_tpu_estimator.tracing.variables import LeakedTensorError
 from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
 from keras_tpu_estimator.tracing.variables import VariableScope
 from keras_tpu_estimator.tracing.variables import enter_into_scope
+from keras_tpu_estimator.tracing.varying import varying
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,23 @@ class Captured:
         """Paths of the variables that it assigns."""
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def varying(
+        self, paths: Collection[str], axes: Sequence[str]
+    ) -> tuple[Any, dict[str, Any]]:
+        """What may differ between cores whose arguments do.
+
+        Args:
+            paths: Paths of the variables that differ, too.
+            axes: Names of the mesh axes that the cores lie on.
+
+        Returns:
+            What a call returns, with a bool in the place of each tensor.
+        """
+        own = [path in paths for path in self.paths]
+        rest = len(self._pure.jaxpr.invars) - len(own)
+        flat = varying(self._pure, own + [True] * rest, axes)
+        return jax.tree.unflatten(self._outputs, flat)
 
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]
