@@ -9,7 +9,6 @@ import dataclasses
 import random
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -267,15 +266,8 @@ def _made_here(scope: VariableScope) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seeds Python's `random`, from which Keras draws default seeds."""
+def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
+    """Makes Keras's default seeds repeatable, if there is a seed."""
     if seed is None:
-        yield
-        return
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)
+        return contextlib.nullcontext()
+    return keras_internals.default_seeds(random.Random(seed))
