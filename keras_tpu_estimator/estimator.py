@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.checkpoints.keep_best import note
 from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
@@ -212,7 +213,7 @@ class TPUEstimator:
         )
         self._log_every = config.log_step_count_steps
         self._model_fn = model_fn
-        self._params = {} if params is None else copy.deepcopy(params)
+        self._params = {} if params is None else copied(params)
         self._batch_sizes = {
             ModeKeys.TRAIN: train_batch_size,
             ModeKeys.EVAL: eval_batch_size,
@@ -242,7 +243,7 @@ class TPUEstimator:
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters, without the reserved keys."""
-        return copy.deepcopy(self._params)
+        return copied(self._params)
 
     @property
     def model_fn(self) -> Callable[..., Any]:
