@@ -185,11 +185,11 @@ class ModelCall:
                 for name, metric in spec.eval_metric_ops.items()
             }
         elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
-            outputs["eval_metrics"] = spec.eval_metrics.tensors
+            outputs["eval_metrics"] = spec.eval_metrics.fed
         if self.mode == ModeKeys.TRAIN and spec.train_metrics:
-            outputs["train_metrics"] = spec.train_metrics.tensors
-        if spec.host_call and spec.host_call.tensors:
-            outputs["host_call"] = spec.host_call.tensors
+            outputs["train_metrics"] = spec.train_metrics.fed
+        if spec.host_call:
+            outputs["host_call"] = spec.host_call.fed
         return outputs
 
     def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:
