@@ -15,6 +15,7 @@ from typing import Any
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -180,7 +181,7 @@ class TPUEstimator:
         )
         self._job = Job(
             model_fn,
-            {} if params is None else copy.deepcopy(params),
+            {} if params is None else copied(params),
             own_config,
             placement,
             validation.warm_start_settings(warm_start_from),
@@ -202,7 +203,7 @@ class TPUEstimator:
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters, without the reserved keys."""
-        return copy.deepcopy(self._job.params)
+        return copied(self._job.params)
 
     @property
     def model_fn(self) -> Callable[..., Any]:

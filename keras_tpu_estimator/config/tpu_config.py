@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.base.records import Replaceable
+from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.types import Nest
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -47,7 +47,7 @@ _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
 @dataclasses.dataclass(frozen=True)
-class TPUConfig(Replaceable):
+class TPUConfig(NamedTupleLike):
     """How the device loop uses the cores.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUConfig`.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.config import validation
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
@@ -16,7 +17,6 @@ from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores

@@ -25,7 +25,7 @@ class SignatureOutput:
     """The outputs of one signature, as names among a program's outputs.
 
     Attributes:
-        method: The kind of request: 'predict', 'classify' or 'regress'.
+        method: As in `ExportOutput`.
         names: From the output's name to that of the program's output.
     """
 
@@ -145,7 +145,7 @@ def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
             f"metrics/{name}/value": metric_value(metric)
             for name, metric in _metric_ops(spec).items()
         }
-    return {mode: PredictOutput(tensors)}
+    return {mode: ExportOutput(PredictOutput(tensors).outputs, mode)}
 
 
 def _metric_ops(spec: Spec) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("keras_tpu_estimator")
 Model = LoweredModel | RebuiltModel
+
+# TensorFlow's names of what a signature computes.
+_METHODS = {
+    "predict": "serving/predict",
+    "classify": "serving/classify",
+    "regress": "serving/regress",
+    ModeKeys.TRAIN: "supervised/training",
+    ModeKeys.EVAL: "supervised/eval",
+}
+# Those whose requests give a tensor of serialized examples.
+_OF_EXAMPLES = ("classify", "regress")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +193,7 @@ def _signatures(
 
 def _unusable(method: str, inputs: Mapping[str, "tf.Tensor"]) -> str | None:
     """Why requests of a kind cannot give these inputs, if they cannot."""
-    if method == "predict":
+    if method not in _OF_EXAMPLES:
         return None
     dtypes = [tensor.dtype.name for tensor in inputs.values()]
     if dtypes == ["string"]:
@@ -199,13 +211,13 @@ def _signature(
 ) -> "SignatureDef":
     from tensorflow.core.protobuf import meta_graph_pb2
 
-    if method != "predict":
+    if method in _OF_EXAMPLES:
         (tensor,) = inputs.values()
         inputs = {"inputs": tensor}
     return meta_graph_pb2.SignatureDef(
         inputs={name: _info(tensor) for name, tensor in inputs.items()},
         outputs={name: _info(tensor) for name, tensor in outputs.items()},
-        method_name=f"tensorflow/serving/{method}",
+        method_name=f"tensorflow/{_METHODS[method]}",
     )
 
 

@@ -1,6 +1,5 @@
 """The contract of a user's `model_fn`: what it is given, what it may return."""
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -8,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
@@ -128,7 +129,7 @@ class ModelFn:
         if "mode" in names:
             kwargs["mode"] = mode
         if "config" in names:
-            kwargs["config"] = copy.deepcopy(self.config)
+            kwargs["config"] = copied(self.config)
         spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
@@ -165,23 +166,3 @@ class ModelFn:
                 "tensor a name: predictions={'output': tensor}."
             )
         return spec
-
-
-def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
-    """A copy of the user's `params` with some more values.
-
-    Args:
-        params: Dict, or an object with `set_hparam` and `add_hparam`.
-        additional: Values by name.
-
-    Returns:
-        A deep copy of the same kind; the user's object is left alone.
-    """
-    result = copy.deepcopy(params)
-    for name, value in additional.items():
-        if hasattr(result, "set_hparam"):
-            known = name in result
-            (result.set_hparam if known else result.add_hparam)(name, value)
-        else:
-            result[name] = value
-    return result

@@ -67,8 +67,6 @@ class ModelCall:
 
     Attributes:
         spec: What the last call returned.
-        context: What that call knew of the cores, and whether it reduced
-            anything over them.
         tells_padding: Whether `features["is_padding"]` is there in PREDICT.
         named: The names that it gave to tensors.
     """
@@ -86,7 +84,6 @@ class ModelCall:
         self.mode = mode
         self.example = example
         self.options = options
-        self.context = example.cores.context
         self._call_model_fn = call_model_fn
         self._records = options.records and mode != ModeKeys.PREDICT
         self.tells_padding = False
@@ -98,10 +95,9 @@ class ModelCall:
             features, labels = self._with_padding(features, labels), None
         if self.example.arrange is not None:
             features, labels = self.example.arrange(features, labels)
-        self.context = self.example.cores.context
         collector = Collector(self._records)
         with (
-            replica_context.replica_scope(self.context),
+            replica_context.replica_scope(self.example.cores.context),
             self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,
@@ -191,11 +187,11 @@ class ModelCall:
                 for name, metric in spec.eval_metric_ops.items()
             }
         elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
-            outputs["eval_metrics"] = spec.eval_metrics.tensors
+            outputs["eval_metrics"] = spec.eval_metrics.fed
         if self.mode == ModeKeys.TRAIN and spec.train_metrics:
-            outputs["train_metrics"] = spec.train_metrics.tensors
-        if spec.host_call and spec.host_call.tensors:
-            outputs["host_call"] = spec.host_call.tensors
+            outputs["train_metrics"] = spec.train_metrics.fed
+        if spec.host_call:
+            outputs["host_call"] = spec.host_call.fed
         return outputs
 
     def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:

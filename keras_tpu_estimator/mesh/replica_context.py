@@ -11,19 +11,17 @@ import jax
 from keras_tpu_estimator.base.types import Nest
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ReplicaContext:
     """What the code of one core knows while it is traced.
 
     Attributes:
         num_replicas: Cores that run this code together.
         axes: Names of the mesh axes they lie on; empty for one core.
-        reduced: Whether anything was reduced over the cores so far.
     """
 
     num_replicas: int
     axes: tuple[str, ...]
-    reduced: bool = False
 
 
 _ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
@@ -96,5 +94,4 @@ def _reduce(reduction: Callable[..., jax.Array], x: Nest) -> Nest:
     context = replica_context()
     if not context.axes:
         return x
-    context.reduced = True
     return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)

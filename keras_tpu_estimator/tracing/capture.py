@@ -9,7 +9,6 @@ import dataclasses
 import random
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -29,6 +28,7 @@ from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import VariableScope
 from keras_tpu_estimator.tracing.variables import enter_into_scope
+from keras_tpu_estimator.tracing.varying import varying
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,23 @@ class Captured:
         """Paths of the variables that it assigns."""
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def varying(
+        self, paths: Collection[str], axes: Sequence[str]
+    ) -> tuple[Nest, dict[str, bool]]:
+        """What may differ between cores whose arguments do.
+
+        Args:
+            paths: Paths of the variables that differ, too.
+            axes: Names of the mesh axes that the cores lie on.
+
+        Returns:
+            What a call returns, with a bool in the place of each tensor.
+        """
+        own = [path in paths for path in self.paths]
+        rest = len(self._pure.jaxpr.invars) - len(own)
+        flat = varying(self._pure, own + [True] * rest, axes)
+        return jax.tree.unflatten(self._outputs, flat)
 
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]
@@ -273,15 +290,8 @@ def _made_here(scope: VariableScope) -> Values:
     }
 
 
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seeds Python's `random`, from which Keras draws default seeds."""
+def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
+    """Makes Keras's default seeds repeatable, if there is a seed."""
     if seed is None:
-        yield
-        return
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)
+        return contextlib.nullcontext()
+    return keras_internals.default_seeds(random.Random(seed))

@@ -14,11 +14,11 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.inputs import chunks
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs import pipeline as pipeline_module
@@ -25,7 +26,6 @@ from keras_tpu_estimator.inputs.position import RestorePoint
 from keras_tpu_estimator.inputs.position import StepRecipe
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.restore_points import RestorePoints
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
 
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2
