@@ -20,8 +20,8 @@ from keras_tpu_estimator.storage import urls
 RESERVED_PARAMS = ("batch_size", "context")
 
 
-def check_config(config: object) -> None:
-    """Checks that the configuration is a `RunConfig`.
+def check_config(config: object) -> RunConfig:
+    """Checks that the configuration is a `RunConfig`, and returns it.
 
     Raises:
         ValueError: It is not.
@@ -32,6 +32,7 @@ def check_config(config: object) -> None:
             f"{config!r} of type {type(config).__name__}. Pass "
             "config=RunConfig(model_dir=...)."
         )
+    return config
 
 
 def check_params(params: Any) -> None:

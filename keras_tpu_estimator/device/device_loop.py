@@ -20,6 +20,9 @@ from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import Values
 
+# What of the outputs leaves the device in PREDICT.
+_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
+
 
 class DeviceLoop:
     """Runs a model's steps on the devices, compiled once for each shape.
@@ -32,14 +35,14 @@ class DeviceLoop:
 
     def __init__(self, model: EstimatorModel, debug_nans: bool = False):
         self._model = model
-        static = {"static_argnames": ("step", "fetch")}
+        compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
         self._train = (
             checking_nans(self._run)
             if debug_nans
-            else jax.jit(self._run, donate_argnums=0, **static)
+            else compiled(self._run, donate_argnums=0)
         )
-        self._evaluate = jax.jit(self._run, **static)
-        self._predict = jax.jit(self._run_one, **static)
+        self._evaluate = compiled(self._run)
+        self._predict = compiled(self._run_one)
 
     def put(self, mode: str, features: Any, labels: Any) -> Any:
         """Copies stacked steps to the devices, split over the cores.
@@ -168,11 +171,7 @@ class DeviceLoop:
     ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
         changed, outputs = step.function(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
-        wanted = {
-            name: outputs[name]
-            for name in ("predictions", "host_call")
-            if name in outputs
-        }
+        wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
         return assigned | changed, wanted, named
 
 

@@ -320,7 +320,7 @@ class EstimatorModel(keras.Model):
         """The metrics' values before anything was counted."""
         return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
 
-    def assign(self, values: Values) -> None:
+    def assign(self, values: Mapping[str, Any]) -> None:
         """Gives the model's variables these values by path."""
         for path, value in values.items():
             self.program.store.variables[path].assign(value)
@@ -354,12 +354,12 @@ class EstimatorModel(keras.Model):
         self, mode: str, state: KerasState, data: Any
     ) -> tuple[dict[str, Any], KerasState]:
         """A step between the lists that Keras has and values by path."""
-        *state, metrics = state
+        *lists, metrics = state
         batch = _features_and_labels(data)
         step = self._step(mode, *batch)
-        values = self._by_path(state)
+        values = self._by_path(lists)
         changed, metrics, outputs = self.run_step(step, values, metrics, batch)
-        new = self._as_state(values | changed, len(state))
+        new = self._as_state(values | changed, len(lists))
         return {"loss": outputs["loss"]}, (*new, metrics)
 
     def _by_path(self, state: Sequence[list[Any]]) -> Values:

@@ -118,7 +118,7 @@ class Placement:
 
     def _plan(self, mode: str) -> InputPlan:
         size = self.batch_sizes[mode]
-        if not self.is_on_tpu(mode):
+        if not self.is_on_tpu(mode) or size is None:
             return undivided(size)
         return input_plan(mode, self._way(mode), self.cores.topology, size)
 

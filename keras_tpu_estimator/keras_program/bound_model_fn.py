@@ -16,7 +16,7 @@ from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 
-def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+def argument_names(function: object) -> tuple[str, ...]:
     """The names of a callable's arguments, `functools.partial`s included.
 
     Raises:
@@ -38,8 +38,8 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
-    """Checks the arguments that a `model_fn` declares.
+def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
+    """Checks the arguments that a `model_fn` declares, and returns it.
 
     Raises:
         TypeError: It is not callable.
@@ -47,7 +47,7 @@ def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
             or arguments that nothing gives it.
     """
     names = argument_names(model_fn)
-    if "features" not in names:
+    if not callable(model_fn) or "features" not in names:
         raise ValueError(
             "`model_fn` should take an argument `features`. Received a "
             f"function of {list(names)}."
@@ -65,6 +65,7 @@ def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
             "other values in `params`, or bind them with functools.partial "
             "and keep them out of the signature."
         )
+    return model_fn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,10 +144,11 @@ class ModelFn:
         if not use_tpu:
             return spec
         if mode == ModeKeys.TRAIN:
-            if getattr(spec, "training_chief_hooks", ()):
+            chief_hooks = getattr(spec, "training_chief_hooks", ())
+            if chief_hooks:
                 raise ValueError(
                     "`training_chief_hooks` are not supported with "
-                    f"use_tpu=True. Received: {spec.training_chief_hooks}. "
+                    f"use_tpu=True. Received: {chief_hooks}. "
                     "Use `training_hooks`."
                 )
             return spec

@@ -31,7 +31,7 @@ IS_PADDING = "is_padding"
 CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
 
 
-class PaddedFeatures(dict):
+class PaddedFeatures(dict[str, Any]):
     """Features of PREDICT that also know which of their rows are padding.
 
     `features["is_padding"]` is a tensor of booleans of shape `[batch]`. It

@@ -6,6 +6,7 @@ after `model_fn` has returned, in one forward and backward pass.
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -35,15 +36,18 @@ class Update(abc.ABC):
     Attributes:
         variables: What it is about.
         loss: Scalar tensor to differentiate, or `None`.
-        carried: Tensors of `model_fn` that `apply` is given, without a loss.
         reduction: How `apply` combines what it is given over cores, or `None`
             if it has to be equal on all.
     """
 
     variables: tuple[keras.Variable, ...]
     loss: Any = None
-    carried: tuple[Any, ...] = ()
     reduction: Reduction | None = None
+
+    @property
+    def carried(self) -> tuple[Any, ...]:
+        """Tensors of `model_fn` that `apply` is given, without a loss."""
+        return ()
 
     @abc.abstractmethod
     def apply(self, tensors: Sequence[Any]) -> None:
@@ -101,16 +105,18 @@ class TrainOp(Update):
 
     def apply(self, tensors: Sequence[Gradient]) -> None:
         """Combines gradients over the cores and updates the variables."""
-        reduce = {
+        reduce: dict[Reduction | None, Callable[[Any], Any]] = {
             "mean": replica_context.cross_replica_mean,
             "sum": replica_context.cross_replica_sum,
             None: lambda gradients: gradients,
-        }[self.reduction]
+        }
         # They may have been built for an earlier trace's or another loss's.
         for each in {self.optimizer, *single_optimizers(self.optimizer)}:
             each.built = False
         with scope_for("TrainOp.apply").numbering():
-            self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
+            self.optimizer.apply(
+                list(reduce[self.reduction](tuple(tensors))), self.variables
+            )
 
 
 class CrossShardOptimizer:

@@ -252,4 +252,4 @@ def _hooks_of_mode(spec: Spec) -> tuple[Hook, ...]:
         + spec.training_hooks,
         ModeKeys.EVAL: spec.evaluation_hooks,
         ModeKeys.PREDICT: spec.prediction_hooks,
-    }.get(spec.mode, ())
+    }.get(str(spec.mode), ())

@@ -111,7 +111,9 @@ def with_mask(tensor: Any, mask: Any) -> Any:
 
 
 def around_creation(
-    wrap: Callable[[Callable[..., None], keras.Variable, Any, dict], None],
+    wrap: Callable[
+        [Callable[..., None], keras.Variable, Any, dict[str, Any]], None
+    ],
 ) -> None:
     """Lets `wrap` run the construction of every `keras.Variable` from now on.
 
