@@ -247,7 +247,11 @@ class TPUEstimator:
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """`model_fn(features, labels, mode, config)` with its params bound."""
+        """`model_fn(features, labels, mode, config)` with its params bound.
+
+        For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
+        added by `spec._replace(eval_metric_ops=...)`, that is for one core.
+        """
 
         def model_fn(
             features: Any, labels: Any, mode: str, config: RunConfig
@@ -255,7 +259,8 @@ class TPUEstimator:
             call = ModelFn(
                 self._model_fn, self._params, config, checks_params=False
             )
-            return call(features, labels, mode, {"use_tpu": False})
+            spec = call(features, labels, mode, {"use_tpu": False})
+            return spec.as_estimator_spec()
 
         return model_fn
 
