@@ -209,7 +209,11 @@ class TPUEstimator:
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """`model_fn(features, labels, mode, config)` with its params bound."""
+        """`model_fn(features, labels, mode, config)` with its params bound.
+
+        For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
+        added by `spec._replace(eval_metric_ops=...)`, that is for one core.
+        """
 
         def model_fn(
             features: Any, labels: Any, mode: str, config: RunConfig
@@ -220,7 +224,8 @@ class TPUEstimator:
                 config,
                 checks_params=False,
             )
-            return call(features, labels, mode, {"use_tpu": False})
+            spec = call(features, labels, mode, {"use_tpu": False})
+            return spec.as_estimator_spec()
 
         return model_fn
 

@@ -114,8 +114,12 @@ def export_keras(
     checkpoint = checkpoints.resolve(
         checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
+    # Its property would ask for a scaffold, too, which looks for variables.
     call = ModelFn(
-        estimator.model_fn, {}, estimator.config, checks_params=False
+        estimator._model_fn,
+        estimator.params,
+        estimator.config,
+        checks_params=False,
     )
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)

@@ -14,7 +14,6 @@ from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
-from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
@@ -143,15 +142,9 @@ def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
     if mode == ModeKeys.EVAL:
         tensors |= {
             f"metrics/{name}/value": metric_value(metric)
-            for name, metric in _metric_ops(spec).items()
+            for name, metric in spec.as_estimator_spec().eval_metric_ops.items()
         }
     return {mode: ExportOutput(PredictOutput(tensors).outputs, mode)}
-
-
-def _metric_ops(spec: Spec) -> Mapping[str, Any]:
-    if not isinstance(spec, EstimatorSpec):
-        spec = spec.as_estimator_spec()
-    return spec.eval_metric_ops
 
 
 def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:

@@ -200,6 +200,10 @@ class EstimatorSpec(NamedTupleLike):
         """The scaffold."""
         return self.scaffold
 
+    def as_estimator_spec(self) -> "EstimatorSpec":
+        """This spec."""
+        return self
+
     def _replace(self, **fields: Any) -> Self:
         """As in `TPUEstimatorSpec`, but for the mode, which stays.
 
