@@ -218,16 +218,22 @@ class TPUEstimator:
         def model_fn(
             features: Any, labels: Any, mode: str, config: RunConfig
         ) -> Any:
-            call = ModelFn(
-                self._job.model_fn,
-                self._job.params,
-                config,
-                checks_params=False,
-            )
+            call = self.bound_model_fn(config)
             spec = call(features, labels, mode, {"use_tpu": False})
             return spec.as_estimator_spec()
 
         return model_fn
+
+    def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
+        """The `model_fn` with its params bound, which returns its own specs.
+
+        Args:
+            config: What it gets as `config`. Defaults to the estimator's.
+        """
+        job = self._job
+        return ModelFn(
+            job.model_fn, job.params, config or job.config, checks_params=False
+        )
 
     def train(
         self,
@@ -562,9 +568,8 @@ class TPUEstimator:
             if path is None
             else checkpoints.resolve(path)
         )
-        model_fn = ModelFn(
-            self._job.model_fn, self._job.params, self._job.config
-        )
+        job = self._job
+        model_fn = ModelFn(job.model_fn, job.params, job.config)
         return run_export(export, self._export_settings, model_fn, checkpoint)
 
     def _existing_checkpoint(self) -> str:

@@ -146,8 +146,10 @@ def _mapping(config: _Json, name: str) -> _Json | None:
 
 
 def _model_dir(config: _Json) -> str | None:
-    value = config.get("model_dir") or None
-    return value and directory_string("`model_dir` in TF_CONFIG", value)
+    value = config.get("model_dir")
+    if value is None:
+        return None
+    return directory_string("`model_dir` in TF_CONFIG", value)
 
 
 def _local_task(task: _Json) -> tuple[str, int]:

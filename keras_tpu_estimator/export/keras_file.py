@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
@@ -17,7 +16,6 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -37,13 +35,8 @@ _MODEL = ".keras"
 class Trained(Protocol):
     """What is needed of an estimator."""
 
-    @property
-    def model_fn(self) -> Callable[..., Spec]:
+    def bound_model_fn(self) -> CallModelFn:
         """The `model_fn` with its `params` bound."""
-
-    @property
-    def config(self) -> RunConfig:
-        """The `RunConfig`."""
 
     @property
     def model_dir(self) -> str:
@@ -114,13 +107,8 @@ def export_keras(
     checkpoint = checkpoints.resolve(
         checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
-    # Its property would ask for a scaffold, too, which looks for variables.
-    call = ModelFn(
-        estimator._model_fn,
-        estimator.params,
-        estimator.config,
-        checks_params=False,
-    )
+    # The property `model_fn` asks for a scaffold, too, which needs variables.
+    call = estimator.bound_model_fn()
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, checkpoint, specs)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features

@@ -45,6 +45,10 @@ class FinalOpsHook(SessionRunHook):
         """NumPy values in the nest of `final_ops`; `None` before the end."""
         return self._values
 
+    def begin(self) -> None:
+        """Forgets those of an earlier call."""
+        self._values = None
+
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
         """Asks for them, for any run may be the last one."""
         del run_context

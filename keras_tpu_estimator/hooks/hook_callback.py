@@ -13,6 +13,7 @@ from keras_tpu_estimator.hooks.hook_list import HookedRun
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 
 
 def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
@@ -153,7 +154,8 @@ class HookCallback(keras.callbacks.Callback):
     def _end(self, mode: str) -> None:
         if mode == self._mode:
             self._mode = None
-            self._hooks.end()
+            with shown_at_end():
+                self._hooks.end()
 
     def variables(self) -> dict[str, keras.Variable]:
         """The model's and the optimizer's variables by path."""

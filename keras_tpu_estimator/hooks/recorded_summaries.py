@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
@@ -51,8 +50,3 @@ class RecordedSummariesHook(SessionRunHook):
         ):
             self._writer.scalars({"loss": float(session.run("loss"))}, step)
         collecting.write(newest, self._writer, step)
-
-    def end(self, session: Session) -> None:
-        """Makes what was written visible."""
-        del session
-        self._writer.flush()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.hooks.fetches import check_names
-from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -91,11 +90,6 @@ class SummarySaverHook(SessionRunHook):
         if self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             self._writer.scalars(session.run(self._names), step)
-
-    def end(self, session: Session) -> None:
-        """Makes what was written visible."""
-        del session
-        self._writer.flush()
 
 
 def _by_tag(names: Any) -> dict[str, str]:

@@ -33,6 +33,7 @@ from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.storage.growing_files import show_all
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
 from keras_tpu_estimator.summary.collecting import Collected
@@ -83,6 +84,7 @@ class Evaluation:
         _logger.info("Starting evaluation.")
         with (
             stalls_shown(job.config.stall_timeout_secs) as watch,
+            shown_at_end(),
             job.pipeline(
                 ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
             ) as pipeline,
@@ -117,7 +119,6 @@ class Evaluation:
         collecting.write(summaries, writer, step, without=result)
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
-        writer.flush()
         show_all()
         keep_best = self.job.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:

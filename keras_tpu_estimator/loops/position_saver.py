@@ -76,10 +76,15 @@ class PositionSaver:
             return _beside(prefix, None)
         return _beside(prefix, self._position(step - self._first_step))
 
-    def end(self) -> None:
-        """Forgets the position of the last checkpoint at the call's own end."""
-        if not self.is_interrupted():
-            for prefix in self._last[1]:
+    def end(self, step: int) -> None:
+        """Forgets the position at the call's own end, if that was saved.
+
+        Args:
+            step: The global step of the end.
+        """
+        saved, prefixes = self._last
+        if saved == step and not self.is_interrupted():
+            for prefix in prefixes:
                 position_files.remove(prefix)
 
 

@@ -28,6 +28,7 @@ from keras_tpu_estimator.loops.progress import PredictionProgress
 from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 
 # How many steps the devices are given beside the one that is awaited.
 _AHEAD = 4
@@ -56,7 +57,10 @@ class Prediction:
         """Yields the predictions of each batch."""
         job, mode = self.job, ModeKeys.PREDICT
         checkpoint = job.checkpoint_to_read(self.checkpoint_path)
-        with job.pipeline(mode, self.input_fn, None, 1) as pipeline:
+        with (
+            shown_at_end(),
+            job.pipeline(mode, self.input_fn, None, 1) as pipeline,
+        ):
             steps = PaddedSteps(pipeline, job.batch_size(mode))
             first = steps.next()
             if first is None:

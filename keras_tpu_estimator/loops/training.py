@@ -216,7 +216,7 @@ class TrainingLoop:
             finally:
                 values.checkpoint = self._saver.current
                 if has_ended:
-                    self._positions.end()
+                    self._positions.end(self._progress.step)
         loss = self._progress.fetch("loss")
         _logger.info("Loss for final step: %.6g.", loss)
 

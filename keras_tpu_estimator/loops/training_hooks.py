@@ -98,5 +98,6 @@ def _attach(
 ) -> None:
     """Has the first saver call the listeners."""
     validation.check_listeners(listeners, is_saving=bool(savers))
-    for saver in savers[:1]:
-        saver.tell_also(listeners)
+    for index, saver in enumerate(savers):
+        # The others forget those of an earlier call.
+        saver.tell_also(() if index else listeners)

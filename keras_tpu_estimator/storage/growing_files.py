@@ -9,8 +9,11 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Protocol
 
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
@@ -28,6 +31,16 @@ _UNSHOWN: "set[_Uploaded]" = set()
 _LOCK = threading.Lock()
 
 
+class Flushable(Protocol):
+    """What keeps something back for a while that was written to a file."""
+
+    def flush(self) -> None:
+        """Writes it."""
+
+
+_FLUSHED_AT_END: "weakref.WeakSet[Flushable]" = weakref.WeakSet()
+
+
 class GrowingFile:
     """A file on this machine, which others see grow.
 
@@ -40,10 +53,6 @@ class GrowingFile:
 
     def __init__(self, path: str):
         self.path = path
-
-    def exists(self) -> bool:
-        """Whether nobody has deleted it."""
-        return os.path.exists(self.path)
 
     def changed(self) -> None:
         """Tells that there is more in it."""
@@ -77,10 +86,6 @@ class _Uploaded(GrowingFile):
         self._thread: threading.Thread | None = None
         if resumes and paths.is_file(url):
             transfers.fetch(url, self.path)
-
-    def exists(self) -> bool:
-        """Whether it can be written."""
-        return True
 
     def changed(self) -> None:
         """Begins to copy it, unless that was done just now."""
@@ -152,26 +157,51 @@ def growing(path: str, resumes: bool = False) -> GrowingFile:
     return _Uploaded(path, resumes) if is_url(path) else GrowingFile(path)
 
 
+def flush_at_end(writer: Flushable) -> None:
+    """Has `show_all` flush a writer for as long as there is one.
+
+    Args:
+        writer: What keeps something back.
+
+    Example:
+
+    >>> import io
+    >>> flush_at_end(io.BytesIO())
+    """
+    with _LOCK:
+        _FLUSHED_AT_END.add(writer)
+
+
 def show_all() -> None:
-    """Waits until others see all growing files of this process.
+    """Waits until others see all that this process has written.
 
     Raises:
-        Exception: One could not be copied. It is tried again next time.
+        Exception: A file could not be written or copied. It is tried again
+            next time.
 
     Example:
 
     >>> show_all()
     """
-    first = None
+    with _LOCK:
+        writers = list(_FLUSHED_AT_END)
+    errors = _errors_of(writer.flush for writer in writers)
     with _LOCK:
         unshown = list(_UNSHOWN)
-    for file in unshown:
+    errors += _errors_of(file.show for file in unshown)
+    if errors:
+        raise errors[0]
+
+
+def _errors_of(calls: Iterable[Callable[[], None]]) -> list[Exception]:
+    """What calls raise, each of which is made."""
+    errors: list[Exception] = []
+    for call in calls:
         try:
-            file.show()
+            call()
         except Exception as error:
-            first = first or error
-    if first is not None:
-        raise first
+            errors.append(error)
+    return errors
 
 
 @contextlib.contextmanager

@@ -140,8 +140,6 @@ def write(
         summary = each.summary.serialized(each.tensors)
         its_step = step if each.step is None else int(each.step)
         (each.events or events).write(summary, its_step)
-    for its_events in {each.events for each in wanted} - {None}:
-        its_events.flush()
 
 
 @jax.jit

@@ -1,14 +1,11 @@
 """One event file of TensorBoard: records in the order they are written."""
 
-import io
 import itertools
 import os
 import socket
 import time
-import weakref
 
 from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage.growing_files import GrowingFile
 from keras_tpu_estimator.storage.growing_files import growing
 from keras_tpu_estimator.summary.event_records import framed
 
@@ -19,7 +16,7 @@ _numbers = itertools.count()
 
 
 class EventFile:
-    """A new event file, open for writing until `close()`.
+    """A new event file, which is open only while it is written to.
 
     Args:
         logdir: The directory of the file, made if need be, or its URL.
@@ -49,39 +46,38 @@ class EventFile:
         self._file = growing(os.path.join(logdir, name))
         # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
         # wherever that is installed.
-        self._stream = open(self._file.path, "xb")
-        self.waiting: list[bytes] = []
-        # Closes also a forgotten file, at the latest when Python exits.
-        self.close = weakref.finalize(
-            self, _close, self._stream, self.waiting, self._file
-        )
+        open(self._file.path, "xb").close()
+        self._size = 0
         first = event_pb2.Event(wall_time=now, file_version=_FILE_VERSION)
-        self._stream.write(framed([first.SerializeToString()]))
+        self.waiting = [first.SerializeToString()]
         self.flush()
 
-    def exists(self) -> bool:
-        """Whether the file is still in its directory."""
-        return self._file.exists()
-
     def flush(self) -> None:
-        """Hands all that was written to the operating system."""
-        _flush(self._stream, self.waiting)
+        """Hands all that waits to the operating system.
+
+        Raises:
+            FileNotFoundError: Someone has deleted the file.
+            OSError: It could not be written; the events go on waiting.
+        """
+        records = framed(self.waiting)
+        # Not for appending: that would make a deleted file anew, without its
+        # first event, and go on behind what a full disk has cut off.
+        # Without a buffer, which costs more than all else here.
+        with open(self._file.path, "rb+", buffering=0) as stream:
+            stream.seek(self._size)
+            written = 0
+            while written < len(records):
+                written += stream.write(records[written:])
+        self._size += len(records)
+        self.waiting.clear()
         self._file.changed()
         self.flushed_at = time.monotonic()
 
-
-def _flush(stream: io.BufferedWriter, waiting: list[bytes]) -> None:
-    records = framed(waiting)
-    waiting.clear()
-    stream.write(records)
-    stream.flush()
-
-
-def _close(
-    stream: io.BufferedWriter, waiting: list[bytes], file: GrowingFile
-) -> None:
-    with stream:
-        if waiting:
-            _flush(stream, waiting)
-            file.changed()
-    file.show()
+    def close(self) -> None:
+        """Flushes, unless someone has deleted it, and lets others see it."""
+        if self.waiting:
+            try:
+                self.flush()
+            except FileNotFoundError:
+                return
+        self._file.show()

@@ -4,14 +4,17 @@ There may be one for each of many thousand steps a second, so an event's few
 fields are put together here, and not by a message of Protocol Buffers.
 """
 
-import collections
 import functools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from keras_tpu_estimator.summary.crc32c import masked_crc32c
+import google_crc32c
 
 _DOUBLE = struct.Struct("<d")
+_UINT32 = struct.Struct("<I")
+CHECKSUM_SIZE = _UINT32.size
+# Added to a checksum, so that one of data with checksums inside is a good one.
+_MASK = 0xA282EAD8
 _SIXTY_FOUR_BITS = (1 << 64) - 1
 
 
@@ -59,7 +62,7 @@ def varint(number: int) -> bytes:
     return bytes(groups)
 
 
-def framed(events: Sequence[bytes]) -> bytes:
+def framed(events: Iterable[bytes]) -> bytes:
     """Events as they are in a file.
 
     Args:
@@ -75,20 +78,34 @@ def framed(events: Sequence[bytes]) -> bytes:
 
     Reference: the TFRecord format of TensorFlow.
     """
-    by_length = collections.defaultdict(list)
-    for index, event in enumerate(events):
-        by_length[len(event)].append(index)
-    records = [b""] * len(events)
-    for length, indices in by_length.items():
-        header = _header(length)
-        sums = masked_crc32c([events[index] for index in indices])
-        for index, checksum in zip(indices, sums, strict=True):
-            records[index] = b"%b%b%b" % (header, events[index], checksum)
-    return b"".join(records)
+    return b"".join(
+        part
+        for event in events
+        for part in (_header(len(event)), event, checksum(event))
+    )
+
+
+def checksum(data: bytes) -> bytes:
+    """The checksum of a record: CRC-32C, masked.
+
+    Args:
+        data: What it is of.
+
+    Returns:
+        Four bytes.
+
+    Example:
+
+    >>> checksum(b"123456789")
+    b'\xe5\xb0\x8a\xc7'
+
+    Reference: the TFRecord format of TensorFlow.
+    """
+    crc = google_crc32c.value(data)
+    return _UINT32.pack(((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
 
 
 @functools.lru_cache(maxsize=1024)
 def _header(length: int) -> bytes:
     packed = struct.pack("<Q", length)
-    (checksum,) = masked_crc32c([packed])
-    return packed + checksum
+    return packed + checksum(packed)

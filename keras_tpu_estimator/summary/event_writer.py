@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.growing_files import flush_at_end
 from keras_tpu_estimator.summary.event_file import EventFile
 from keras_tpu_estimator.summary.event_records import serialized
 
@@ -25,9 +27,10 @@ class EventWriter:
     """Writes summaries of a run where TensorBoard finds them.
 
     They go into one event file, which is made when something is first
-    written. After `close`, or if someone deletes the directory, the next flush
-    starts a new file, which TensorBoard shows as the continuation. Any thread
-    may write.
+    written, and is open only while it is written to. After `close`, or if
+    someone deletes the directory, the next flush starts a new file, which
+    TensorBoard shows as the continuation. Any thread may write. The end of
+    each `train`, `evaluate` and `predict` flushes all writers there are.
 
     Args:
         logdir: The directory of the file, made if need be, or its URL.
@@ -200,7 +203,7 @@ class EventWriter:
         event = serialized(wall_time, int(step), summary)
         with self._lock:
             if self._file is None:
-                self._file = EventFile(self._logdir, self._suffix)
+                self._file = self._new_file()
             self._file.waiting.append(event)
             since = time.monotonic() - self._file.flushed_at
             if (
@@ -237,7 +240,7 @@ class EventWriter:
         with self._lock:
             if self._file is not None:
                 self._flush()
-                self._file.close()
+                self._close_file()
                 self._file = None
 
     def __enter__(self) -> Self:
@@ -258,15 +261,23 @@ class EventWriter:
             summary = summary_pb2.Summary(value=values)
             self.write(summary.SerializeToString(), step, wall_time)
 
+    def _new_file(self) -> EventFile:
+        file = EventFile(self._logdir, self._suffix)
+        # A forgotten writer writes, too, at the latest when Python exits.
+        self._close_file = weakref.finalize(self, file.close)
+        flush_at_end(self)
+        return file
+
     def _flush(self) -> None:
         if self._file is None or not self._file.waiting:
             return
-        if not self._file.exists():
-            deleted = self._file
-            self._file = EventFile(self._logdir, self._suffix)
+        try:
+            self._file.flush()
+        except FileNotFoundError:
+            self._close_file.detach()
+            deleted, self._file = self._file, self._new_file()
             self._file.waiting.extend(deleted.waiting)
-            deleted.waiting.clear()
-        self._file.flush()
+            self._file.flush()
 
 
 _shared_writers: dict[tuple[Any, ...], EventWriter] = {}

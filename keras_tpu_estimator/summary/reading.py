@@ -11,12 +11,13 @@ from typing import Any
 from typing import BinaryIO
 
 from keras_tpu_estimator.storage import paths as stored
+from keras_tpu_estimator.summary.event_records import CHECKSUM_SIZE
+from keras_tpu_estimator.summary.event_records import checksum
 
 _logger = logging.getLogger(__name__)
 
 # Of each record: its length, the CRC of that, the record, and its CRC.
 _LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
 
 
 class _DamagedError(Exception):
@@ -85,18 +86,11 @@ def _scalars(
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
-    from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
-
     while header := file.read(_LENGTH.size):
-        crc = file.read(_CRC.size)
-        if len(crc) < _CRC.size:
-            raise _DamagedError("its length is cut off")
-        if _CRC.unpack(crc)[0] != pywrap_tensorflow.masked_crc32c(header):
-            raise _DamagedError("its length is wrong")
+        if file.read(CHECKSUM_SIZE) != checksum(header):
+            raise _DamagedError("its length is wrong or cut off")
         (length,) = _LENGTH.unpack(header)
         record = file.read(length)
-        # Checking the sum of the record itself, in Python, takes seconds where
-        # there are images.
-        if len(record) < length or len(file.read(_CRC.size)) < _CRC.size:
-            raise _DamagedError("it is cut off")
+        if file.read(CHECKSUM_SIZE) != checksum(record):
+            raise _DamagedError("it is wrong or cut off")
         yield record

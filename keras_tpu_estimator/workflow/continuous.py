@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.checkpoints.location import exists
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.evaluations import Clock
@@ -108,21 +109,37 @@ class ContinuousEvaluator:
         """
         model_dir = self._estimator.model_dir
         _logger.info("Waiting for checkpoints in %s.", model_dir)
-        while True:
-            # Asked first, so that the last checkpoint is not missed.
-            is_over = self._is_complete()
-            step = self._look()
-            if self._max_steps is not None and step is not None:
-                is_over |= step >= self._max_steps
-            waited = self._clock() - self._newest_since
-            if timeout_secs is not None and waited >= timeout_secs:
-                _logger.warning("No new checkpoint in %s s.", timeout_secs)
-                is_over = True
-            self._evaluate(step, is_last=is_over)
-            if is_over:
-                _logger.info("Evaluation of %s is complete.", model_dir)
-                return
-            self._sleep(_SECONDS_BETWEEN_LOOKS)
+        is_over = False
+        while not is_over:
+            try:
+                is_over = self._look_and_evaluate(timeout_secs)
+            except Exception as error:
+                if self._newest is None or exists(self._newest):
+                    raise
+                _logger.warning(
+                    "%s was removed before its evaluation was over (%s). Going "
+                    "on with the next checkpoint.",
+                    self._newest,
+                    error,
+                )
+                continue
+            if not is_over:
+                self._sleep(_SECONDS_BETWEEN_LOOKS)
+        _logger.info("Evaluation of %s is complete.", model_dir)
+
+    def _look_and_evaluate(self, timeout_secs: float | None) -> bool:
+        """Evaluates what is due; whether training is complete."""
+        # Asked first, so that the last checkpoint is not missed.
+        is_over = self._is_complete()
+        step = self._look()
+        if self._max_steps is not None and step is not None:
+            is_over |= step >= self._max_steps
+        waited = self._clock() - self._newest_since
+        if timeout_secs is not None and waited >= timeout_secs:
+            _logger.warning("No new checkpoint in %s s.", timeout_secs)
+            is_over = True
+        self._evaluate(step, is_last=is_over)
+        return is_over
 
     def _is_complete(self) -> bool:
         """Whether the directory is marked, and not by an earlier training.

@@ -65,8 +65,18 @@ class Evaluation:
             step: The global step of the checkpoint.
             checkpoint: Its prefix.
             evaluate: Evaluates its values, as `TPUEstimator.evaluate` does.
+
+        Raises:
+            Exception: It failed. The next one is due at once then.
         """
         self._timer.update_last_triggered_step(step)
+        try:
+            self._run(step, checkpoint, evaluate)
+        except BaseException:
+            self._timer.reset()
+            raise
+
+    def _run(self, step: int, checkpoint: str, evaluate: Evaluate) -> None:
         spec = self.spec
         self.metrics = evaluate(
             spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name

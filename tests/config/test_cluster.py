@@ -121,8 +121,8 @@ def test_model_dir_of_environment(given, config_of):
     assert config.model_dir == "/of/environment"
 
 
-def test_empty_model_dir_of_environment_is_none(config_of):
-    assert config_of({"model_dir": ""}).model_dir is None
+def test_no_model_dir_of_environment(config_of):
+    assert config_of({"model_dir": None}).model_dir is None
 
 
 def test_replace_keeps_the_task(config_of, monkeypatch):
@@ -161,6 +161,16 @@ def test_equal_in_equal_processes_only(config_of):
             {"model_dir": 5},
             TypeError,
             "`model_dir` in TF_CONFIG should be a path. Received: 5 of type",
+        ),
+        (
+            {"model_dir": 0},
+            TypeError,
+            "`model_dir` in TF_CONFIG should be a path. Received: 0 of type",
+        ),
+        (
+            {"model_dir": ""},
+            ValueError,
+            "`model_dir` in TF_CONFIG should .* Received an empty string. Pass",
         ),
         (
             {"task": {"type": "ps", "index": 0}},

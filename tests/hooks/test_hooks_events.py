@@ -19,6 +19,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()
@@ -28,7 +29,6 @@ def written(directory):
     """The scalars in a directory: pairs of step and value, for each tag."""
     from tensorboard.backend.event_processing import event_accumulator
 
-    EventWriter.for_dir(directory).flush()
     events = event_accumulator.EventAccumulator(str(directory)).Reload()
     return {
         tag: [(event.step, event.value) for event in events.Scalars(tag)]
@@ -46,7 +46,8 @@ def run(hook, steps):
         run = hooks.before_run()
         now |= {"global_step": step, "loss": 2.0 * step}
         run.after_run()
-    hooks.end()
+    with shown_at_end():
+        hooks.end()
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ class CrashAt(kte.hooks.SessionRunHook):
             raise Crash
 
 
+class CrashInEnd(kte.hooks.SessionRunHook):
+    """Raises when training has come to its own end."""
+
+    def end(self, session):
+        raise Crash
+
+
 def dropout(features, is_training):
     x = keras.layers.Dense(8, activation="relu")(features)
     x = keras.layers.Dropout(0.5)(x, training=is_training)
@@ -190,6 +197,32 @@ def test_a_call_that_has_ended_is_not_read_on(tmp_path):
         assert seen[0] == X[0, 0]
         step = estimator.get_variable_value("global_step")
         assert int(step) not in positions(tmp_path)
+
+
+@pytest.mark.parametrize("save_every", [1, 100])
+def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(
+    save_every, tmp_path
+):
+    config = {"save_checkpoints_steps": save_every}
+    estimator = new_estimator(tmp_path, config=config)
+    with pytest.raises(Crash):
+        estimator.train(repeated(X, Y), hooks=[CrashInEnd()], steps=8)
+    assert estimator.get_variable_value("global_step") == 8
+    assert 8 not in positions(tmp_path)
+
+
+def test_a_call_whose_last_steps_are_not_saved_is_read_on(tmp_path):
+    whole = new_estimator(tmp_path / "whole")
+    whole.train(repeated(X, Y), max_steps=STEPS)
+    estimator = new_estimator(tmp_path / "parts")
+    saver = kte.hooks.CheckpointSaverHook(tmp_path / "parts", save_steps=8)
+    with pytest.raises(Crash):
+        estimator.train(
+            repeated(X, Y), hooks=[CrashInEnd(), saver], max_steps=STEPS
+        )
+    assert estimator.get_variable_value("global_step") == 8
+    estimator.train(repeated(X, Y), max_steps=STEPS)
+    assert_equal(variables(whole), variables(estimator))
 
 
 def test_resuming_in_the_same_process_reads_on(tmp_path):

@@ -69,9 +69,6 @@ def test_a_local_file_is_seen_at_once(tmp_path):
     file = growing(str(tmp_path / "file"))
     add(file, "a")
     assert (tmp_path / "file").read_text() == "a"
-    assert file.exists()
-    (tmp_path / "file").unlink()
-    assert not file.exists()
 
 
 def test_it_is_copied_in_the_background_but_not_all_the_time(memory):

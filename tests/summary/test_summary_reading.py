@@ -1,5 +1,6 @@
 """Numbers are read back from event files, damaged ones included."""
 
+import struct
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - writes event files of its own
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.summary.event_records import framed
 from keras_tpu_estimator.summary.reading import read_scalars
 
 
@@ -46,19 +48,22 @@ def damaged(content, kind):
     start = starts[2]
     if kind == "length":
         return content[:start] + b"\xff" + content[start + 1 :]
+    if kind == "number":
+        return content.replace(struct.pack("<f", 0.25), struct.pack("<f", 8))
     if kind == "event":
-        return content[: start + 12] + b"\xff" * 9 + content[start + 21 :]
+        return content[:start] + framed([b"\xff" * 9])
     return content[: start + kind]
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (4, "its length is cut off"),
-        (10, "its length is cut off"),
-        (12, "it is cut off"),
-        (20, "it is cut off"),
-        ("length", "its length is wrong"),
+        (4, "its length is wrong or cut off"),
+        (10, "its length is wrong or cut off"),
+        (12, "it is wrong or cut off"),
+        (20, "it is wrong or cut off"),
+        ("length", "its length is wrong or cut off"),
+        ("number", "it is wrong or cut off"),
         ("event", "Error parsing message"),
     ],
 )

@@ -19,21 +19,12 @@ def framed_by_tensorboard(events):
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("number", [0, 1, 23, 24, 100])
+@pytest.mark.parametrize("number", [0, 1, 24])
 @pytest.mark.parametrize("lengths", [(0,), (1,), (33,), (3, 80, 81), (1025,)])
 def test_records_are_those_of_tensorboard(number, lengths):
     rng = np.random.default_rng(number)
     events = [rng.bytes(lengths[i % len(lengths)]) for i in range(number)]
     assert framed(events) == framed_by_tensorboard(events)
-
-
-@pytest.mark.parametrize("number", [24, 100])
-def test_records_of_events_that_differ_little(number):
-    events = [b"x" * 40 + bytes([i // 2]) + b"y" * 9 for i in range(number)]
-    assert framed(events) == framed_by_tensorboard(events)
-    assert framed(events[:1] * number) == framed_by_tensorboard(
-        events[:1] * number
-    )
 
 
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**40, 2**63 - 1, -1])

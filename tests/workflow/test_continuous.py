@@ -44,18 +44,41 @@ class World:
 def evaluate_beside(tmp_path, events, max_steps=None, timeout=None, **fields):
     """Evaluates while things happen; the evaluated steps, and the time."""
     recorder = Recorder()
-    spec = kte.EvalSpec(
+    spec = spec_of(recorder, **fields)
+    now = evaluate_specs_beside(tmp_path, events, [spec], max_steps, timeout)
+    return recorder.calls, now
+
+
+def evaluate_specs_beside(tmp_path, events, specs, max_steps, timeout=None):
+    """Evaluates while things happen; the time."""
+    world = World(events)
+    estimator = linear_estimator(tmp_path)
+    evaluations = Evaluations(estimator, specs, max_steps, world.clock)
+    ContinuousEvaluator(
+        estimator, evaluations, max_steps, world.clock, world.sleep
+    ).run(timeout)
+    return world.now
+
+
+def spec_of(recorder, **fields):
+    """Evaluates each new checkpoint, and tells it."""
+    return kte.EvalSpec(
         HELD_OUT,
         exporters=recorder,
         **{"start_delay_secs": 0, "throttle_secs": 0} | fields,
     )
-    world = World(events)
-    estimator = linear_estimator(tmp_path)
-    evaluations = Evaluations(estimator, spec, max_steps, world.clock)
-    ContinuousEvaluator(
-        estimator, evaluations, max_steps, world.clock, world.sleep
-    ).run(timeout)
-    return recorder.calls, world.now
+
+
+class Once(kte.hooks.SessionRunHook):
+    """Does something at the end of the first evaluation, or before it."""
+
+    def __init__(self, do, when="end"):
+        self.do = do
+        setattr(self, when, self.call)
+
+    def call(self, *_):
+        do, self.do = self.do, lambda: None
+        do()
 
 
 @pytest.fixture
@@ -165,6 +188,73 @@ def test_waiting_may_have_an_end(tmp_path, train_to, caplog):
     assert steps(calls) == [2, 4]
     assert now == 11
     assert "No new checkpoint in 5 s" in caplog.text
+
+
+@pytest.fixture
+def goes_on(tmp_path):
+    """Trains on up to step 4, and keeps no other checkpoint."""
+    estimator = linear_estimator(
+        tmp_path, save_every=100, config={"keep_checkpoint_max": 1}
+    )
+    return lambda: estimator.train(TRAIN, max_steps=4)
+
+
+@pytest.mark.parametrize("throttle", [{}, {"throttle_steps": 100}])
+def test_a_checkpoint_removed_between_two_specs(
+    throttle, tmp_path, train_to, goes_on, caplog
+):
+    one, two = Recorder("one"), Recorder("two")
+    specs = [
+        spec_of(one, name="one", hooks=[Once(goes_on)]),
+        spec_of(two, name="two", **throttle),
+    ]
+    train_to(2)()
+    evaluate_specs_beside(tmp_path, {1: train_to(6)}, specs, max_steps=6)
+    assert (one.steps, two.steps) == ([2, 4, 6], [4, 6])
+    (record,) = [r for r in caplog.records if "was removed" in r.getMessage()]
+    assert "model.ckpt-2 was removed" in record.getMessage()
+
+
+def test_a_checkpoint_removed_before_an_export(tmp_path, train_to, goes_on):
+    class Copy(Recorder):
+        def export(self, *, checkpoint_path, **rest):
+            once()
+            kte.checkpoints.read(checkpoint_path)
+            super().export(checkpoint_path=checkpoint_path, **rest)
+
+    once = Once(goes_on).call
+    copies = Copy()
+    train_to(2)()
+    evaluate_specs_beside(tmp_path, {}, [spec_of(copies)], max_steps=4)
+    assert copies.steps == [4]
+
+
+def test_the_last_checkpoint_by_the_clock_may_go_as_well(
+    tmp_path, train_to, goes_on
+):
+    two = Recorder()
+    specs = [spec_of(Recorder("one"), name="one", hooks=[Once(goes_on)])]
+    specs.append(spec_of(two, name="two", start_delay_secs=600))
+    train_to(2)()
+    evaluate_specs_beside(tmp_path, {}, specs, None, timeout=0)
+    assert two.steps == [4]
+
+
+def test_other_errors_of_an_evaluation_end_it(tmp_path, train_to):
+    def fail():
+        raise OSError("no such table")
+
+    train_to(2)()
+    with pytest.raises(OSError, match="no such table"):
+        evaluate_beside(tmp_path, {}, max_steps=2, hooks=[Once(fail)])
+
+
+def test_a_training_that_is_complete_is_not_waited_for(tmp_path, train_to):
+    train_to(4)()
+    calls, now = evaluate_beside(
+        tmp_path, {}, max_steps=4, start_delay_secs=600
+    )
+    assert (steps(calls), now) == ([4], 0)
 
 
 def test_several_specs_and_their_results(tmp_path, train_to):
