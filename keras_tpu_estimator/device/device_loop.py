@@ -58,7 +58,7 @@ class DeviceLoop:
         if mode != ModeKeys.TRAIN and layout.cores.mesh is None:
             # Few steps: a compiled function copies them by itself, and faster.
             return features, labels
-        size = jax.tree.leaves(features)[0].shape[1]
+        size = batch_size((features, labels), axis=1)
         return jax.device_put((features, labels), layout.sharding(size, axis=1))
 
     def put_one(self, features: Any, is_padding: Any) -> Any:
@@ -74,7 +74,7 @@ class DeviceLoop:
         layout = self._model.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
-        sharding = layout.sharding(batch_size(features))
+        sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
     def put_values(self, values: Any) -> Any:

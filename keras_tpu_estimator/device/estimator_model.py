@@ -195,7 +195,7 @@ class EstimatorModel(keras.Model):
             {path: values[path] for path in step.reads}, features, labels
         )
         metrics, logs = self._report(
-            state[-1], outputs.pop("loss"), batch_size(features)
+            state[-1], outputs.pop("loss"), batch_size((features, labels))
         )
         new = self.state(values | changed, slots=False)
         return logs | {OUTPUTS: outputs}, (*new, metrics)
