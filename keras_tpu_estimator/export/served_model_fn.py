@@ -7,8 +7,8 @@ from typing import Any
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.keras_program.model_call import IS_PADDING
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.padded_features import IS_PADDING
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.model_fn.export_outputs import signature_outputs

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
+from keras.src.tree import tree_api
 
 
 @contextlib.contextmanager
@@ -39,6 +40,11 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
     finally:
         for name, value in saved.items():
             global_state.set_global_attribute(name, value)
+
+
+def register_node(cls: type) -> None:
+    """Makes a node of nests of a class with `tree_flatten` and its inverse."""
+    tree_api.register_tree_node_class(cls)
 
 
 def stored_dtype(variable: keras.Variable) -> str:
