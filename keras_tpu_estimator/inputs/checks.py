@@ -1,8 +1,6 @@
 """Checks of batches, with the name of the tensor that is wrong."""
 
-import collections
 import dataclasses
-import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -11,10 +9,9 @@ import numpy as np
 
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.batch_finder import BatchFinder
 
-_logger = logging.getLogger("keras_tpu_estimator")
 _NUMBERS = "biufcV"
-_LABELS = "labels"
 
 
 class BatchCheck:
@@ -78,68 +75,6 @@ class BatchCheck:
         self._expected.check(example, step)
         check_size(marked, self._limit)
         return shared, marked.size
-
-
-class BatchFinder:
-    """Finds out which tensors have a batch axis.
-
-    In the first batch those of the size asked for have one; if there are none,
-    those of the most common length. In a batch of another size it is those
-    among them whose shapes have changed, features among them. If none of the
-    labels has one, but for scalars, they are meant to.
-
-    Args:
-        size: The batch size asked for, or `None`.
-    """
-
-    def __init__(self, size: int | None):
-        self._size = size
-        self._first: dict[str, tuple[int, ...]] = {}
-        self._batched: frozenset[str] = frozenset()
-
-    def shared_in(self, example: Example) -> Collection[str]:
-        """The names of the tensors without one."""
-        shapes = {name: leaf.shape for name, leaf in example.leaves}
-        if not self._first:
-            self._begin(shapes)
-        labels = {name for name in shapes if name.startswith(_LABELS)}
-        changed = {
-            name
-            for name in self._batched
-            if shapes.get(name) != self._first[name]
-        }
-        has_features = bool(self._batched - labels)
-        batched = self._batched
-        if changed - labels or not has_features:
-            batched = changed or batched
-        if not labels & batched:
-            batched = batched | {name for name in labels if shapes[name]}
-        return shapes.keys() - batched
-
-    def _begin(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        self._first = shapes
-        lengths = [shape[0] for shape in shapes.values() if shape]
-        if self._size in lengths:
-            size = self._size
-        elif lengths:
-            size = collections.Counter(lengths).most_common(1)[0][0]
-        else:
-            raise ValueError(
-                "At least one tensor should have the batch as its first axis. "
-                f"Received scalars only: {sorted(shapes)}. Repeat one of them "
-                "for each example."
-            )
-        self._batched = frozenset(
-            name for name, shape in shapes.items() if shape[:1] == (size,)
-        )
-        for name in sorted(shapes.keys() - self._batched):
-            _logger.info(
-                "%s of shape %s has no batch of %d as its first axis, so it is "
-                "given to model_fn whole.",
-                name,
-                shapes[name],
-                size,
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.inputs import datasets
 from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.checks import BatchFinder
+from keras_tpu_estimator.inputs.batch_finder import BatchFinder
 from keras_tpu_estimator.inputs.shared import Shared
 from keras_tpu_estimator.inputs.shared import joined_of_cores
 
@@ -232,3 +232,12 @@ def test_most_tensors_tell_the_size():
     finder = BatchFinder(9)
     found = finder.shared_in(example(4, 7, np.zeros(4)))
     assert set(found) == {"features['table']"}
+
+
+def test_labels_have_the_batch_but_for_scalars():
+    finder = BatchFinder(4)
+    assert not finder.shared_in(example(4, 4, np.zeros(3)))
+    found = BatchFinder(4).shared_in(example(4, 4, np.zeros(())))
+    assert set(found) == {"labels"}
+    # Who has changed is not told by labels alone.
+    assert not finder.shared_in(example(4, 4, np.zeros(2)))
