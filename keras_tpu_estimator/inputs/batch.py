@@ -12,6 +12,7 @@ import numpy as np
 from keras_tpu_estimator.inputs.shared import Shared
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import is_shared
+from keras_tpu_estimator.inputs.shared import named_leaves
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +147,8 @@ class Batch:
 
 def _named(features: Any, labels: Any) -> list[tuple[str, np.ndarray]]:
     return [
-        (
-            name + jax.tree_util.keystr(path),
-            leaf.value if is_shared(leaf) else leaf,
-        )
-        for name, nest in (("features", features), ("labels", labels))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(nest, is_shared)
+        (name, leaf.value if is_shared(leaf) else leaf)
+        for name, leaf in named_leaves(features, labels)
     ]
 
 

@@ -32,6 +32,21 @@ def is_shared(node: Any) -> bool:
     return isinstance(node, Shared)
 
 
+def named_leaves(features: Any, labels: Any) -> list[tuple[str, Any]]:
+    """All tensors with their marks, and names such as `features['image']`.
+
+    Example:
+
+    >>> named_leaves({"x": 1, "rate": Shared(2)}, None)
+    [("features['rate']", Shared(value=2)), ("features['x']", 1)]
+    """
+    return [
+        (name + jax.tree_util.keystr(path), leaf)
+        for name, nest in (("features", features), ("labels", labels))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nest, is_shared)
+    ]
+
+
 def map_batched(function: Callable[..., Any], *nests: Any) -> Any:
     """Maps over the tensors that have a batch axis; others stay the first's.
 

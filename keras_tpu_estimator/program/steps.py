@@ -11,6 +11,7 @@ import jax
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import is_shared
+from keras_tpu_estimator.inputs.shared import named_leaves
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
@@ -95,15 +96,15 @@ class BatchLayout:
     def _check_divisible(self, own: int, features: Any, labels: Any) -> None:
         if self.micro_batches == 1:
             return
-        leaves = jax.tree.leaves((features, labels), is_leaf=is_shared)
-        shared = [leaf.value.shape for leaf in leaves if is_shared(leaf)]
+        leaves = named_leaves(features, labels)
+        shared = [name for name, leaf in leaves if is_shared(leaf)]
         if shared:
             raise ValueError(
                 "With `micro_batches` all tensors should have the batch as "
                 f"their first axis. Received micro_batches="
-                f"{self.micro_batches} and tensors without it, of shapes "
-                f"{shared}. Repeat them for each example, pass them in params, "
-                "or set micro_batches=1."
+                f"{self.micro_batches} and tensors without it: {shared}. "
+                "Repeat them for each example, pass them in params, or set "
+                "micro_batches=1."
             )
         if own % self.micro_batches:
             raise ValueError(
