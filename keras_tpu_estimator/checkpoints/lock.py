@@ -14,6 +14,17 @@ except ImportError:  # Not on Windows; there it is up to the user.
     fcntl = None  # type: ignore[assignment]
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
+_held: set[int] = set()
+
+
+def _leave_to_parent() -> None:
+    """Lets a forked process not keep locks, such as a data loader's worker."""
+    while _held:
+        os.close(_held.pop())  # Which frees none while the parent holds it.
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextlib.contextmanager
@@ -21,8 +32,8 @@ def only_training(directory: PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
-    whatever way. Where a file system knows no locks there is none, and there
-    is none at a URL.
+    whatever way; processes that it forked do not hold it. Where a file system
+    knows no locks there is none, and there is none at a URL.
 
     Args:
         directory: The directory, or its URL. It is made, and stays if it does
@@ -64,11 +75,14 @@ def _locked(directory: PathLike) -> Iterator[None]:
         return
     # The directory itself, so that no file stays behind.
     descriptor = os.open(directory, os.O_RDONLY)
+    _held.add(descriptor)
     try:
         _lock(descriptor, directory)
         yield
     finally:
-        os.close(descriptor)
+        if descriptor in _held:
+            _held.remove(descriptor)
+            os.close(descriptor)
 
 
 def _lock(descriptor: int, directory: PathLike) -> None:

@@ -14,10 +14,10 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.scan import scan_with_newest
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import Values
 
 # What of the outputs leaves the device in PREDICT.
@@ -59,7 +59,7 @@ class DeviceLoop:
         if mode != ModeKeys.TRAIN and layout.cores.mesh is None:
             # Few steps: a compiled function copies them by itself, and faster.
             return features, labels
-        size = jax.tree.leaves(features)[0].shape[1]
+        size = batch_size((features, labels), axis=1)
         return jax.device_put((features, labels), layout.sharding(size, axis=1))
 
     def put_one(self, features: Any, is_padding: Any) -> Any:
@@ -75,7 +75,7 @@ class DeviceLoop:
         layout = self._model.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
-        sharding = layout.sharding(batch_size(features))
+        sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
     def put_values(self, values: Any) -> Any:

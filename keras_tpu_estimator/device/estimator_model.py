@@ -17,6 +17,7 @@ import numpy as np
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
@@ -25,7 +26,6 @@ from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 
@@ -184,7 +184,7 @@ class EstimatorModel(keras.Model):
             among them as `loss` the mean over examples so far.
         """
         changed, outputs = step.function(values, *batch)
-        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch[0])
+        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
         metrics = self._loss_mean.stateless_update_state(
             metrics, outputs["loss"], sample_weight=weight
         )

@@ -22,7 +22,6 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.storage import transfers
@@ -142,7 +141,7 @@ def _specs(features: Features) -> Nest:
     return spec("features", features)
 
 
-def _all_predictions(call: ModelFn) -> CallModelFn:
+def _all_predictions(call: CallModelFn) -> CallModelFn:
     """Calls `model_fn` for its predictions, whatever its signatures are."""
 
     def call_model_fn(*args: Any) -> Spec:

@@ -19,11 +19,11 @@ from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 

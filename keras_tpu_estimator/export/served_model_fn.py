@@ -8,8 +8,8 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.keras_program.model_call import IS_PADDING
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.padded_features import IS_PADDING
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.model_fn.export_outputs import signature_outputs

@@ -17,6 +17,7 @@ import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
 from keras.src.random import seed_generator
+from keras.src.tree import tree_api
 
 
 @contextlib.contextmanager
@@ -70,6 +71,11 @@ def default_seeds(generator: random.Random) -> Iterator[None]:
         yield
     finally:
         _DefaultSeeds.current.reset(token)
+
+
+def register_node(cls: type) -> None:
+    """Makes a node of nests of a class with `tree_flatten` and its inverse."""
+    tree_api.register_tree_node_class(cls)
 
 
 def stored_dtype(variable: keras.Variable) -> str:

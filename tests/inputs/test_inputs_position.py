@@ -223,13 +223,20 @@ def test_a_state_of_other_cores_is_not_taken():
     assert start.restore_point_for(start.recipe) is start.restore_point
 
 
-def test_another_dataset_is_counted(caplog):
+def arrays(params):
+    return np.arange(params["batch_size"])
+
+
+@pytest.mark.parametrize(
+    "other", [functools.partial(shuffled, seed=1), generator, arrays]
+)
+def test_another_input_is_counted(caplog, other):
     with pipeline(in_order, chunk=10) as pipe:
         examples(pipe, 24)
         start = pipe.position(20)
-    with pipeline(functools.partial(shuffled, seed=1), start, 10) as pipe:
+    with pipeline(other, start, 10) as pipe:
         rows = examples(pipe, 1)
-    with pipeline(functools.partial(shuffled, seed=1)) as pipe:
+    with pipeline(other) as pipe:
         assert examples(pipe, 21)[-4:] == rows
     assert "could not be restored" in caplog.text
 

@@ -330,3 +330,19 @@ def test_a_path_that_was_set_is_the_variables_path():
     keras_internals.set_path(variable, "after/it")
     assert variable.path == "after/it"
     assert variable.name == "before"
+
+
+def test_a_class_can_be_a_node_of_nests():
+    class Pair:
+        def __init__(self, *values):
+            self.values = values
+
+        def tree_flatten(self):
+            return self.values, None
+
+        @classmethod
+        def tree_unflatten(cls, metadata, values):
+            return tuple(values)
+
+    keras_internals.register_node(Pair)
+    assert keras.tree.map_structure(abs, Pair(-1, -2)) == (1, 2)
