@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import itertools
 import logging
-import os
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -15,6 +14,9 @@ from typing import Any
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -33,7 +35,6 @@ from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.evaluation import eval_dir
-from keras_tpu_estimator.loops.job import InputFn
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
@@ -118,7 +119,7 @@ class TPUEstimator:
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
         model_fn: Callable[..., Any] | None = None,
-        model_dir: str | bytes | os.PathLike | None = None,
+        model_dir: PathLike | None = None,
         config: RunConfig | None = None,
         params: Any = None,
         use_tpu: bool = True,
@@ -129,11 +130,11 @@ class TPUEstimator:
         eval_on_tpu: bool = True,
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
-        warm_start_from: str | os.PathLike | WarmStartSettings | None = None,
+        warm_start_from: PathLike | WarmStartSettings | None = None,
         embedding_config_spec: None = None,
         export_saved_model_api_version: int = 1,
     ):
-        validation.check_config(config)
+        config = validation.check_config(config)
         validation.check_params(params)
         validation.check_batch_axis(batch_axis)
         if use_tpu:
@@ -143,7 +144,7 @@ class TPUEstimator:
                 predict_batch_size,
                 config.tpu_config,
             )
-        check_signature(model_fn, has_params=params is not None)
+        model_fn = check_signature(model_fn, has_params=params is not None)
         validation.check_not_overridden(self, TPUEstimator)
         directory = validation.resolve_model_dir(model_dir, config)
         validation.warm_start_settings(warm_start_from)
@@ -164,8 +165,9 @@ class TPUEstimator:
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
+        directory = directory or _temporary_dir()
         own_config = config.replace(
-            model_dir=directory or _temporary_dir(), log_step_count_steps=None
+            model_dir=directory, log_step_count_steps=None
         )
         placement = Placement(
             own_config,
@@ -180,8 +182,9 @@ class TPUEstimator:
         )
         self._job = Job(
             model_fn,
-            {} if params is None else copy.deepcopy(params),
+            {} if params is None else copied(params),
             own_config,
+            directory,
             placement,
             validation.warm_start_settings(warm_start_from),
             log_every=config.log_step_count_steps,
@@ -192,7 +195,7 @@ class TPUEstimator:
     @property
     def model_dir(self) -> str:
         """The directory of checkpoints and event files."""
-        return self._job.config.model_dir
+        return self._job.model_dir
 
     @property
     def config(self) -> RunConfig:
@@ -202,24 +205,35 @@ class TPUEstimator:
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters, without the reserved keys."""
-        return copy.deepcopy(self._job.params)
+        return copied(self._job.params)
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """`model_fn(features, labels, mode, config)` with its params bound."""
+        """`model_fn(features, labels, mode, config)` with its params bound.
+
+        For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
+        added by `spec._replace(eval_metric_ops=...)`, that is for one core.
+        """
 
         def model_fn(
             features: Any, labels: Any, mode: str, config: RunConfig
         ) -> Any:
-            call = ModelFn(
-                self._job.model_fn,
-                self._job.params,
-                config,
-                checks_params=False,
-            )
-            return call(features, labels, mode, {"use_tpu": False})
+            call = self.bound_model_fn(config)
+            spec = call(features, labels, mode, {"use_tpu": False})
+            return spec.as_estimator_spec()
 
         return model_fn
+
+    def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
+        """The `model_fn` with its params bound, which returns its own specs.
+
+        Args:
+            config: What it gets as `config`. Defaults to the estimator's.
+        """
+        job = self._job
+        return ModelFn(
+            job.model_fn, job.params, config or job.config, checks_params=False
+        )
 
     def train(
         self,
@@ -282,7 +296,7 @@ class TPUEstimator:
         input_fn: InputFn,
         steps: int | None = None,
         hooks: Iterable[Hook] | None = None,
-        checkpoint_path: str | os.PathLike | None = None,
+        checkpoint_path: PathLike | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
         """Evaluates over every example of the input once.
@@ -335,7 +349,7 @@ class TPUEstimator:
         input_fn: InputFn,
         predict_keys: Iterable[str] | str | None = None,
         hooks: Iterable[Hook] | None = None,
-        checkpoint_path: str | os.PathLike | None = None,
+        checkpoint_path: PathLike | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
         """Yields predictions, one for every example of the input.
@@ -380,11 +394,11 @@ class TPUEstimator:
 
     def export_saved_model(
         self,
-        export_dir_base: str | os.PathLike,
+        export_dir_base: PathLike,
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
-        checkpoint_path: str | os.PathLike | None = None,
+        checkpoint_path: PathLike | None = None,
         experimental_mode: str = ModeKeys.PREDICT,
     ) -> str:
         """Exports the trained model as a SavedModel.
@@ -430,11 +444,11 @@ class TPUEstimator:
 
     def export_savedmodel(
         self,
-        export_dir_base: str | os.PathLike,
+        export_dir_base: PathLike,
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
-        checkpoint_path: str | os.PathLike | None = None,
+        checkpoint_path: PathLike | None = None,
         strip_default_attrs: bool | None = None,
     ) -> str:
         """Exports as `export_saved_model` does, under its older name.
@@ -469,11 +483,11 @@ class TPUEstimator:
 
     def experimental_export_all_saved_models(
         self,
-        export_dir_base: str | os.PathLike,
+        export_dir_base: PathLike,
         input_receiver_fn_map: Mapping[str, Callable[[], Any]],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
-        checkpoint_path: str | os.PathLike | None = None,
+        checkpoint_path: PathLike | None = None,
     ) -> str:
         """Exports the model in several modes, as metagraphs of one SavedModel.
 
@@ -545,9 +559,7 @@ class TPUEstimator:
             return checkpoints.value(checkpoint, name)
         return [checkpoints.value(checkpoint, each) for each in name]
 
-    def _export(
-        self, export: Export, checkpoint_path: str | os.PathLike | None
-    ) -> str:
+    def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._job.warm_start is not None:
             path = self._job.warm_start.ckpt_to_initialize_from
@@ -556,9 +568,8 @@ class TPUEstimator:
             if path is None
             else checkpoints.resolve(path)
         )
-        model_fn = ModelFn(
-            self._job.model_fn, self._job.params, self._job.config
-        )
+        job = self._job
+        model_fn = ModelFn(job.model_fn, job.params, job.config)
         return run_export(export, self._export_settings, model_fn, checkpoint)
 
     def _existing_checkpoint(self) -> str:

@@ -18,7 +18,8 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
-    ("_backend", "base", "storage"),
+    ("_backend", "base"),
+    ("storage",),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
     ("inputs",),

@@ -5,9 +5,10 @@ import os
 import types
 from collections.abc import Iterable
 from typing import Any
+from typing import TypeGuard
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: object) -> TypeGuard[int]:
     """Whether a value is an integer, of Python or NumPy, and no boolean.
 
     Args:
@@ -25,7 +26,7 @@ def is_int(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a real number, of Python or NumPy, and no boolean.
 
     Args:
@@ -43,7 +44,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def check_int(name: str, value: Any, minimum: int) -> None:
+def check_int(name: str, value: object, minimum: int) -> None:
     """Checks that a value is an integer, and large enough.
 
     Args:
@@ -77,7 +78,7 @@ def check_int(name: str, value: Any, minimum: int) -> None:
 
 
 def tuple_of(
-    name: str, value: Any, kind: type | types.UnionType, noun: str
+    name: str, value: object, kind: type | types.UnionType, noun: str
 ) -> tuple[Any, ...]:
     """Several objects as a tuple.
 
@@ -111,7 +112,7 @@ def tuple_of(
     return tuple(value or ())
 
 
-def directory_string(name: str, value: Any) -> str:
+def directory_string(name: str, value: object) -> str:
     """A directory as a string.
 
     Args:

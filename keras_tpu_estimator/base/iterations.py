@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from typing import Any
 from typing import Literal
 
 from keras_tpu_estimator.base.field_checks import check_int
@@ -43,7 +42,7 @@ class IterationsPerLoop:
             )
 
     @classmethod
-    def parse(cls, raw: Any) -> "IterationsPerLoop":
+    def parse(cls, raw: object) -> "IterationsPerLoop":
         """Reads what users write.
 
         Args:

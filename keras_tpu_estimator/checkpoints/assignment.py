@@ -3,9 +3,10 @@
 import difflib
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from keras_tpu_estimator.checkpoints.pairing import Described
+from keras_tpu_estimator.checkpoints.pairing import HasPath
 from keras_tpu_estimator.checkpoints.pairing import Pairing
 from keras_tpu_estimator.checkpoints.pairing import pairings
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -13,7 +14,8 @@ from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 _ROOT = "/"
 _TENSOR = ":0"
 
-AssignmentMap = Mapping[str, Any] | Iterable[tuple[str, Any]]
+_Target = str | HasPath | Sequence[str | HasPath]
+AssignmentMap = Mapping[str, _Target] | Iterable[tuple[str, _Target]]
 
 
 def resolve_assignments(
@@ -91,7 +93,7 @@ def _checked(assignment_map: AssignmentMap) -> list[tuple[str, str]]:
     ]
 
 
-def _name(name: Any) -> str:
+def _name(name: object) -> str:
     if isinstance(name, str):
         return name
     raise TypeError(
@@ -101,7 +103,7 @@ def _name(name: Any) -> str:
     )
 
 
-def _path(target: Any) -> str:
+def _path(target: object) -> str:
     if isinstance(target, list | tuple) and len(target) == 1:
         # What programs for partitioned variables pass.
         target = target[0]

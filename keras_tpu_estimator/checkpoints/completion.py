@@ -8,13 +8,14 @@ import contextlib
 import json
 import os
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.storage import paths
 
 FILE_NAME = "training_complete.json"
 
 
-def training_is_complete(model_dir: str | os.PathLike) -> bool:
+def training_is_complete(model_dir: PathLike) -> bool:
     """Whether `train_and_evaluate` has ended in a directory.
 
     Args:
@@ -30,10 +31,10 @@ def training_is_complete(model_dir: str | os.PathLike) -> bool:
     >>> kte.checkpoints.training_is_complete(tempfile.mkdtemp())
     False
     """
-    return paths.is_file(os.path.join(model_dir, FILE_NAME))
+    return paths.is_file(os.path.join(os.fsdecode(model_dir), FILE_NAME))
 
 
-def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
+def mark_complete(model_dir: PathLike, global_step: int) -> None:
     """Marks the training in a directory as ended.
 
     Args:
@@ -48,7 +49,7 @@ def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
     >>> training_is_complete(directory)
     True
     """
-    model_dir = os.fspath(model_dir)
+    model_dir = os.fsdecode(model_dir)
     paths.make_directory(model_dir)
     path = os.path.join(model_dir, FILE_NAME)
     with commit.replacing(path) as partial:
@@ -56,7 +57,7 @@ def mark_complete(model_dir: str | os.PathLike, global_step: int) -> None:
             json.dump({"global_step": global_step}, file)
 
 
-def unmark(model_dir: str | os.PathLike) -> None:
+def unmark(model_dir: PathLike) -> None:
     """Takes the mark away, for training goes on.
 
     Args:
@@ -72,4 +73,4 @@ def unmark(model_dir: str | os.PathLike) -> None:
     False
     """
     with contextlib.suppress(FileNotFoundError):
-        paths.remove(os.path.join(model_dir, FILE_NAME))
+        paths.remove(os.path.join(os.fsdecode(model_dir), FILE_NAME))

@@ -19,12 +19,13 @@ from collections.abc import Mapping
 import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
 import numpy as np
+import numpy.typing as npt
 
 from keras_tpu_estimator.checkpoints.pieces import Extent
 
 
 def lay_out(
-    file: h5py.File, variables: Mapping[str, np.ndarray]
+    file: h5py.File, variables: Mapping[str, npt.ArrayLike]
 ) -> list[Extent]:
     """Makes room for variables in an empty HDF5 file.
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import encoding
@@ -46,7 +48,7 @@ class VariableNotFoundError(KeyError):
         return self.args[0]
 
 
-def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
+def write(path: str, variables: Mapping[str, npt.ArrayLike]) -> None:
     """Writes variables into a file, whole or not at all.
 
     Args:
@@ -71,7 +73,7 @@ def write(path: str, variables: Mapping[str, np.ndarray]) -> None:
     checksum.trust(path)
 
 
-def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
+def names(checkpoint_path: PathLike) -> list[str]:
     """Lists the variables of a checkpoint.
 
     Args:
@@ -95,7 +97,7 @@ def names(checkpoint_path: str | bytes | os.PathLike) -> list[str]:
 
 
 def describe(
-    checkpoint_path: str | bytes | os.PathLike,
+    checkpoint_path: PathLike,
 ) -> dict[str, Stored]:
     """Tells shapes and dtypes of the variables of a checkpoint.
 
@@ -124,7 +126,7 @@ def describe(
 
 
 def read(
-    checkpoint_path: str | bytes | os.PathLike,
+    checkpoint_path: PathLike,
     paths: Iterable[str] | None = None,
 ) -> dict[str, np.ndarray]:
     """Reads variables from a checkpoint.
@@ -159,7 +161,7 @@ def read(
         return opened.read({path: datasets[path] for path in wanted})
 
 
-def value(checkpoint_path: str | bytes | os.PathLike, name: str) -> np.ndarray:
+def value(checkpoint_path: PathLike, name: str) -> np.ndarray:
     """Reads one variable from a checkpoint.
 
     Args:
@@ -185,7 +187,7 @@ def value(checkpoint_path: str | bytes | os.PathLike, name: str) -> np.ndarray:
     return read(checkpoint_path, [name])[name]
 
 
-def step_of(checkpoint_path: str | bytes | os.PathLike) -> int:
+def step_of(checkpoint_path: PathLike) -> int:
     """Reads the global step of a checkpoint.
 
     Args:
@@ -211,7 +213,7 @@ def step_of(checkpoint_path: str | bytes | os.PathLike) -> int:
 def explain_missing(
     missing: list[str],
     there: list[str],
-    checkpoint_path: str | bytes | os.PathLike,
+    checkpoint_path: PathLike,
 ) -> str:
     """Says that variables are not there, and which have names like theirs.
 
@@ -238,7 +240,7 @@ def explain_missing(
 
 
 def _write(
-    path: str, variables: Mapping[str, np.ndarray]
+    path: str, variables: Mapping[str, npt.ArrayLike]
 ) -> list[pieces.Piece]:
     """Writes structure and data; returns the pieces of the data."""
     sparse = SparseFile()
@@ -296,7 +298,7 @@ class _Opened:
 
 
 @contextlib.contextmanager
-def _opened(checkpoint_path: str | bytes | os.PathLike) -> Iterator[_Opened]:
+def _opened(checkpoint_path: PathLike) -> Iterator[_Opened]:
     """Opens a checkpoint whose structure is as it was written."""
     path = location.resolve(checkpoint_path) + location.SUFFIX
     copy = local_copy(path)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import own_format
 from keras_tpu_estimator.checkpoints import state_file
@@ -17,7 +18,7 @@ _logger = logging.getLogger(__name__)
 
 
 def latest_checkpoint(
-    checkpoint_dir: str | bytes | os.PathLike,
+    checkpoint_dir: PathLike,
     latest_filename: str | None = None,
 ) -> str | None:
     """Finds the latest checkpoint of a directory, of this package's or not.
@@ -60,7 +61,7 @@ def latest_checkpoint(
 
 
 def checkpoints_iterator(
-    checkpoint_dir: str | bytes | os.PathLike,
+    checkpoint_dir: PathLike,
     min_interval_secs: float = 0,
     timeout: float | None = None,
     timeout_fn: Callable[[], bool] | None = None,
@@ -112,7 +113,7 @@ def checkpoints_iterator(
 
 
 def _wait_for_new(
-    checkpoint_dir: str | bytes | os.PathLike,
+    checkpoint_dir: PathLike,
     last: str | None,
     timeout: float | None,
 ) -> str | None:

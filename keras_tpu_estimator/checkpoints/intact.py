@@ -4,13 +4,14 @@ import functools
 import logging
 import os
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import location
 
 _logger = logging.getLogger(__name__)
 
 
-def latest_intact(model_dir: str | bytes | os.PathLike) -> str | None:
+def latest_intact(model_dir: PathLike) -> str | None:
     """Finds the latest checkpoint of a directory whose checksums are right.
 
     Where newer ones are damaged, a warning names them, once in a process. A

@@ -5,8 +5,9 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import SupportsFloat
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.storage import paths
@@ -74,7 +75,7 @@ class _Best:
         return self.value >= new.value
 
 
-def best(model_dir: str | bytes | os.PathLike) -> str | None:
+def best(model_dir: PathLike) -> str | None:
     """Finds the best checkpoint of a directory, as `KeepBest` has it.
 
     Args:
@@ -110,7 +111,7 @@ def note(
     keep: KeepBest,
     model_dir: str,
     checkpoint: str,
-    result: Mapping[str, Any],
+    result: Mapping[str, SupportsFloat],
 ) -> None:
     """Tells of the evaluation of a checkpoint.
 
@@ -137,7 +138,7 @@ def note(
             json.dump(dataclasses.asdict(new), file, indent=2)
 
 
-def _number(keep: KeepBest, result: Mapping[str, Any]) -> float:
+def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:
     try:
         return float(result[keep.metric])
     except (KeyError, TypeError, ValueError):

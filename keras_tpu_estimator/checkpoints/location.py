@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints.writer import wait_for
 from keras_tpu_estimator.storage import paths
@@ -51,7 +52,7 @@ def exists(prefix: str) -> bool:
     return paths.is_file(prefix + SUFFIX)
 
 
-def latest(model_dir: str | bytes | os.PathLike) -> str | None:
+def latest(model_dir: PathLike) -> str | None:
     """Finds the latest checkpoint of a directory.
 
     Where the one that the `checkpoint` file calls the latest is gone, it is
@@ -159,7 +160,7 @@ def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
     ]
 
 
-def resolve(checkpoint_path: str | bytes | os.PathLike) -> str:
+def resolve(checkpoint_path: PathLike) -> str:
     """Finds the checkpoint that a user means.
 
     Args:

@@ -4,23 +4,36 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage.urls import is_url
 
 try:
     import fcntl
 except ImportError:  # Not on Windows; there it is up to the user.
-    fcntl = None
+    # To a checker a module is never `None`.
+    fcntl = None  # type: ignore[assignment]
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
+_held: set[int] = set()
+
+
+def _leave_to_parent() -> None:
+    """Lets a forked process not keep locks, such as a data loader's worker."""
+    while _held:
+        os.close(_held.pop())  # Which frees none while the parent holds it.
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextlib.contextmanager
-def only_training(directory: str | os.PathLike) -> Iterator[None]:
+def only_training(directory: PathLike) -> Iterator[None]:
     """Refuses a second training in a directory for the time of a `with` block.
 
     The operating system keeps the lock, and frees it when the process ends, in
-    whatever way. Where a file system knows no locks there is none, and there
-    is none at a URL.
+    whatever way; processes that it forked do not hold it. Where a file system
+    knows no locks there is none, and there is none at a URL.
 
     Args:
         directory: The directory, or its URL. It is made, and stays if it does
@@ -56,20 +69,23 @@ def only_training(directory: str | os.PathLike) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(directory: str | os.PathLike) -> Iterator[None]:
+def _locked(directory: PathLike) -> Iterator[None]:
     if fcntl is None:
         yield
         return
     # The directory itself, so that no file stays behind.
     descriptor = os.open(directory, os.O_RDONLY)
+    _held.add(descriptor)
     try:
         _lock(descriptor, directory)
         yield
     finally:
-        os.close(descriptor)
+        if descriptor in _held:
+            _held.remove(descriptor)
+            os.close(descriptor)
 
 
-def _lock(descriptor: int, directory: str | os.PathLike) -> None:
+def _lock(descriptor: int, directory: PathLike) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except _IS_TAKEN as error:

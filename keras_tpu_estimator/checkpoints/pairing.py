@@ -3,10 +3,11 @@
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 
@@ -14,8 +15,21 @@ from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 class Described(Protocol):
     """What has a shape and a dtype: a `keras.Variable`, say, or an array."""
 
-    shape: Any
-    dtype: Any
+    @property
+    def shape(self) -> Sequence[int]:
+        """Its dimensions."""
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """Its dtype, or the name of it."""
+
+
+class HasPath(Protocol):
+    """What can be named by its path: a `keras.Variable`."""
+
+    @property
+    def path(self) -> str:
+        """The path, such as 'dense/kernel'."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +64,7 @@ class Pairing:
 def pairings(
     names: Mapping[str, str],
     variables: Mapping[str, Described],
-    stored: Mapping[str, Any],
+    stored: Mapping[str, Described],
 ) -> list[Pairing]:
     """Puts variables beside what they start from.
 
@@ -115,7 +129,7 @@ def read_values(
     }
 
 
-def _cast(value: np.ndarray, dtype: Any, pair: Pairing) -> np.ndarray:
+def _cast(value: np.ndarray, dtype: npt.DTypeLike, pair: Pairing) -> np.ndarray:
     dtype = np.dtype(dtype)
     # From one kind of number to another, NumPy would cut off what is behind
     # the point; and what an integer is too large for, it would wrap around.

@@ -53,7 +53,7 @@ class Extent(NamedTuple):
     @classmethod
     def of(cls, offset: int, array: np.ndarray) -> "Extent":
         """The place of an array, whose elements lie one after the other."""
-        return cls(offset, memoryview(array.reshape(-1).view(np.uint8)))
+        return cls(offset, array.reshape(-1).view(np.uint8).data)
 
 
 class DamagedPieceError(Exception):

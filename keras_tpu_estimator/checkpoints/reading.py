@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import finding
 from keras_tpu_estimator.checkpoints import keras_format
 from keras_tpu_estimator.checkpoints import location
@@ -28,7 +29,7 @@ _FORMATS: tuple[
 
 
 def load_checkpoint(
-    ckpt_dir_or_file: str | bytes | os.PathLike,
+    ckpt_dir_or_file: PathLike,
 ) -> CheckpointReader:
     """Opens a checkpoint for reading.
 
@@ -64,7 +65,7 @@ def load_checkpoint(
 
 
 def list_variables(
-    ckpt_dir_or_file: str | bytes | os.PathLike,
+    ckpt_dir_or_file: PathLike,
 ) -> list[tuple[str, list[int]]]:
     """Lists the variables of a checkpoint.
 
@@ -92,9 +93,7 @@ def list_variables(
     return sorted(reader.get_variable_to_shape_map().items())
 
 
-def load_variable(
-    ckpt_dir_or_file: str | bytes | os.PathLike, name: str
-) -> np.ndarray:
+def load_variable(ckpt_dir_or_file: PathLike, name: str) -> np.ndarray:
     """Reads a variable of a checkpoint.
 
     Args:
@@ -163,8 +162,9 @@ def _near(path: str) -> str:
     directory = directory or os.curdir
     if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
-    there = {_shown(file) for file in paths.names_in(directory)} - {None}
-    near = difflib.get_close_matches(name, sorted(there), n=3, cutoff=0.0)
+    shown = {_shown(file) for file in paths.names_in(directory)}
+    there = sorted(one for one in shown if one is not None)
+    near = difflib.get_close_matches(name, there, n=3, cutoff=0.0)
     if not near:
         return f"There is no checkpoint in {directory!r}."
     return f"Checkpoints in {directory!r}: {', '.join(near)}."

@@ -62,7 +62,7 @@ class WarmStartReport:
     def _rows(self) -> list[tuple[str, ...]]:
         # What is wrong comes first.
         kinds = ("missing", "mismatched", "matched")
-        rows = [
+        rows: list[tuple[str, ...]] = [
             (kind, pair.path, str(pair.shape), pair.name, _text(pair))
             for kind in kinds
             for pair in getattr(self, kind)

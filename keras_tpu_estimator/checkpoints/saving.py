@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import keep_best
@@ -20,9 +22,9 @@ from keras_tpu_estimator.storage import paths
 
 
 def save(
-    model_dir: str | bytes | os.PathLike,
+    model_dir: PathLike,
     step: int,
-    variables: Mapping[str, np.ndarray],
+    variables: Mapping[str, npt.ArrayLike],
     *,
     retention: Retention = Retention(),  # noqa: B008, it is frozen
     basename: str = location.BASENAME,

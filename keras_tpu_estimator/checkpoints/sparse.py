@@ -2,6 +2,11 @@
 
 import io
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from _typeshed import WriteableBuffer
 
 _PAGE = 1 << 12
 
@@ -56,7 +61,7 @@ class SparseFile(io.RawIOBase):
         self._size = self._at if size is None else size
         return self._size
 
-    def write(self, content: bytes | bytearray | memoryview) -> int:
+    def write(self, content: "ReadableBuffer") -> int:
         """Writes, and goes on."""
         view = memoryview(content).cast("B")
         for number, part, done in self._parts(len(view)):
@@ -66,7 +71,7 @@ class SparseFile(io.RawIOBase):
         self._size = max(self._size, self._at)
         return len(view)
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
         """Reads, and goes on; what was never written is zero."""
         view = memoryview(buffer).cast("B")
         view = view[: max(0, self._size - self._at)]

@@ -4,7 +4,6 @@ import contextlib
 import glob
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -127,7 +126,7 @@ class TensorFlowReader(CheckpointReader):
             return {name: self._read_one(self._keys[name]) for name in names}
 
     def _read_one(self, key: str) -> np.ndarray:
-        value: Any = self._reader.get_tensor(key)
+        value = self._reader.get_tensor(key)
         # A scalar string is `bytes`, whose zeros at the end NumPy would cut.
         is_text = isinstance(value, bytes)
         return np.asarray(value, object if is_text else None)

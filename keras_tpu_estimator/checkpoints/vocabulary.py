@@ -3,10 +3,11 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths
 
 # `old_vocab_size` of VocabInfo: the whole file.
@@ -53,12 +54,12 @@ class VocabInfo:
     Reference: `tf.compat.v1.train.VocabInfo`.
     """
 
-    new_vocab: str | bytes | os.PathLike
+    new_vocab: PathLike
     new_vocab_size: int
     num_oov_buckets: int
-    old_vocab: str | bytes | os.PathLike
+    old_vocab: PathLike
     old_vocab_size: int = _ALL
-    backup_initializer: Callable[..., Any] | None = None
+    backup_initializer: Callable[..., npt.ArrayLike] | None = None
     axis: int = 0
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class VocabInfo:
             )
 
     def remap(
-        self, old: np.ndarray, shape: tuple[int, ...], dtype: Any
+        self, old: np.ndarray, shape: tuple[int, ...], dtype: npt.DTypeLike
     ) -> np.ndarray:
         """Makes the value of a variable from that of the checkpoint.
 
@@ -126,7 +127,9 @@ class VocabInfo:
             )
         return np.array([line_of.get(word, -1) for word in new])
 
-    def _initial(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _initial(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> np.ndarray:
         dtype = np.dtype(dtype)
         if self.backup_initializer is None:
             return np.zeros(shape, dtype)
@@ -175,7 +178,7 @@ class VocabInfo:
             )
 
 
-def _lines(path: str | bytes | os.PathLike, size: int) -> list[bytes]:
+def _lines(path: PathLike, size: int) -> list[bytes]:
     """The first lines of a file, which are words, as they are in it."""
     with paths.opened(path) as file:
         lines = file.read().replace(b"\r\n", b"\n").removesuffix(b"\n")

@@ -68,11 +68,11 @@ def compare(
     (['a'], ('global_step',))
     """
     selected = settings.select(variables)
-    previous = settings.var_name_to_prev_var_name
+    previous = settings.var_name_to_prev_var_name or {}
     names = {path: previous.get(path, path) for path in selected}
     pairs = pairings(names, variables, reader.by_any_name())
     found = [pair for pair in pairs if pair.stored_shape is not None]
-    remapped = settings.var_name_to_vocab_info
+    remapped = settings.var_name_to_vocab_info or {}
     matched = [pair for pair in found if pair.fits or pair.path in remapped]
     used = {reader.listed_name(pair.name) for pair in found}
     return WarmStartReport(
@@ -125,8 +125,9 @@ def warm_start_values(
     if not report.is_complete:
         raise WarmStartError(report)
     values = read_values(reader, report.matched, variables)
+    remapped = settings.var_name_to_vocab_info or {}
     for pair in report.matched:
-        info = settings.var_name_to_vocab_info.get(pair.path)
+        info = remapped.get(pair.path)
         if info is not None:
             values[pair.path] = _remap(info, values[pair.path], pair)
     return values, report

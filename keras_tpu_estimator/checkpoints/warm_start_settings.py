@@ -4,9 +4,12 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.pairing import Described
+from keras_tpu_estimator.checkpoints.pairing import HasPath
 from keras_tpu_estimator.checkpoints.vocabulary import VocabInfo
 
 _TENSOR = ":0"
@@ -47,8 +50,8 @@ class WarmStartSettings:
     Reference: `tf.estimator.WarmStartSettings`.
     """
 
-    ckpt_to_initialize_from: str | bytes | os.PathLike
-    vars_to_warm_start: Any = ".*"
+    ckpt_to_initialize_from: PathLike
+    vars_to_warm_start: str | Sequence[str | HasPath] | None = ".*"
     var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
@@ -91,15 +94,15 @@ class WarmStartSettings:
                 has something that is not selected.
         """
         wanted = self.vars_to_warm_start
-        if isinstance(wanted, tuple):
-            paths = [path for path in variables if _is_among(path, wanted)]
-        else:
+        if wanted is None or isinstance(wanted, str):
             paths = [
                 path
                 for path, variable in variables.items()
                 if getattr(variable, "trainable", True)
                 and _matches(path, wanted or "")
             ]
+        else:
+            paths = [path for path in variables if _is_among(path, wanted)]
         for field in ("var_name_to_prev_var_name", "var_name_to_vocab_info"):
             unknown = sorted(getattr(self, field).keys() - set(paths))
             if unknown:
@@ -110,10 +113,10 @@ class WarmStartSettings:
                 )
         if wanted:
             return paths
-        return [path for path in paths if path in self.var_name_to_vocab_info]
+        return [p for p in paths if p in (self.var_name_to_vocab_info or {})]
 
 
-def _check_selection(wanted: Any) -> None:
+def _check_selection(wanted: object) -> None:
     if wanted is None:
         return
     if isinstance(wanted, str):
@@ -143,7 +146,7 @@ def _check_selection(wanted: Any) -> None:
             ) from error
 
 
-def _by_path(field: str, given: Any, kind: type) -> dict[str, Any]:
+def _by_path(field: str, given: object, kind: type) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(
@@ -161,7 +164,7 @@ def _named(name: Any) -> Any:
     return name.removesuffix(_TENSOR) if isinstance(name, str) else name
 
 
-def _is_among(path: str, wanted: tuple[Any, ...]) -> bool:
+def _is_among(path: str, wanted: Sequence[object]) -> bool:
     return any(
         _matches(path, one) if isinstance(one, str) else path == _path_of(one)
         for one in wanted
@@ -173,6 +176,6 @@ def _matches(path: str, pattern: str) -> bool:
     return any(re.match(pattern, name) for name in (path, path + _TENSOR))
 
 
-def _path_of(variable: Any) -> str | None:
+def _path_of(variable: object) -> str | None:
     path = getattr(variable, "path", None)
     return path if isinstance(path, str) else None

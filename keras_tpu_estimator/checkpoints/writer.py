@@ -4,6 +4,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.types import PathLike
+
 # The threads that write into each directory.
 _IN_FLIGHT: dict[str, threading.Thread] = {}
 
@@ -33,9 +35,7 @@ class Writer:
         """Whether something is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(
-        self, directory: str | os.PathLike, write: Callable[[], object]
-    ) -> None:
+    def start(self, directory: PathLike, write: Callable[[], object]) -> None:
         """Begins to write, once what is being written is there.
 
         Args:
@@ -46,12 +46,13 @@ class Writer:
             Exception: The one before failed.
         """
         self.wait()
+        path = os.path.realpath(os.fsdecode(directory))
         self._thread = threading.Thread(
             target=self._run,
-            args=(os.path.realpath(directory), write),
+            args=(path, write),
             name="checkpoint-writer",
         )
-        _IN_FLIGHT[os.path.realpath(directory)] = self._thread
+        _IN_FLIGHT[path] = self._thread
         self._thread.start()
 
     def wait(self) -> None:
@@ -76,7 +77,7 @@ class Writer:
             _IN_FLIGHT.pop(directory, None)
 
 
-def wait_for(directory: str | os.PathLike) -> None:
+def wait_for(directory: PathLike) -> None:
     """Waits for what this process is writing into a directory.
 
     Whether that succeeds is for those to know who write.
@@ -88,6 +89,6 @@ def wait_for(directory: str | os.PathLike) -> None:
 
     >>> wait_for("/tmp")
     """
-    thread = _IN_FLIGHT.get(os.path.realpath(directory))
+    thread = _IN_FLIGHT.get(os.path.realpath(os.fsdecode(directory)))
     if thread is not None:
         thread.join()

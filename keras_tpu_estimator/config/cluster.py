@@ -7,9 +7,12 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 from keras_tpu_estimator.base.field_checks import directory_string
 
+# What TF_CONFIG is, and parts of it.
+_Json: TypeAlias = Mapping[str, Any]
 # In the order in which processes are numbered.
 _TRAINING = ("chief", "master", "worker")
 _MEMBERS = (*_TRAINING, "ps")
@@ -39,8 +42,8 @@ class Task:
 
     task_type: str = "worker"
     task_id: int = 0
-    cluster_spec: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    service: Mapping[str, Any] | None = None
+    cluster_spec: _Json = dataclasses.field(default_factory=dict)
+    service: _Json | None = None
     master: str = ""
     evaluation_master: str = ""
     model_dir: str | None = None
@@ -113,7 +116,7 @@ class Task:
         return sum(len(self.cluster_spec.get(each, ())) for each in types)
 
 
-def _parsed(text: str | None) -> Mapping[str, Any]:
+def _parsed(text: str | None) -> _Json:
     if not text:
         return {}
     try:
@@ -131,7 +134,7 @@ def _parsed(text: str | None) -> Mapping[str, Any]:
     return config
 
 
-def _mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def _mapping(config: _Json, name: str) -> _Json | None:
     value = config.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(
@@ -142,14 +145,14 @@ def _mapping(config: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     return value
 
 
-def _model_dir(config: Mapping[str, Any]) -> str | None:
+def _model_dir(config: _Json) -> str | None:
     value = config.get("model_dir")
     if value is None:
         return None
     return directory_string("`model_dir` in TF_CONFIG", value)
 
 
-def _local_task(task: Mapping[str, Any]) -> tuple[str, int]:
+def _local_task(task: _Json) -> tuple[str, int]:
     """The type and index of a process alone."""
     task_type = task.get("type", "worker")
     index = _index(task) if "index" in task else 0
@@ -162,9 +165,7 @@ def _local_task(task: Mapping[str, Any]) -> tuple[str, int]:
     return task_type, index
 
 
-def _cluster_task(
-    cluster: Mapping[str, Any], task: Mapping[str, Any]
-) -> tuple[str, int]:
+def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
     """The type and index of a process, checked against its cluster."""
     _check_chief(cluster)
     task_type = task.get("type")
@@ -195,7 +196,7 @@ def _cluster_task(
     return task_type, index
 
 
-def _index(task: Mapping[str, Any]) -> int:
+def _index(task: _Json) -> int:
     raw = task["index"]
     # Launchers often write the number as a string.
     if not re.fullmatch(r"-?[0-9]+", str(raw)):
@@ -206,7 +207,7 @@ def _index(task: Mapping[str, Any]) -> int:
     return int(raw)
 
 
-def _check_chief(cluster: Mapping[str, Any]) -> None:
+def _check_chief(cluster: _Json) -> None:
     if "chief" in cluster and "master" in cluster:
         raise ValueError(
             "The cluster in TF_CONFIG should have a chief or a master. "
@@ -221,7 +222,7 @@ def _check_chief(cluster: Mapping[str, Any]) -> None:
         )
 
 
-def _check_evaluator(cluster: Mapping[str, Any], index: int) -> None:
+def _check_evaluator(cluster: _Json, index: int) -> None:
     if "master" in cluster:
         raise ValueError(
             "The cluster of an evaluator in TF_CONFIG should have a chief. "

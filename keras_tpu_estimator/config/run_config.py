@@ -2,12 +2,13 @@
 
 import copy
 import dataclasses
-import os
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import directory_string
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.config.cluster import Task
 from keras_tpu_estimator.config.run_config_checks import check_cluster
@@ -118,25 +119,25 @@ class RunConfig:
               save_checkpoints_secs=None, keep_checkpoint_max=2)
     """
 
-    tpu_config: TPUConfig | None = None
+    tpu_config: TPUConfig = TPUConfig()
     evaluation_master: str | None = None
     master: str | None = None
-    cluster: Any = None
+    cluster: object = None
     _: dataclasses.KW_ONLY
-    model_dir: str | os.PathLike | None = None
+    model_dir: PathLike | None = None
     tf_random_seed: int | None = None
     save_summary_steps: int | None = 100
     save_checkpoints_steps: int | None = _UNSET
     save_checkpoints_secs: float | None = _UNSET
-    session_config: Any = None
+    session_config: object = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = 10000
     log_step_count_steps: int | None = 100
-    train_distribute: Any = None
-    device_fn: Callable[..., Any] | None = None
+    train_distribute: object = None
+    device_fn: Callable[..., object] | None = None
     protocol: str | None = None
-    eval_distribute: Any = None
-    experimental_distribute: Any = None
+    eval_distribute: object = None
+    experimental_distribute: object = None
     experimental_max_worker_delay_secs: int | None = None
     session_creation_timeout_secs: int = 7200
     checkpoint_save_graph_def: bool = True
@@ -201,7 +202,7 @@ class RunConfig:
         return self._task.global_id_in_cluster
 
     @property
-    def service(self) -> dict[str, Any] | None:
+    def service(self) -> Mapping[str, Any] | None:
         """The `service` of TF_CONFIG."""
         return copy.deepcopy(self._task.service)
 
@@ -243,7 +244,7 @@ class RunConfig:
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _set_interval(self) -> None:
@@ -289,12 +290,11 @@ class RunConfig:
         self._set("evaluation_master", evaluation)
 
 
-def _settled_defaults() -> dict[str, Any]:
+def _settled_defaults() -> dict[str, object]:
     """The fields of a `RunConfig()` of a process alone."""
     fields = dataclasses.fields(RunConfig)
     defaults = {field.name: field.default for field in fields if field.init}
     return defaults | {
-        "tpu_config": TPUConfig(),
         "master": "",
         "evaluation_master": "",
         "save_checkpoints_steps": None,
@@ -302,7 +302,7 @@ def _settled_defaults() -> dict[str, Any]:
     }
 
 
-def _agreed_dir(given: str | None, task: Task) -> str | None:
+def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:
     """The directory of the constructor or of TF_CONFIG."""
     if given and task.model_dir and given != task.model_dir:
         raise ValueError(
@@ -324,7 +324,7 @@ def _check_replaceable(names: Iterable[str]) -> None:
             )
 
 
-def _cleared_interval(kwargs: dict[str, Any]) -> dict[str, None]:
+def _cleared_interval(kwargs: Mapping[str, object]) -> dict[str, None]:
     """The interval that a new one puts out of force."""
     by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
     for given, other in ((by_steps, by_secs), (by_secs, by_steps)):

@@ -12,7 +12,7 @@ from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 
 class _Check(NamedTuple):
     name: str
-    is_valid: Callable[[Any], bool]
+    is_valid: Callable[[object], bool]
     expected: str
 
 
@@ -41,7 +41,7 @@ def check_fields(config: Any) -> None:
     _check_strategies(config)
 
 
-def check_one_interval(steps: Any, secs: Any) -> None:
+def check_one_interval(steps: object, secs: object) -> None:
     """Checks that checkpoints are due by steps or by time.
 
     Args:
@@ -63,7 +63,9 @@ def check_one_interval(steps: Any, secs: Any) -> None:
         )
 
 
-def check_cluster(cluster: Any, master: Any, session_config: Any) -> None:
+def check_cluster(
+    cluster: object, master: object, session_config: object
+) -> None:
     """Checks that a cluster is named only once.
 
     Args:
@@ -120,19 +122,19 @@ def _check_strategies(config: Any) -> None:
             )
 
 
-def _is_positive(value: Any) -> bool:
+def _is_positive(value: object) -> bool:
     return is_number(value) and value > 0
 
 
-def _is_not_negative(value: Any) -> bool:
+def _is_not_negative(value: object) -> bool:
     return is_number(value) and value >= 0
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return is_int(value) and value >= 1
 
 
-def _takes_op(function: Any) -> bool:
+def _takes_op(function: object) -> bool:
     return callable(function) and list(
         inspect.signature(function).parameters
     ) == ["op"]

@@ -3,13 +3,14 @@
 import dataclasses
 import enum
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
-from typing import Any
 
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.base.records import Replaceable
+from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.base.types import Nest
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -46,7 +47,7 @@ _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
 @dataclasses.dataclass(frozen=True)
-class TPUConfig(Replaceable):
+class TPUConfig(NamedTupleLike):
     """How the device loop uses the cores.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUConfig`.
@@ -92,11 +93,11 @@ class TPUConfig(Replaceable):
     per_host_input_for_training: bool | int = True
     tpu_job_name: str | None = None
     initial_infeed_sleep_secs: int | None = None
-    input_partition_dims: Sequence[Any] | None = None
+    input_partition_dims: Sequence[Nest] | None = None
     eval_training_input_configuration: int = InputPipelineConfig.PER_HOST_V1
     experimental_host_call_every_n_steps: int = 1
     experimental_allow_per_host_v2_parallel_get_next: bool = False
-    experimental_feed_hook: Callable[..., Any] | None = None
+    experimental_feed_hook: Callable[..., object] | None = None
 
     def __post_init__(self) -> None:
         IterationsPerLoop.parse(self.iterations_per_loop)
@@ -125,7 +126,7 @@ class TPUConfig(Replaceable):
         """
         return IterationsPerLoop.parse(self.iterations_per_loop)
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _check_ints(self) -> None:
@@ -142,7 +143,7 @@ class TPUConfig(Replaceable):
             minimum=1,
         )
 
-    def _check_partitioning(self, dims: Any) -> None:
+    def _check_partitioning(self, dims: object) -> None:
         if not isinstance(dims, list | tuple):
             raise TypeError(
                 "`input_partition_dims` should be a list. Received: "
@@ -170,7 +171,7 @@ class TPUConfig(Replaceable):
             )
 
 
-def _check_cores_per_replica(cores: Any) -> None:
+def _check_cores_per_replica(cores: object) -> None:
     if cores is None:
         return
     if not is_int(cores) or cores not in _CORES_PER_REPLICA:
@@ -181,7 +182,7 @@ def _check_cores_per_replica(cores: Any) -> None:
         )
 
 
-def _training_input(value: Any) -> InputPipelineConfig:
+def _training_input(value: object) -> InputPipelineConfig:
     # By identity: 1 and 0 are no booleans here.
     if value is True:
         return InputPipelineConfig.PER_HOST_V1
@@ -196,7 +197,7 @@ def _training_input(value: Any) -> InputPipelineConfig:
     return InputPipelineConfig(value)
 
 
-def _evaluation_input(value: Any) -> InputPipelineConfig:
+def _evaluation_input(value: object) -> InputPipelineConfig:
     if not is_int(value) or value not in _EVAL_INPUTS:
         raise ValueError(
             "`eval_training_input_configuration` should be one of "
@@ -206,5 +207,5 @@ def _evaluation_input(value: Any) -> InputPipelineConfig:
     return InputPipelineConfig(value)
 
 
-def _spelled(values: Any) -> str:
+def _spelled(values: Iterable[InputPipelineConfig]) -> str:
     return ", ".join(f"{each.name}={each.value}" for each in values)

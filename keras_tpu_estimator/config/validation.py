@@ -8,6 +8,7 @@ from keras_tpu_estimator.base.field_checks import directory_string
 from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -19,8 +20,8 @@ from keras_tpu_estimator.storage import urls
 RESERVED_PARAMS = ("batch_size", "context")
 
 
-def check_config(config: Any) -> None:
-    """Checks that the configuration is a `RunConfig`.
+def check_config(config: object) -> RunConfig:
+    """Checks that the configuration is a `RunConfig`, and returns it.
 
     Raises:
         ValueError: It is not.
@@ -31,6 +32,7 @@ def check_config(config: Any) -> None:
             f"{config!r} of type {type(config).__name__}. Pass "
             "config=RunConfig(model_dir=...)."
         )
+    return config
 
 
 def check_params(params: Any) -> None:
@@ -57,7 +59,7 @@ def check_params(params: Any) -> None:
             )
 
 
-def check_batch_size(name: str, size: Any) -> None:
+def check_batch_size(name: str, size: object) -> None:
     """Checks that a batch size is a positive integer.
 
     Raises:
@@ -78,7 +80,7 @@ def check_batch_size(name: str, size: Any) -> None:
 
 
 def check_batch_sizes(
-    train: Any, evaluation: Any, prediction: Any, tpu_config: TPUConfig
+    train: object, evaluation: object, prediction: object, tpu_config: TPUConfig
 ) -> None:
     """Checks the global batch sizes of a `TPUEstimator` on cores.
 
@@ -109,7 +111,7 @@ def check_batch_sizes(
         check_batch_size("predict_batch_size", prediction)
 
 
-def check_batch_axis(axes: Any) -> None:
+def check_batch_axis(axes: object) -> None:
     """Checks that there are batch axes, and that they are integers.
 
     Raises:
@@ -126,7 +128,7 @@ def check_batch_axis(axes: Any) -> None:
         )
 
 
-def check_not_overridden(estimator: Any, base: type) -> None:
+def check_not_overridden(estimator: object, base: type) -> None:
     """Checks that a subclass only adds members.
 
     Raises:
@@ -143,7 +145,7 @@ def check_not_overridden(estimator: Any, base: type) -> None:
             )
 
 
-def warm_start_settings(value: Any) -> WarmStartSettings | None:
+def warm_start_settings(value: object) -> WarmStartSettings | None:
     """What `warm_start_from` says, as settings.
 
     Raises:
@@ -160,7 +162,7 @@ def warm_start_settings(value: Any) -> WarmStartSettings | None:
     )
 
 
-def check_unavailable(**arguments: Any) -> None:
+def check_unavailable(**arguments: object) -> None:
     """Checks that arguments of parts that do not exist yet are `None`.
 
     Raises:
@@ -174,7 +176,7 @@ def check_unavailable(**arguments: Any) -> None:
             )
 
 
-def check_api_version(version: Any) -> int:
+def check_api_version(version: object) -> int:
     """Checks the version of the export API; returns it as a number.
 
     Raises:
@@ -190,7 +192,7 @@ def check_api_version(version: Any) -> int:
 
 
 def resolve_model_dir(
-    model_dir: str | bytes | os.PathLike | None, config: RunConfig
+    model_dir: PathLike | None, config: RunConfig
 ) -> str | None:
     """The directory that the constructor or the configuration names.
 
@@ -202,13 +204,16 @@ def resolve_model_dir(
     given = None
     if model_dir is not None and model_dir != "":
         given = directory_string("`model_dir`", model_dir)
-    if given and config.model_dir and given != config.model_dir:
+    configured = None
+    if config.model_dir is not None:
+        configured = os.fsdecode(config.model_dir)
+    if given and configured and given != configured:
         raise ValueError(
             "`model_dir` is set in the constructor and in RunConfig, "
-            f"differently. Received: {given!r} and {config.model_dir!r}. "
+            f"differently. Received: {given!r} and {configured!r}. "
             "Set one of them."
         )
-    directory = given or config.model_dir
+    directory = given or configured
     if directory is not None:
         urls.check(directory)
     return directory
@@ -228,7 +233,7 @@ def check_role(config: RunConfig) -> None:
         )
 
 
-def check_listeners(listeners: Sequence[Any], is_saving: bool) -> None:
+def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
     """Checks that there are checkpoints for listeners to hear of.
 
     Raises:
@@ -319,7 +324,7 @@ def input_deployment(mode: str, tpu_config: TPUConfig) -> InputPipelineConfig:
     return InputPipelineConfig(tpu_config.per_host_input_for_training)
 
 
-def check_train_steps(steps: Any, max_steps: Any) -> None:
+def check_train_steps(steps: object, max_steps: object) -> None:
     """Checks how long to train.
 
     Raises:
@@ -337,7 +342,7 @@ def check_train_steps(steps: Any, max_steps: Any) -> None:
             _check_positive(name, value)
 
 
-def check_some_steps(steps: Any, max_steps: Any) -> None:
+def check_some_steps(steps: object, max_steps: object) -> None:
     """Checks that training on cores has an end.
 
     Raises:
@@ -350,7 +355,7 @@ def check_some_steps(steps: Any, max_steps: Any) -> None:
         )
 
 
-def check_eval_steps(steps: Any) -> None:
+def check_eval_steps(steps: object) -> None:
     """Checks how long to evaluate.
 
     Raises:
@@ -361,7 +366,7 @@ def check_eval_steps(steps: Any) -> None:
         _check_positive("steps", steps)
 
 
-def _check_positive(name: str, value: Any) -> None:
+def _check_positive(name: str, value: object) -> None:
     if not is_int(value):
         raise TypeError(
             f"`{name}` must be an int. Received: {value!r} of type "

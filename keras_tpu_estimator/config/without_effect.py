@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 # By field, the values that ask for nothing.
-_OF_RUN_CONFIG: dict[str, tuple[Any, ...]] = {
+_OF_RUN_CONFIG: dict[str, tuple[object, ...]] = {
     "evaluation_master": (None, ""),
     "master": (None, ""),
     "cluster": (None,),
@@ -19,7 +19,7 @@ _OF_RUN_CONFIG: dict[str, tuple[Any, ...]] = {
     "session_creation_timeout_secs": (7200,),
     "checkpoint_save_graph_def": (True,),
 }
-_OF_TPU_CONFIG: dict[str, tuple[Any, ...]] = {
+_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
     "tpu_job_name": (None,),
     "initial_infeed_sleep_secs": (None, 0),
     "experimental_allow_per_host_v2_parallel_get_next": (False,),

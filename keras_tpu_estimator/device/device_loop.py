@@ -14,11 +14,14 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.scan import scan_with_newest
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import Values
+
+# What of the outputs leaves the device in PREDICT.
+_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
 
 
 class DeviceLoop:
@@ -32,14 +35,14 @@ class DeviceLoop:
 
     def __init__(self, model: EstimatorModel, debug_nans: bool = False):
         self._model = model
-        static = {"static_argnames": ("step", "fetch")}
+        compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
         self._train = (
             checking_nans(self._run)
             if debug_nans
-            else jax.jit(self._run, donate_argnums=0, **static)
+            else compiled(self._run, donate_argnums=0)
         )
-        self._evaluate = jax.jit(self._run, **static)
-        self._predict = jax.jit(self._run_one, **static)
+        self._evaluate = compiled(self._run)
+        self._predict = compiled(self._run_one)
 
     def put(self, mode: str, features: Any, labels: Any) -> Any:
         """Copies stacked steps to the devices, split over the cores.
@@ -56,7 +59,7 @@ class DeviceLoop:
         if mode != ModeKeys.TRAIN and layout.cores.mesh is None:
             # Few steps: a compiled function copies them by itself, and faster.
             return features, labels
-        size = jax.tree.leaves(features)[0].shape[1]
+        size = batch_size((features, labels), axis=1)
         return jax.device_put((features, labels), layout.sharding(size, axis=1))
 
     def put_one(self, features: Any, is_padding: Any) -> Any:
@@ -72,7 +75,7 @@ class DeviceLoop:
         layout = self._model.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
-        sharding = layout.sharding(batch_size(features))
+        sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
     def put_values(self, values: Any) -> Any:
@@ -168,11 +171,7 @@ class DeviceLoop:
     ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
         changed, outputs = step.function(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
-        wanted = {
-            name: outputs[name]
-            for name in ("predictions", "host_call")
-            if name in outputs
-        }
+        wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
         return assigned | changed, wanted, named
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
@@ -25,7 +26,6 @@ from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import Values
 
@@ -184,7 +184,7 @@ class EstimatorModel(keras.Model):
             among them as `loss` the mean over examples so far.
         """
         changed, outputs = step.function(values, *batch)
-        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch[0])
+        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
         metrics = self._loss_mean.stateless_update_state(
             metrics, outputs["loss"], sample_weight=weight
         )
@@ -320,7 +320,7 @@ class EstimatorModel(keras.Model):
         """The metrics' values before anything was counted."""
         return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
 
-    def assign(self, values: Values) -> None:
+    def assign(self, values: Mapping[str, Any]) -> None:
         """Gives the model's variables these values by path."""
         for path, value in values.items():
             self.program.store.variables[path].assign(value)
@@ -354,12 +354,12 @@ class EstimatorModel(keras.Model):
         self, mode: str, state: KerasState, data: Any
     ) -> tuple[dict[str, Any], KerasState]:
         """A step between the lists that Keras has and values by path."""
-        *state, metrics = state
+        *lists, metrics = state
         batch = _features_and_labels(data)
         step = self._step(mode, *batch)
-        values = self._by_path(state)
+        values = self._by_path(lists)
         changed, metrics, outputs = self.run_step(step, values, metrics, batch)
-        new = self._as_state(values | changed, len(state))
+        new = self._as_state(values | changed, len(lists))
         return {"loss": outputs["loss"]}, (*new, metrics)
 
     def _by_path(self, state: Sequence[list[Any]]) -> Values:

@@ -2,21 +2,25 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.config import validation
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs.axes import BatchAxes
-from keras_tpu_estimator.inputs.context import TPUContext
+from keras_tpu_estimator.inputs.deployment import PER_CORE
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
+from keras_tpu_estimator.inputs.deployment import way_in
 from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
+from keras_tpu_estimator.inputs.shared import unmarked
+from keras_tpu_estimator.inputs.shared import unmarked_of_core
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores
@@ -80,16 +84,12 @@ class Placement:
     def layout(self, mode: str) -> BatchLayout:
         """How the cores share the batches of a mode."""
         parts = micro_batches(self.config) if mode == ModeKeys.TRAIN else 1
-        if not self.is_on_tpu(mode):
-            return BatchLayout(self.cores.as_one(), micro_batches=parts)
-        way = self._way(mode)
-        axes = self._axes(mode)
+        is_on_tpu = self.is_on_tpu(mode)
         return BatchLayout(
-            self.cores,
-            is_split=way != InputPipelineConfig.BROADCAST,
-            use_tpu=True,
-            context=TPUContext(self.cores.topology),
-            arrange=None if axes.axes is None else axes.from_front,
+            self.cores if is_on_tpu else self.cores.as_one(),
+            is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
+            use_tpu=is_on_tpu,
+            arrange=self._arrange(mode),
             micro_batches=parts,
         )
 
@@ -103,13 +103,26 @@ class Placement:
             params: The user's hyperparameters.
             repeat: Whether arrays are fed for ever.
             chunk: How many steps are wanted at once.
+
+        Raises:
+            TypeError: The cores share a prediction's batches on other axes.
         """
+        axes = self._axes(mode)
+        if (
+            axes.axes is not None
+            and mode == ModeKeys.PREDICT
+            and self.is_on_tpu(mode)
+        ):
+            raise TypeError(
+                "`batch_axis` should be None for prediction. Received: "
+                f"{list(axes.axes)}."
+            )
         return InputRequest(
             mode=mode,
             plan=self._plan(mode),
             params_for=functools.partial(with_additional, params),
             config=self.config,
-            axes=self._axes(mode),
+            axes=axes,
             repeat=repeat,
             chunk=chunk,
             checks_size=self.is_on_tpu(mode),
@@ -118,7 +131,7 @@ class Placement:
 
     def _plan(self, mode: str) -> InputPlan:
         size = self.batch_sizes[mode]
-        if not self.is_on_tpu(mode):
+        if not self.is_on_tpu(mode) or size is None:
             return undivided(size)
         return input_plan(mode, self._way(mode), self.cores.topology, size)
 
@@ -127,6 +140,16 @@ class Placement:
 
     def _axes(self, mode: str) -> BatchAxes:
         per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
-        if self.batch_axis is None or not self.is_on_tpu(mode) or not per_host:
+        if self.batch_axis is None or not per_host:
             return BatchAxes()
+        if not self.is_on_tpu(mode):
+            return BatchAxes(self.batch_axis)
         return BatchAxes(self.batch_axis, self.cores.topology.replicas_per_host)
+
+    def _arrange(self, mode: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+        axes = self._axes(mode)
+        if axes.axes is not None:
+            return axes.from_front
+        if self.is_on_tpu(mode) and way_in(mode, self._way(mode)) in PER_CORE:
+            return unmarked_of_core
+        return unmarked

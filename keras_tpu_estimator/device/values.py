@@ -250,8 +250,7 @@ class ModelValues:
         values = self._visible[-1]
         if self._shown is values:
             return
-        if self._shown is not None:
-            self._take_back()
+        self._take_back()
         self._model.assign(values)
         self._lent = {path: self._current(path) for path in values}
         self._shown = values
@@ -284,6 +283,8 @@ class ModelValues:
     def _take_back(self) -> None:
         """Puts what was assigned to the variables into the call."""
         values, lent = self._shown, self._lent
+        if values is None:
+            return
         self._shown, self._lent = None, {}
         assigned = {
             path: value

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.model_fn.spec import Spec
 
@@ -72,7 +76,7 @@ class BatchConfig:
                 f"max_batch_size={self.max_batch_size}. Received: {sizes}"
             )
 
-    def batched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def batched(self, function: Callable[..., Nest]) -> Callable[..., Nest]:
         """A function of TensorFlow's tensors, run on batches of requests."""
         import tensorflow as tf
 
@@ -88,14 +92,14 @@ class BatchConfig:
 
 
 def inference_on_tpu(
-    computation: Callable[..., Any],
-    inputs_to_tpu: Sequence[Any],
+    computation: Callable[..., Nest],
+    inputs_to_tpu: Sequence[Nest],
     num_batch_threads: int,
     max_batch_size: int | None,
     batch_timeout_micros: int,
     allowed_batch_sizes: Sequence[int] | None = None,
     max_enqueued_batches: int = 100,
-) -> Any:
+) -> Nest:
     """Runs a computation, and has the exported model batch its requests.
 
     For use in a `model_fn`. The whole of `model_fn` is compiled anyway, and it
@@ -144,10 +148,10 @@ def inference_on_tpu(
 
 
 def model_fn_inference_on_tpu(
-    model_fn: Callable[..., Any],
-    features: Any,
-    labels: Any = None,
-    config: Any = None,
+    model_fn: Callable[..., Spec],
+    features: Features,
+    labels: Labels = None,
+    config: RunConfig | None = None,
     params: Any = None,
     batch_config: BatchConfig | None = None,
 ) -> Spec:

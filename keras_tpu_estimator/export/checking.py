@@ -68,7 +68,9 @@ class FirstRequest:
         self._files.cleanup()
 
     def check(
-        self, folder: str, graphs: Sequence[tuple[ServingGraph, Sequence[Any]]]
+        self,
+        folder: str,
+        graphs: Sequence[tuple[ServingGraph, Sequence[Sequence[str]]]],
     ) -> None:
         """Runs every metagraph, and compares what it returns with JAX.
 

@@ -2,20 +2,20 @@
 
 import dataclasses
 import logging
-import os
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.lowering import lower
 from keras_tpu_estimator.export.rebuilding import rebuild
+from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
@@ -76,9 +76,9 @@ class Export:
             out. Defaults to `True`.
     """
 
-    base: str | os.PathLike
-    receiver_fns: Mapping[str, Any]
-    assets_extra: Any = None
+    base: PathLike
+    receiver_fns: Mapping[str, ReceiverFn]
+    assets_extra: Mapping[str, PathLike] | None = None
     as_text: bool = False
     strip_default_attrs: bool = True
 
@@ -142,14 +142,14 @@ def run_export(
         saved_model.write(
             temporary, graphs, export.as_text, export.strip_default_attrs
         )
-        folders.copy_assets(temporary, export.assets_extra)
+        folders.copy_assets(temporary, export.assets_extra or {})
         first_request.check(temporary, graphs)
     _logger.info("SavedModel written to: %s", final)
     return final
 
 
 def _plans(
-    receiver_fns: Mapping[str, Any], settings: ExportSettings
+    receiver_fns: Mapping[str, ReceiverFn], settings: ExportSettings
 ) -> Iterator[_Plan]:
     """The graphs of an export, TRAIN first and PREDICT last."""
     if not settings.to_cpu and not settings.to_tpu:
@@ -170,8 +170,8 @@ def _plans(
                 )
             yield _Plan(mode, [(tag,)], use_tpu=False)
             continue
-        cpu = [(tag,)] if settings.to_cpu else []
-        tpu = [(tag, "tpu")] if settings.to_tpu else []
+        cpu: list[tuple[str, ...]] = [(tag,)] if settings.to_cpu else []
+        tpu: list[tuple[str, ...]] = [(tag, "tpu")] if settings.to_tpu else []
         if settings.api_version == 1:
             yield _Plan(mode, cpu + tpu, use_tpu=False)
             continue
@@ -190,7 +190,7 @@ def _build(
 ) -> ServingGraph:
     is_served = plan.mode == ModeKeys.PREDICT
 
-    def model_for(features: Any) -> Model:
+    def model_for(features: Nest) -> Model:
         served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
         loaded = load_model(
             served, checkpoint, features, settings.seed, settings.options
@@ -203,7 +203,7 @@ def _build(
     return build_graph(export.receiver_fns[plan.mode], kinds, model_for)
 
 
-def _check_receiver_fn(mode: str, receiver_fn: Callable[[], Any] | Any) -> None:
+def _check_receiver_fn(mode: str, receiver_fn: object) -> None:
     if mode not in _TAGS:
         raise ValueError(
             f"The modes of an export are {sorted(_TAGS)}. Received: {mode!r}. "

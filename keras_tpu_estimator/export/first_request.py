@@ -14,7 +14,8 @@ import numpy as np
 def main() -> None:
     """Runs what the first line of the standard input asks for."""
     # TensorFlow imports them where they are; a server has none of them.
-    sys.modules.update(dict.fromkeys(("jax", "jaxlib", "keras")))
+    # `None` keeps a module from being imported, which its type does not say.
+    sys.modules.update(dict.fromkeys(("jax", "jaxlib", "keras")))  # type: ignore[arg-type]
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")

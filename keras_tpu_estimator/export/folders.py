@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
@@ -20,7 +20,7 @@ _EXTRA = "assets.extra"
 
 @contextlib.contextmanager
 def export_folder(
-    base: str | os.PathLike, clock: Callable[[], float] = time.time
+    base: PathLike, clock: Callable[[], float] = time.time
 ) -> Iterator[tuple[str, str]]:
     """Gives a temporary folder, which gets its name when the block succeeds.
 
@@ -45,9 +45,7 @@ def export_folder(
     >>> os.listdir(base)
     ['12']
     """
-    base = os.fspath(base)
-    if isinstance(base, bytes):
-        base = os.fsdecode(base)
+    base = os.fsdecode(base)
     if is_url(base):
         with _uploaded_folder(base, int(clock())) as names:
             yield names
@@ -79,7 +77,7 @@ def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
         transfers.put_tree(temporary, final)
 
 
-def check_assets_extra(assets_extra: Any) -> dict[str, str]:
+def check_assets_extra(assets_extra: object) -> dict[str, str]:
     """Checks which files are to be put beside a model.
 
     Args:
@@ -118,7 +116,7 @@ def check_assets_extra(assets_extra: Any) -> dict[str, str]:
     return checked
 
 
-def copy_assets(folder: str, assets: Mapping[str, str]) -> None:
+def copy_assets(folder: str, assets: Mapping[str, PathLike]) -> None:
     """Copies what `check_assets_extra` returned into an export."""
     for target, source in assets.items():
         path = os.path.join(folder, _EXTRA, target)

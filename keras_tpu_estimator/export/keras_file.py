@@ -13,13 +13,15 @@ import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.storage import transfers
@@ -32,13 +34,12 @@ _MODEL = ".keras"
 class Trained(Protocol):
     """What is needed of an estimator."""
 
-    @property
-    def model_fn(self) -> Any:
+    def bound_model_fn(self) -> CallModelFn:
         """The `model_fn` with its `params` bound."""
 
     @property
-    def config(self) -> Any:
-        """The `RunConfig`."""
+    def model_dir(self) -> str:
+        """The directory of its checkpoints."""
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the latest checkpoint."""
@@ -46,9 +47,9 @@ class Trained(Protocol):
 
 def export_keras(
     estimator: Trained,
-    path: str | os.PathLike,
-    features: Any,
-    checkpoint_path: str | os.PathLike | None = None,
+    path: PathLike,
+    features: Features,
+    checkpoint_path: PathLike | None = None,
 ) -> str:
     """Writes a trained model into a file that Keras loads without this package.
 
@@ -96,20 +97,17 @@ def export_keras(
     >>> keras.models.load_model(path).predict({"x": x}, verbose=0)["y"].shape
     (4, 1)
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     if not path.endswith((_MODEL, _WEIGHTS)):
         raise ValueError(
             f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
             f"{path!r}. The first is a whole model, the second its weights."
         )
     checkpoint = checkpoints.resolve(
-        checkpoint_path
-        or estimator.latest_checkpoint()
-        or estimator.config.model_dir
+        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
-    call = ModelFn(
-        estimator.model_fn, {}, estimator.config, checks_params=False
-    )
+    # The property `model_fn` asks for a scaffold, too, which needs variables.
+    call = estimator.bound_model_fn()
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, checkpoint, specs)
@@ -130,7 +128,7 @@ def export_keras(
     return path
 
 
-def _specs(features: Any) -> Any:
+def _specs(features: Features) -> Nest:
     """The features as a nest of `FeatureSpec`s, for batches of any size."""
 
     def spec(name: str, like: Any) -> FeatureSpec:
@@ -143,7 +141,7 @@ def _specs(features: Any) -> Any:
     return spec("features", features)
 
 
-def _all_predictions(call: ModelFn) -> CallModelFn:
+def _all_predictions(call: CallModelFn) -> CallModelFn:
     """Calls `model_fn` for its predictions, whatever its signatures are."""
 
     def call_model_fn(*args: Any) -> Spec:

@@ -5,23 +5,25 @@ import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import batch_size
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 
@@ -54,8 +56,8 @@ class LoadedModel:
 
     served: ServedModelFn
     program: Program
-    features: Any
-    known: Mapping[str, Any]
+    features: Nest
+    known: Mapping[str, jax.Array]
     paths: Sequence[str]
     local: Sequence[str]
     trial: Trial
@@ -76,25 +78,29 @@ class LoadedModel:
         example = BatchLayout().step_input(inputs, rows)
         return self.program.step(ModeKeys.PREDICT, example)
 
-    def function(self, step: Step) -> Callable[..., Any]:
+    def function(self, step: Step) -> Callable[..., Nest]:
         """A step as a function of values by path and flat features."""
         local = {path: np.asarray(self.known[path]) for path in self.local}
 
-        def function(values: Mapping[str, Any], features: Sequence[Any]) -> Any:
+        def function(
+            values: Mapping[str, TensorLike], features: Sequence[TensorLike]
+        ) -> Nest:
             inputs = _inputs(self._nest(features))
             _, outputs = step.function({**values, **local}, *inputs)
             return outputs["predictions"]
 
         return function
 
-    def _nest(self, features: Sequence[Any]) -> Any:
+    def _nest(
+        self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]
+    ) -> Nest:
         return jax.tree.unflatten(jax.tree.structure(self.features), features)
 
 
 def load_model(
     served: ServedModelFn,
     checkpoint: str,
-    features: Any,
+    features: Nest,
     seed: int | None = None,
     options: TraceOptions | None = None,
 ) -> LoadedModel:
@@ -138,13 +144,15 @@ def load_model(
     return dataclasses.replace(loaded, trial=Trial(samples, outputs))
 
 
-def _inputs(features: Any) -> tuple[Any, Any]:
+def _inputs(features: Features) -> tuple[Features, jax.Array]:
     """Features, and that none of their rows is padding."""
     return features, jnp.zeros((batch_size(features),), bool)
 
 
 def _run_on_host(
-    function: Any, values: Mapping[str, Any], features: Sequence[Any]
+    function: Callable[..., Nest],
+    values: Mapping[str, np.ndarray],
+    features: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """The flat outputs, computed on the CPU if JAX can."""
     try:

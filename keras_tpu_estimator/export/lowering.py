@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 import jax
@@ -14,6 +15,9 @@ from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import Trial
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _PLATFORMS = ("cpu", "cuda", "tpu")
 
@@ -35,12 +39,14 @@ class LoweredModel:
     exported: jax.export.Exported
     module: bytes
     values: Mapping[str, np.ndarray]
-    outputs: Any
+    outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
     trial: Trial
 
-    def call(self, variables: Sequence[Any], features: Sequence[Any]) -> Any:
+    def call(
+        self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
+    ) -> list["tf.Tensor"]:
         """Calls the model with TensorFlow's tensors.
 
         Args:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 import jax
@@ -23,6 +24,10 @@ from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.program.options import TraceOptions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _SCRIPT = pathlib.Path(__file__).with_name("tensorflow_graph.py")
 
@@ -44,17 +49,19 @@ class RebuiltModel:
         trial: How the model can be checked.
     """
 
-    graph: Any
+    graph: "GraphDef"
     inputs: Sequence[str]
     results: Sequence[str]
     dtypes: Sequence[str]
     values: Mapping[str, np.ndarray]
-    outputs: Any
+    outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
     trial: Trial
 
-    def call(self, variables: Sequence[Any], features: Sequence[Any]) -> Any:
+    def call(
+        self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
+    ) -> list["tf.Tensor"]:
         """Calls the model with TensorFlow's tensors.
 
         Args:
@@ -137,7 +144,7 @@ def rebuild(
 
 def _graph(
     model: keras.Model, timeout_secs: float | None
-) -> tuple[Any, Mapping[str, Sequence[str]]]:
+) -> tuple["GraphDef", Mapping[str, Sequence[str]]]:
     """The model as a `GraphDef`, and the names of its tensors."""
     from tensorflow.core.framework import graph_pb2
 

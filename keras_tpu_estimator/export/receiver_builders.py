@@ -1,20 +1,26 @@
 """Receiver functions for the usual ways of serving a model."""
 
-from collections.abc import Callable
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from typing import Any
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.receivers import SINGLE_FEATURE
 from keras_tpu_estimator.export.receivers import SINGLE_LABEL
 from keras_tpu_estimator.export.receivers import SINGLE_RECEIVER
+from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 
-ReceiverFn = Callable[[], Any]
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def build_raw_serving_input_receiver_fn(
-    features: Any, default_batch_size: int | None = None
+    features: Features, default_batch_size: int | None = None
 ) -> ReceiverFn:
     """Makes a receiver function for requests that give the features.
 
@@ -48,7 +54,7 @@ def build_raw_serving_input_receiver_fn(
 
 
 def build_parsing_serving_input_receiver_fn(
-    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+    feature_spec: Mapping[str, object], default_batch_size: int | None = None
 ) -> ReceiverFn:
     """Makes a receiver function for requests that give `tf.Example`s.
 
@@ -94,7 +100,7 @@ def build_parsing_serving_input_receiver_fn(
 
 
 def build_raw_supervised_input_receiver_fn(
-    features: Any, labels: Any, default_batch_size: int | None = None
+    features: Features, labels: Labels, default_batch_size: int | None = None
 ) -> ReceiverFn:
     """Makes a receiver function for exporting a model in TRAIN or EVAL.
 
@@ -143,7 +149,7 @@ def build_raw_supervised_input_receiver_fn(
 
 
 def build_supervised_input_receiver_fn_from_input_fn(
-    input_fn: Callable[..., Any], **input_fn_args: Any
+    input_fn: InputFn, **input_fn_args: Any
 ) -> ReceiverFn:
     """Makes a receiver function with the features and labels of an `input_fn`.
 
@@ -182,7 +188,7 @@ def build_supervised_input_receiver_fn_from_input_fn(
 
 
 def _raw_specs(
-    tensors: Any, single: str, batch_size: int | None
+    tensors: Nest, single: str, batch_size: int | None
 ) -> dict[str, tuple[list[int | None], Any]]:
     """Shapes and dtypes of placeholders like these tensors."""
     if not isinstance(tensors, Mapping):
@@ -202,7 +208,7 @@ def _raw_specs(
 
 def _placeholders(
     specs: Mapping[str, tuple[list[int | None], Any]],
-) -> dict[str, Any]:
+) -> dict[str, "tf.Tensor"]:
     import tensorflow as tf
 
     _check_in_graph()
@@ -212,7 +218,7 @@ def _placeholders(
     }
 
 
-def _op_name(name: Any) -> str | None:
+def _op_name(name: object) -> str | None:
     """The name of a placeholder, if TensorFlow allows it."""
     text = str(name)
     return text if text.isidentifier() and text[0] != "_" else None

@@ -1,8 +1,16 @@
 """What a server receives, and what becomes of it: TensorFlow's tensors."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 SINGLE_FEATURE = "feature"
 SINGLE_RECEIVER = "input"
@@ -47,16 +55,16 @@ class ServingInputReceiver:
     ['image']
     """
 
-    features: Any
-    receiver_tensors: Any
-    receiver_tensors_alternatives: Mapping[str, Any] | None = None
+    features: Features
+    receiver_tensors: Nest
+    receiver_tensors_alternatives: Mapping[str, Nest] | None = None
 
     def __post_init__(self) -> None:
         _set(self, "features", _features(self.features))
         _normalize_receivers(self)
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> Nest:
         """What `model_fn` is given, as a nest of tensors."""
         return self.features
 
@@ -84,9 +92,9 @@ class TensorServingInputReceiver:
     {'input': <tf.Tensor 'Placeholder:0' shape=(None, 3) dtype=float32>}
     """
 
-    features: Any
-    receiver_tensors: Any
-    receiver_tensors_alternatives: Mapping[str, Any] | None = None
+    features: Features
+    receiver_tensors: Nest
+    receiver_tensors_alternatives: Mapping[str, Nest] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.features, Mapping):
@@ -99,7 +107,7 @@ class TensorServingInputReceiver:
         _normalize_receivers(self)
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> Nest:
         """What `model_fn` is given, as a nest of tensors."""
         return self.features
 
@@ -129,9 +137,9 @@ class SupervisedInputReceiver:
     ['x', 'y']
     """
 
-    features: Any
-    labels: Any
-    receiver_tensors: Any
+    features: Features
+    labels: Labels
+    receiver_tensors: Nest
 
     def __post_init__(self) -> None:
         for name in ("features", "labels"):
@@ -143,7 +151,7 @@ class SupervisedInputReceiver:
         """There are none."""
 
     @property
-    def inputs(self) -> Any:
+    def inputs(self) -> Nest:
         """Features and labels, as a nest of tensors."""
         return {"features": self.features, "labels": self.labels}
 
@@ -151,14 +159,15 @@ class SupervisedInputReceiver:
 Receiver = (
     ServingInputReceiver | TensorServingInputReceiver | SupervisedInputReceiver
 )
+ReceiverFn = Callable[[], Receiver]
 
 
-def _set(record: Any, name: str, value: Any) -> None:
+def _set(record: Receiver, name: str, value: object) -> None:
     """Normalises a field of a frozen record while it is made."""
     object.__setattr__(record, name, value)
 
 
-def _normalize_receivers(record: Any) -> None:
+def _normalize_receivers(record: Receiver) -> None:
     receivers = _receivers("receiver_tensors", record.receiver_tensors)
     _set(record, "receiver_tensors", receivers)
     alternatives = record.receiver_tensors_alternatives
@@ -180,7 +189,7 @@ def _normalize_receivers(record: Any) -> None:
     )
 
 
-def _features(features: Any) -> dict[Any, Any]:
+def _features(features: Features) -> dict[str | int, "tf.Tensor"]:
     if features is not None and not isinstance(features, Mapping):
         features = {SINGLE_FEATURE: features}
     _check_tensors("features", features)
@@ -193,7 +202,7 @@ def _features(features: Any) -> dict[Any, Any]:
     return dict(features)
 
 
-def _receivers(name: str, tensors: Any) -> dict[str, Any]:
+def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
     if tensors is not None and not isinstance(tensors, Mapping):
         tensors = {SINGLE_RECEIVER: tensors}
     _check_tensors(name, tensors)
@@ -206,7 +215,7 @@ def _receivers(name: str, tensors: Any) -> dict[str, Any]:
     return dict(tensors)
 
 
-def _check_tensors(name: str, tensors: Any) -> None:
+def _check_tensors(name: str, tensors: Nest) -> None:
     if tensors is None or (isinstance(tensors, Mapping) and not tensors):
         raise ValueError(
             f"`{name}` should be a tensor or a dict of tensors. Received: "
@@ -219,7 +228,7 @@ def _check_tensors(name: str, tensors: Any) -> None:
         _check_tensor(name, key, tensor)
 
 
-def _check_tensor(name: str, key: Any, tensor: Any) -> None:
+def _check_tensor(name: str, key: object, tensor: object) -> None:
     import tensorflow as tf
 
     if not tf.is_tensor(tensor):

@@ -1,10 +1,16 @@
 """Writing graphs as the metagraphs of one SavedModel."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import make_variables
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def write(
@@ -58,7 +64,7 @@ def write(
     builder.save(as_text)
 
 
-def _session() -> Any:
+def _session() -> "tf.compat.v1.Session":
     import tensorflow as tf
 
     # The memory of a GPU is JAX's.
@@ -66,7 +72,11 @@ def _session() -> Any:
     return tf.compat.v1.Session(config=config)
 
 
-def _assign(session: Any, graph: ServingGraph, values: dict[str, Any]) -> None:
+def _assign(
+    session: "tf.compat.v1.Session",
+    graph: ServingGraph,
+    values: Mapping[str, np.ndarray],
+) -> None:
     """Gives values to a graph's variables, and to those of other graphs."""
     import tensorflow as tf
 

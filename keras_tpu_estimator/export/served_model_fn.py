@@ -2,17 +2,17 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.keras_program.model_call import IS_PADDING
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.padded_features import IS_PADDING
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
-from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
@@ -23,7 +23,7 @@ class SignatureOutput:
     """The outputs of one signature, as names among a program's outputs.
 
     Attributes:
-        method: The kind of request: 'predict', 'classify' or 'regress'.
+        method: As in `ExportOutput`.
         names: From the output's name to that of the program's output.
     """
 
@@ -55,10 +55,10 @@ class ServedModelFn:
 
     def __call__(
         self,
-        features: Any,
-        labels: Any,
+        features: Features,
+        labels: Labels,
         mode: str,
-        additional: Mapping[str, Any],
+        additional: Mapping[str, object],
     ) -> Spec:
         """Calls the user's function, as a program calls one to predict."""
         # Batches have any size here, so `params` says nothing about it.
@@ -89,7 +89,7 @@ class ServedModelFn:
             ModeKeys.PREDICT, predictions, scaffold_fn=spec.make_scaffold
         )
 
-    def _called(self, features: Any, labels: Any) -> Spec:
+    def _called(self, features: Features, labels: Labels) -> Spec:
         try:
             return self.model_fn(
                 features, labels, self.mode, {"use_tpu": self._use_tpu}
@@ -141,15 +141,9 @@ def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
     if mode == ModeKeys.EVAL:
         tensors |= {
             f"metrics/{name}/value": metric_value(metric)
-            for name, metric in _metric_ops(spec).items()
+            for name, metric in spec.as_estimator_spec().eval_metric_ops.items()
         }
-    return {mode: PredictOutput(tensors)}
-
-
-def _metric_ops(spec: Spec) -> Mapping[str, Any]:
-    if not isinstance(spec, EstimatorSpec):
-        spec = spec.as_estimator_spec()
-    return spec.eval_metric_ops
+    return {mode: ExportOutput(PredictOutput(tensors).outputs, mode)}
 
 
 def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:

@@ -7,21 +7,40 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
+from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
 from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
+    from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
+
 _logger = logging.getLogger("keras_tpu_estimator")
 Model = LoweredModel | RebuiltModel
+
+# TensorFlow's names of what a signature computes.
+_METHODS = {
+    "predict": "serving/predict",
+    "classify": "serving/classify",
+    "regress": "serving/regress",
+    ModeKeys.TRAIN: "supervised/training",
+    ModeKeys.EVAL: "supervised/eval",
+}
+# Those whose requests give a tensor of serialized examples.
+_OF_EXAMPLES = ("classify", "regress")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +57,9 @@ class ServingGraph:
         results: Names of all tensors that signatures return.
     """
 
-    graph: Any
-    signatures: Mapping[str, Any]
-    variables: Mapping[str, Any]
+    graph: "tf.Graph"
+    signatures: Mapping[str, "SignatureDef"]
+    variables: Mapping[str, "tf.Variable"]
     model: Model
     features: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -48,9 +67,9 @@ class ServingGraph:
 
 
 def build_graph(
-    receiver_fn: Callable[[], Any],
-    kinds: tuple[type, ...],
-    model_for: Callable[[Any], Model],
+    receiver_fn: ReceiverFn,
+    kinds: tuple[type[Receiver], ...],
+    model_for: Callable[[Nest], Model],
 ) -> ServingGraph:
     """Builds the graph of a served model.
 
@@ -102,7 +121,9 @@ def build_graph(
     )
 
 
-def _checked_receiver(receiver: Any, kinds: tuple[type, ...]) -> Receiver:
+def _checked_receiver(
+    receiver: object, kinds: tuple[type[Receiver], ...]
+) -> Receiver:
     if isinstance(receiver, kinds):
         return receiver
     names = " or a ".join(each.__name__ for each in kinds)
@@ -115,7 +136,9 @@ def _checked_receiver(receiver: Any, kinds: tuple[type, ...]) -> Receiver:
     )
 
 
-def make_variables(values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def make_variables(
+    values: Mapping[str, np.ndarray],
+) -> dict[str, "tf.Variable"]:
     """A variable of TensorFlow for each path, without its value."""
     import tensorflow as tf
 
@@ -140,8 +163,8 @@ def _variable_name(path: str) -> str:
 def _signatures(
     receiver: Receiver,
     signatures: Mapping[str, SignatureOutput],
-    outputs: Mapping[str, Any],
-) -> Iterator[tuple[str, Any]]:
+    outputs: Mapping[str, "tf.Tensor"],
+) -> Iterator[tuple[str, "SignatureDef"]]:
     """`SignatureDef`s by name, those that requests cannot use left out."""
     receivers = {"": receiver.receiver_tensors}
     for name, alternative in (
@@ -168,9 +191,9 @@ def _signatures(
                 )
 
 
-def _unusable(method: str, inputs: Mapping[str, Any]) -> str | None:
+def _unusable(method: str, inputs: Mapping[str, "tf.Tensor"]) -> str | None:
     """Why requests of a kind cannot give these inputs, if they cannot."""
-    if method == "predict":
+    if method not in _OF_EXAMPLES:
         return None
     dtypes = [tensor.dtype.name for tensor in inputs.values()]
     if dtypes == ["string"]:
@@ -182,21 +205,23 @@ def _unusable(method: str, inputs: Mapping[str, Any]) -> str | None:
 
 
 def _signature(
-    method: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
-) -> Any:
+    method: str,
+    inputs: Mapping[str, "tf.Tensor"],
+    outputs: Mapping[str, "tf.Tensor"],
+) -> "SignatureDef":
     from tensorflow.core.protobuf import meta_graph_pb2
 
-    if method != "predict":
+    if method in _OF_EXAMPLES:
         (tensor,) = inputs.values()
         inputs = {"inputs": tensor}
     return meta_graph_pb2.SignatureDef(
         inputs={name: _info(tensor) for name, tensor in inputs.items()},
         outputs={name: _info(tensor) for name, tensor in outputs.items()},
-        method_name=f"tensorflow/serving/{method}",
+        method_name=f"tensorflow/{_METHODS[method]}",
     )
 
 
-def _info(tensor: Any) -> Any:
+def _info(tensor: "tf.Tensor") -> "TensorInfo":
     from tensorflow.core.protobuf import meta_graph_pb2
 
     return meta_graph_pb2.TensorInfo(
@@ -207,7 +232,7 @@ def _info(tensor: Any) -> Any:
 
 
 def _check_fed(
-    tensors: Iterable[Any], inputs: Mapping[str, Any], what: str
+    tensors: Iterable["tf.Tensor"], inputs: Mapping[str, "tf.Tensor"], what: str
 ) -> None:
     unfed = _unfed(tensors, inputs)
     if unfed:
@@ -217,7 +242,9 @@ def _check_fed(
         )
 
 
-def _unfed(tensors: Iterable[Any], inputs: Mapping[str, Any]) -> set[str]:
+def _unfed(
+    tensors: Iterable["tf.Tensor"], inputs: Mapping[str, "tf.Tensor"]
+) -> set[str]:
     """Names of the placeholders that tensors need beside these inputs."""
     fed = {tensor.ref() for tensor in inputs.values()}
     waiting, seen, unfed = list(tensors), set(), set()
@@ -232,7 +259,9 @@ def _unfed(tensors: Iterable[Any], inputs: Mapping[str, Any]) -> set[str]:
     return unfed
 
 
-def _check_any(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+def _check_any(
+    wanted: Mapping[str, object], there: Mapping[str, object]
+) -> None:
     if not there.keys() & wanted.keys():
         raise ValueError(
             "None of the signatures can be called: ClassificationOutput and "

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,7 +28,7 @@ class FeatureSpec:
     dtype: np.dtype
 
 
-def feature_spec(name: str, tensor: Any) -> FeatureSpec:
+def feature_spec(name: str, tensor: object) -> FeatureSpec:
     """The spec of a tensor of TensorFlow.
 
     Raises:

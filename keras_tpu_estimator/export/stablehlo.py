@@ -1,8 +1,8 @@
 """What JAX lowers to, in the form that TensorFlow's runtime can read."""
 
 import re
+from collections.abc import Iterable
 from collections.abc import Iterator
-from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo
@@ -68,7 +68,7 @@ def for_tensorflow(module: bytes) -> bytes:
         return _serialized(parsed)
 
 
-def _operations(block: Any) -> Iterator[Any]:
+def _operations(block: ir.Block) -> Iterator[ir.Operation]:
     for operation in block.operations:
         for region in operation.operation.regions:
             for inner in region.blocks:
@@ -76,11 +76,11 @@ def _operations(block: Any) -> Iterator[Any]:
         yield operation.operation
 
 
-def _call_instead(composite: Any) -> None:
+def _call_instead(composite: ir.Operation) -> None:
     """Replaces a composite op by a call of its decomposition."""
     call = func.CallOp(
         [result.type for result in composite.results],
-        composite.attributes["decomposition"],
+        ir.FlatSymbolRefAttr(composite.attributes["decomposition"]),
         list(composite.operands),
         ip=ir.InsertionPoint(composite),
     )
@@ -89,7 +89,7 @@ def _call_instead(composite: Any) -> None:
     composite.erase()
 
 
-def _forget_shardings(operation: Any) -> None:
+def _forget_shardings(operation: ir.Operation) -> None:
     """Removes hints for several devices; TensorFlow's runtime has none."""
     # Releases of JAX differ in whether these are names or have names.
     names = [getattr(each, "name", each) for each in operation.attributes]
@@ -98,7 +98,7 @@ def _forget_shardings(operation: Any) -> None:
             del operation.attributes[name]
 
 
-def _check_custom_calls(operations: list[Any]) -> None:
+def _check_custom_calls(operations: Iterable[ir.Operation]) -> None:
     found = {
         ir.StringAttr(operation.attributes["call_target_name"]).value
         for operation in operations
@@ -120,7 +120,7 @@ def _shown(target: str) -> str:
     return f"{known} ({target})" if known else target
 
 
-def _serialized(module: Any) -> bytes:
+def _serialized(module: ir.Module) -> bytes:
     for version in _VERSIONS:
         try:
             return stablehlo.serialize_portable_artifact(module, version)

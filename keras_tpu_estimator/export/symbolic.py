@@ -2,20 +2,21 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import keras
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.tracing import keras_internals
 
 
 def symbolic_model(
     call: CallModelFn,
-    specs: Any,
-    arrange: Callable[[Any], Any] = lambda inputs: inputs,
+    specs: Nest,
+    arrange: Callable[[Nest], Nest] = lambda inputs: inputs,
 ) -> keras.Model:
     """Calls `model_fn` in PREDICT with symbolic inputs, outside of any trace.
 
@@ -51,7 +52,7 @@ def symbolic_model(
         ) from error
 
 
-def set_weights(model: keras.Model, values: Mapping[str, Any]) -> None:
+def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:
     """Gives a symbolic model values by path.
 
     Raises:

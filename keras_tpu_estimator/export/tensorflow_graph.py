@@ -6,13 +6,18 @@ package. What it made, or what went wrong, is said on its standard output.
 
 import json
 import sys
+from typing import TYPE_CHECKING
 from typing import Any
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def main() -> None:
     """Makes what the standard input asks for."""
     # TensorFlow imports them where they are.
-    sys.modules.update(dict.fromkeys(("jax", "jaxlib")))
+    # `None` keeps a module from being imported, which its type does not say.
+    sys.modules.update(dict.fromkeys(("jax", "jaxlib")))  # type: ignore[arg-type]
     request = json.load(sys.stdin)
     try:
         sys.stdout.write(json.dumps(make(request["model"], request["path"])))
@@ -21,7 +26,7 @@ def main() -> None:
         sys.exit(3)
 
 
-def make(config: str, path: str) -> dict[str, Any]:
+def make(config: str, path: str) -> dict[str, list[str]]:
     """Writes a graph.
 
     Args:
@@ -61,7 +66,9 @@ def make(config: str, path: str) -> dict[str, Any]:
     }
 
 
-def with_constants(traced: Any) -> Any:
+def with_constants(
+    traced: "tf.types.experimental.ConcreteFunction",
+) -> "tf.compat.v1.GraphDef":
     """The graph of a traced function, with the arrays that it closes over."""
     import tensorflow as tf
 

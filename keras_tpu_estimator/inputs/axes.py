@@ -34,17 +34,19 @@ class BatchAxes:
         if self.axes is None:
             return example
         leaves, structure = jax.tree.flatten((example.features, example.labels))
-        if len(leaves) != len(self.axes):
+        # Those of labels may be left over, in prediction.
+        excess = len(self.axes) - len(leaves)
+        if excess < 0 or (excess and example.labels is not None):
             raise ValueError(
                 "`batch_axis` should have one axis for each tensor of features"
                 f" and labels. Expected {len(leaves)}. Received "
                 f"{len(self.axes)}: {list(self.axes)}"
             )
-        for (name, leaf), axis in zip(example.leaves, self.axes, strict=True):
+        for (name, leaf), axis in zip(example.leaves, self.axes, strict=False):
             self._check_split(name, leaf, axis)
         moved = [
             np.moveaxis(leaf, axis, 0)
-            for leaf, axis in zip(leaves, self.axes, strict=True)
+            for leaf, axis in zip(leaves, self.axes, strict=False)
         ]
         return Example(*jax.tree.unflatten(structure, moved))
 
@@ -55,7 +57,7 @@ class BatchAxes:
         leaves, structure = jax.tree.flatten((features, labels))
         moved = [
             jnp.moveaxis(leaf, 0, axis)
-            for leaf, axis in zip(leaves, self.axes, strict=True)
+            for leaf, axis in zip(leaves, self.axes, strict=False)
         ]
         return jax.tree.unflatten(structure, moved)
 

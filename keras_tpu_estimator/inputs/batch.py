@@ -1,6 +1,7 @@
 """Steps of data on the host."""
 
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
@@ -8,18 +9,52 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.inputs.shared import Shared
+from keras_tpu_estimator.inputs.shared import batch_size
+from keras_tpu_estimator.inputs.shared import is_shared
+from keras_tpu_estimator.inputs.shared import named_leaves
+
 
 @dataclasses.dataclass(frozen=True)
 class Example:
     """One step's features and labels, or a part of them for some cores.
 
     Attributes:
-        features: Nest of NumPy arrays, batch first.
+        features: Nest of NumPy arrays, batch first, and of `Shared` ones.
         labels: The same, or `None`.
     """
 
     features: Any
     labels: Any
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """A batch as an `input_fn` returned or yielded it, in NumPy arrays.
+
+        Args:
+            value: A pair of features and labels, which is any tuple or list of
+                two, a named one too; or features alone.
+
+        Raises:
+            ValueError: It is a tuple or list of another length, or empty.
+        """
+        features, labels = value, None
+        if isinstance(value, tuple | list):
+            if len(value) != 2:
+                raise ValueError(
+                    "`input_fn` should return (or yield) a tuple of length 2, "
+                    "features and labels, or features alone. Received a "
+                    f"{type(value).__name__} of length {len(value)}. Put "
+                    "several features into a dict."
+                )
+            features, labels = value
+        example = cls(*jax.tree.map(np.asarray, (features, labels)))
+        if not jax.tree.leaves(example.features):
+            raise ValueError(
+                "`input_fn` should return at least one feature. Received: "
+                f"{features!r}"
+            )
+        return example
 
     @property
     def leaves(self) -> list[tuple[str, np.ndarray]]:
@@ -29,13 +64,17 @@ class Example:
     @property
     def size(self) -> int:
         """Length of the batch."""
-        return jax.tree.leaves(self.features)[0].shape[0]
+        return batch_size((self.features, self.labels))
 
     @property
     def signature(self) -> Any:
         """Equal for examples of one structure, with equal shapes and dtypes."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def sharing(self, names: Collection[str]) -> Self:
+        """The same with the arrays of these names marked as shared."""
+        return _sharing(self, names)
 
     def repeated(self, steps: int) -> "Batch":
         """The same step again and again, without a copy."""
@@ -51,7 +90,8 @@ class Batch:
     """Some steps of equal shapes, stacked.
 
     Attributes:
-        features: Nest of NumPy arrays of shape `[steps, batch, ...]`.
+        features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
+            `Shared` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
     """
 
@@ -79,13 +119,17 @@ class Batch:
     @property
     def examples(self) -> int:
         """Examples in one step."""
-        return jax.tree.leaves(self.features)[0].shape[1]
+        return batch_size((self.features, self.labels), axis=1)
 
     @property
     def step_bytes(self) -> int:
         """Bytes of one step."""
         leaves = jax.tree.leaves((self.features, self.labels))
         return sum(leaf[0].nbytes for leaf in leaves)
+
+    def sharing(self, names: Collection[str]) -> Self:
+        """The same with the arrays of these names marked as shared."""
+        return _sharing(self, names)
 
     def step(self, index: int) -> Example:
         """One of the steps."""
@@ -103,7 +147,16 @@ class Batch:
 
 def _named(features: Any, labels: Any) -> list[tuple[str, np.ndarray]]:
     return [
-        (name + jax.tree_util.keystr(path), leaf)
-        for name, nest in (("features", features), ("labels", labels))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(nest)
+        (name, leaf.value if is_shared(leaf) else leaf)
+        for name, leaf in named_leaves(features, labels)
     ]
+
+
+def _sharing(steps: Any, names: Collection[str]) -> Any:
+    if not names:
+        return steps
+    leaves = [
+        Shared(leaf) if name in names else leaf for name, leaf in steps.leaves
+    ]
+    structure = jax.tree.structure((steps.features, steps.labels))
+    return type(steps)(*jax.tree.unflatten(structure, leaves))

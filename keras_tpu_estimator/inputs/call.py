@@ -1,9 +1,10 @@
 """Calling a user's `input_fn` with what it asks for."""
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
+
+from keras_tpu_estimator.base.params import copied
 
 
 def call_input_fn(
@@ -43,7 +44,7 @@ def call_input_fn(
         )
     available = {"mode": mode, "config": config, "input_context": None}
     kwargs = {
-        name: copy.deepcopy(value)
+        name: copied(value)
         for name, value in available.items()
         if name in names
     }

@@ -1,6 +1,7 @@
 """Checks of batches, with the name of the tensor that is wrong."""
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.batch_finder import BatchFinder
 
 _NUMBERS = "biufcV"
 
@@ -16,40 +18,63 @@ class BatchCheck:
     """Checks each batch of a call against the first.
 
     Args:
-        size: The batch size asked for, or `None` for any.
+        size: The batch size asked for, or `None` if it was not told.
+        is_any_size: Whether batches may also be larger, or smaller before the
+            last. Defaults to `False`.
         is_padded: Whether smaller batches are filled up, so that any may be.
+            Defaults to `False`.
+        may_share: Whether tensors need no batch axis. Defaults to `False`.
 
     Raises:
         ValueError: From a call, if a batch is not as it should be.
     """
 
-    def __init__(self, size: int | None, is_padded: bool = False):
-        self._size = size
+    def __init__(
+        self,
+        size: int | None,
+        is_any_size: bool = False,
+        is_padded: bool = False,
+        may_share: bool = False,
+    ):
+        self._limit = None if is_any_size else size
         self._is_padded = is_padded
+        self._finder = BatchFinder(size) if may_share else None
         self._expected: Expected | None = None
-        self._passed: set[Any] = set()
+        self._passed: dict[Any, tuple[Collection[str], int]] = {}
         self._smaller: int | None = None
 
-    def __call__(self, example: Example, step: int) -> None:
-        """Checks the batch of a step; one like an earlier one is all right."""
+    def __call__(self, example: Example, step: int) -> Collection[str]:
+        """Checks the batch of a step; one like an earlier one is all right.
+
+        Returns:
+            The names of tensors that have no batch axis.
+        """
         signature = example.signature
         if signature not in self._passed:
-            check_tensors(example)
-            if self._expected is None:
-                self._expected = Expected.of(example, self._size)
-            self._expected.check(example, step)
-            self._passed.add(signature)
+            self._passed[signature] = self._check(example, step)
+        shared, size = self._passed[signature]
         if self._smaller is not None:
             raise ValueError(
                 "Only the last batch may be smaller than params['batch_size']."
-                f" Expected {self._size} examples. Received a batch of "
+                f" Expected {self._limit} examples. Received a batch of "
                 f"{self._smaller}, and another one after it: use "
                 "params['batch_size'] where input_fn makes batches."
             )
-        if self._is_padded or self._size is None:
-            return
-        if example.size < self._size:
-            self._smaller = example.size
+        if not self._is_padded and self._limit and size < self._limit:
+            self._smaller = size
+        return shared
+
+    def _check(
+        self, example: Example, step: int
+    ) -> tuple[Collection[str], int]:
+        shared = self._finder.shared_in(example) if self._finder else ()
+        marked = example.sharing(shared)
+        check_tensors(example, shared)
+        if self._expected is None:
+            self._expected = Expected.of(example, shared)
+        self._expected.check(example, step)
+        check_size(marked, self._limit)
+        return shared, marked.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,29 +85,32 @@ class Expected:
         structure: The nest of features and labels.
         shapes: Shapes by name, without the batch.
         dtypes: Dtypes by name.
-        size: The batch size asked for, or `None` for any.
+        shared: Names of the tensors that have no batch axis.
     """
 
     structure: Any
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype]
-    size: int | None
+    shared: Collection[str]
 
     @classmethod
-    def of(cls, first: Example, size: int | None) -> "Expected":
+    def of(cls, first: Example, shared: Collection[str]) -> "Expected":
         """What the first batch says of the later ones."""
         return cls(
             _structure(first),
-            {name: leaf.shape[1:] for name, leaf in first.leaves},
+            {
+                name: leaf.shape if name in shared else leaf.shape[1:]
+                for name, leaf in first.leaves
+            },
             {name: leaf.dtype for name, leaf in first.leaves},
-            size,
+            shared,
         )
 
     def check(self, example: Example, step: int) -> None:
         """Checks a later batch.
 
         Raises:
-            ValueError: It differs in more than a smaller size.
+            ValueError: It differs in more than its size.
         """
         if _structure(example) != self.structure:
             raise ValueError(
@@ -91,25 +119,31 @@ class Expected:
                 f"{_structure(example)}. Yield the same nest every time."
             )
         for name, leaf in example.leaves:
-            expected = (self.shapes[name], self.dtypes[name])
-            if (leaf.shape[1:], leaf.dtype) != expected:
+            shape, dtype = self.shapes[name], self.dtypes[name]
+            is_shared = name in self.shared
+            of_one = leaf.shape if is_shared else leaf.shape[1:]
+            if (of_one, leaf.dtype) != (shape, dtype):
+                axes = map(str, shape if is_shared else ("batch", *shape))
                 raise ValueError(
                     f"{name} must have a static shape and dtype. Expected "
-                    f"{expected[1]} of shape (batch, "
-                    f"{', '.join(map(str, expected[0]))}). Received at step "
+                    f"{dtype} of shape ({', '.join(axes)}). Received at step "
                     f"{step}: {leaf.dtype} of shape {leaf.shape}. Pad it to "
                     "one shape in input_fn."
                 )
-        check_size(example, self.size)
 
 
-def check_tensors(example: Example) -> None:
+def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
     """Checks that the tensors of a batch can be put on devices and split.
+
+    Args:
+        example: The batch.
+        shared: Names of tensors that need no batch axis. Defaults to none.
 
     Raises:
         ValueError: One holds no numbers, has no batch axis, or has another
             batch size than the others.
     """
+    first: str | None = None
     for name, leaf in example.leaves:
         if leaf.dtype.kind not in _NUMBERS:
             raise ValueError(
@@ -117,16 +151,19 @@ def check_tensors(example: Example) -> None:
                 f"Received dtype {leaf.dtype}. Encode strings as numbers in "
                 "input_fn, or leave the feature out."
             )
+        if name in shared:
+            continue
         if leaf.ndim == 0:
             raise ValueError(
                 f"{name} should have the batch as its first axis. Received a "
                 "scalar. Repeat it for each example, or pass it in params."
             )
-        if leaf.shape[0] != example.size:
-            first, _ = example.leaves[0]
+        if first is None:
+            first, size = name, leaf.shape[0]
+        if leaf.shape[0] != size:
             raise ValueError(
                 f"All tensors should have the same batch size. Received "
-                f"{example.size} for {first}, but {leaf.shape[0]} for {name}."
+                f"{size} for {first}, but {leaf.shape[0]} for {name}."
             )
 
 

@@ -8,6 +8,9 @@ from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.context import TPUContext
 
+_SPLIT = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
+PER_CORE = (InputPipelineConfig.PER_SHARD_V1, InputPipelineConfig.PER_HOST_V2)
+
 
 @dataclasses.dataclass(frozen=True)
 class InputPlan:
@@ -16,17 +19,24 @@ class InputPlan:
     Attributes:
         calls: The calls.
         batches_per_call: Batches of each call that make one step.
-        is_split: Whether a step's batch is split over the cores, or given to
-            each of them whole.
-        per_shard: Whether every core has a call of its own.
+        way: How `input_fn` is called, or `None` for one core.
         topology: The cores, or `None` if users are not to know of them.
     """
 
     calls: tuple[Deployment, ...]
     batches_per_call: int = 1
-    is_split: bool = True
-    per_shard: bool = False
+    way: InputPipelineConfig | None = None
     topology: Topology | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether cores share a batch, rather than having it whole."""
+        return self.way in _SPLIT
+
+    @property
+    def is_per_core(self) -> bool:
+        """Whether a step has a batch of its own for each core."""
+        return self.way in PER_CORE
 
     def context(self, call: Deployment) -> TPUContext | None:
         """The value of `params["context"]` in a call."""
@@ -51,22 +61,27 @@ def input_plan(
         topology: The cores.
         batch_size: Examples in a step, over all cores.
     """
+    way = way_in(mode, way)
     replicas, hosts = topology.num_replicas, topology.num_hosts
     per_host, host = topology.replicas_per_host, topology.host_index
-    if way == InputPipelineConfig.PER_SHARD_V1 and mode == ModeKeys.TRAIN:
+    calls = (Deployment(host, hosts, per_host, batch_size // hosts),)
+    batches_per_call = 1
+    if way == InputPipelineConfig.PER_SHARD_V1:
         calls = tuple(
             Deployment(host * per_host + i, replicas, 1, batch_size // replicas)
             for i in range(per_host)
         )
-        return InputPlan(calls, per_shard=True, topology=topology)
-    if way == InputPipelineConfig.PER_HOST_V2:
-        call = Deployment(host, hosts, per_host, batch_size // replicas)
-        return InputPlan((call,), batches_per_call=per_host, topology=topology)
-    if way in (InputPipelineConfig.BROADCAST, InputPipelineConfig.SLICED):
-        return InputPlan(
-            (Deployment(0, 1, replicas, batch_size),),
-            is_split=way == InputPipelineConfig.SLICED,
-            topology=topology,
-        )
-    call = Deployment(host, hosts, per_host, batch_size // hosts)
-    return InputPlan((call,), topology=topology)
+    elif way == InputPipelineConfig.PER_HOST_V2:
+        calls = (Deployment(host, hosts, per_host, batch_size // replicas),)
+        batches_per_call = per_host
+    elif way in (InputPipelineConfig.BROADCAST, InputPipelineConfig.SLICED):
+        calls = (Deployment(0, 1, replicas, batch_size),)
+    return InputPlan(calls, batches_per_call, way, topology)
+
+
+def way_in(mode: str, way: InputPipelineConfig) -> InputPipelineConfig:
+    """The way in a mode: cores have calls of their own in training only."""
+    is_per_shard = way == InputPipelineConfig.PER_SHARD_V1
+    if is_per_shard and mode != ModeKeys.TRAIN:
+        return InputPipelineConfig.PER_HOST_V1
+    return way

@@ -2,15 +2,17 @@
 
 from typing import Any
 
-import jax
 import numpy as np
+
+from keras_tpu_estimator.inputs.shared import batch_size
+from keras_tpu_estimator.inputs.shared import map_batched
 
 
 def pad(nest: Any, size: int) -> tuple[Any, np.ndarray]:
-    """Appends zeros to the first axis of every array.
+    """Appends zeros to the batch axis of every array that has one.
 
     Args:
-        nest: Nest of NumPy arrays with the batch as their first axis.
+        nest: Nest of NumPy arrays, batch first, and of `Shared` ones.
         size: The batch size to reach.
 
     Returns:
@@ -22,7 +24,7 @@ def pad(nest: Any, size: int) -> tuple[Any, np.ndarray]:
     >>> pad(np.array([1, 2]), 3)
     (array([1, 2, 0]), array([False, False,  True]))
     """
-    present = jax.tree.leaves(nest)[0].shape[0]
+    present = batch_size(nest)
     is_padding = np.arange(size) >= present
     if present == size:
         return nest, is_padding
@@ -31,4 +33,4 @@ def pad(nest: Any, size: int) -> tuple[Any, np.ndarray]:
         zeros = np.zeros((size - present, *leaf.shape[1:]), leaf.dtype)
         return np.concatenate([leaf, zeros])
 
-    return jax.tree.map(padded, nest), is_padding
+    return map_batched(padded, nest), is_padding

@@ -39,5 +39,9 @@ class InputRequest:
 
     def check(self) -> BatchCheck:
         """A new check of the batches of one call."""
-        size = self.plan.calls[0].batch_size if self.checks_size else None
-        return BatchCheck(size, is_padded=self.mode == ModeKeys.PREDICT)
+        return BatchCheck(
+            self.plan.calls[0].batch_size,
+            is_any_size=not self.checks_size,
+            is_padded=self.mode == ModeKeys.PREDICT,
+            may_share=not self.plan.is_split and self.axes.axes is None,
+        )

@@ -1,10 +1,10 @@
 """A compiled Keras model as a `TPUEstimator`."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,11 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import MetricFn
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.keras_models.compile_arguments import CompileArguments
@@ -33,7 +38,7 @@ _OVERRIDDEN = (
 
 def from_keras(
     keras_model: keras.Model,
-    model_dir: str | os.PathLike | None = None,
+    model_dir: PathLike | None = None,
     config: RunConfig | None = None,
     metric_names_map: Mapping[str, str] | None = None,
     **estimator_arguments: Any,
@@ -101,7 +106,7 @@ def from_keras(
     )
 
 
-def _check_model(model: Any) -> None:
+def _check_model(model: object) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "`keras_model` should be a keras.Model. Received: "
@@ -164,22 +169,11 @@ def _make_model_fn(
 ) -> Callable[..., TPUEstimatorSpec]:
     """The `model_fn` that does what `compile` said."""
 
-    def metric_fn(
-        labels: Any, outputs: Any, weights: Any, masks: Any
-    ) -> dict[str, Any]:
-        outputs = _masked(outputs, masks)
-        compiled = RecompiledModel(training)
-        # For the losses of single outputs.
-        compiled.compute_loss(None, labels, outputs, weights)
-        results = compiled.compute_metrics(None, labels, outputs, weights)
-        return {
-            metric_names.get(name, name): (value, value)
-            for name, value in results.items()
-            if name != "loss"
-        }
-
     def model_fn(
-        features: Any, labels: Any, mode: str, params: Mapping[str, Any]
+        features: Features,
+        labels: Labels,
+        mode: str,
+        params: Mapping[str, object],
     ) -> TPUEstimatorSpec:
         del params
         features, weights = _split(features)
@@ -205,6 +199,7 @@ def _make_model_fn(
         )
         loss += sum(keras.ops.sum(each) for each in model.losses)
         if mode == ModeKeys.EVAL:
+            metric_fn = _make_metric_fn(training, metric_names)
             tensors = [labels, outputs, weights, _masks(outputs)]
             return TPUEstimatorSpec(
                 mode, predictions, loss, eval_metrics=(metric_fn, tensors)
@@ -216,26 +211,51 @@ def _make_model_fn(
     return model_fn
 
 
-def _masks(outputs: Any) -> list[Any]:
+def _make_metric_fn(
+    training: CompileArguments, metric_names: Mapping[str, str]
+) -> MetricFn:
+    """The `metric_fn` that counts what `compile` said."""
+
+    def metric_fn(
+        labels: Labels,
+        outputs: Nest,
+        weights: jax.Array | None,
+        masks: Sequence[jax.Array | None],
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        outputs = _masked(outputs, masks)
+        compiled = RecompiledModel(training)
+        # For the losses of single outputs.
+        compiled.compute_loss(None, labels, outputs, weights)
+        results = compiled.compute_metrics(None, labels, outputs, weights)
+        return {
+            metric_names.get(name, name): (value, value)
+            for name, value in results.items()
+            if name != "loss"
+        }
+
+    return metric_fn
+
+
+def _masks(outputs: Nest) -> list[jax.Array | None]:
     """The masks of a nest of tensors, which no copy of them has."""
     return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
 
 
-def _masked(outputs: Any, masks: list[Any]) -> Any:
+def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
     leaves, nest = jax.tree.flatten(outputs)
     return jax.tree.unflatten(
         nest, map(keras_internals.with_mask, leaves, masks)
     )
 
 
-def _split(features: Any) -> tuple[Any, Any]:
+def _split(features: Features) -> tuple[Features, jax.Array | None]:
     """Features, and the weights of examples if there are any."""
     if isinstance(features, Mapping) and features.keys() == _WEIGHTED:
         return features["features"], features["sample_weights"]
     return features, None
 
 
-def _inputs(model: keras.Model, features: Any) -> Any:
+def _inputs(model: keras.Model, features: Features) -> Features:
     """Features as the model takes them: the only one has any name."""
     inputs = getattr(model, "inputs", None) or ()
     takes_dict = isinstance(getattr(model, "input", None), Mapping)
@@ -247,7 +267,7 @@ def _inputs(model: keras.Model, features: Any) -> Any:
     return only
 
 
-def _named(model: keras.Model, outputs: Any) -> dict[str, Any]:
+def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
     """Outputs by name."""
     if isinstance(outputs, Mapping):
         leaves = dict(outputs)
@@ -263,7 +283,7 @@ def _named(model: keras.Model, outputs: Any) -> dict[str, Any]:
     return leaves
 
 
-def _names(model: keras.Model, tensors: Any) -> list[str]:
+def _names(model: keras.Model, tensors: Sequence[jax.Array]) -> list[str]:
     if isinstance(model, keras.Sequential):
         return [model.layers[-1].name]
     names = getattr(model, "output_names", None)

@@ -1,6 +1,5 @@
 """The contract of a user's `model_fn`: what it is given, what it may return."""
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -8,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
@@ -15,7 +16,7 @@ from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 
-def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+def argument_names(function: object) -> tuple[str, ...]:
     """The names of a callable's arguments, `functools.partial`s included.
 
     Raises:
@@ -37,8 +38,8 @@ def argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
     )
 
 
-def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
-    """Checks the arguments that a `model_fn` declares.
+def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
+    """Checks the arguments that a `model_fn` declares, and returns it.
 
     Raises:
         TypeError: It is not callable.
@@ -46,7 +47,7 @@ def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
             or arguments that nothing gives it.
     """
     names = argument_names(model_fn)
-    if "features" not in names:
+    if not callable(model_fn) or "features" not in names:
         raise ValueError(
             "`model_fn` should take an argument `features`. Received a "
             f"function of {list(names)}."
@@ -64,6 +65,7 @@ def check_signature(model_fn: Callable[..., Any], has_params: bool) -> None:
             "other values in `params`, or bind them with functools.partial "
             "and keep them out of the signature."
         )
+    return model_fn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,7 @@ class ModelFn:
         if "mode" in names:
             kwargs["mode"] = mode
         if "config" in names:
-            kwargs["config"] = copy.deepcopy(self.config)
+            kwargs["config"] = copied(self.config)
         spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
@@ -142,10 +144,11 @@ class ModelFn:
         if not use_tpu:
             return spec
         if mode == ModeKeys.TRAIN:
-            if getattr(spec, "training_chief_hooks", ()):
+            chief_hooks = getattr(spec, "training_chief_hooks", ())
+            if chief_hooks:
                 raise ValueError(
                     "`training_chief_hooks` are not supported with "
-                    f"use_tpu=True. Received: {spec.training_chief_hooks}. "
+                    f"use_tpu=True. Received: {chief_hooks}. "
                     "Use `training_hooks`."
                 )
             return spec
@@ -165,23 +168,3 @@ class ModelFn:
                 "tensor a name: predictions={'output': tensor}."
             )
         return spec
-
-
-def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
-    """A copy of the user's `params` with some more values.
-
-    Args:
-        params: Dict, or an object with `set_hparam` and `add_hparam`.
-        additional: Values by name.
-
-    Returns:
-        A deep copy of the same kind; the user's object is left alone.
-    """
-    result = copy.deepcopy(params)
-    for name, value in additional.items():
-        if hasattr(result, "set_hparam"):
-            known = name in result
-            (result.set_hparam if known else result.add_hparam)(name, value)
-        else:
-            result[name] = value
-    return result

@@ -138,8 +138,10 @@ class Differentiation:
 
     def _reduction(self, ops: Sequence[Update]) -> str:
         """How the reported loss is combined, judged by what is minimised."""
-        reductions = {op.reduction for op in ops if op.loss is not None}
-        reductions |= {partial.reduction for partial in self.partial}
+        reductions: set[str | None] = {
+            *(op.reduction for op in ops if op.loss is not None),
+            *(partial.reduction for partial in self.partial),
+        }
         return "sum" if reductions == {"sum"} else "mean"
 
 

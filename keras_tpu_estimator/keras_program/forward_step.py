@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.keras_program.model_call import IS_PADDING
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
@@ -45,13 +43,15 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
 def _trace_forward(
     store: VariableStore, call: ModelCall, args: tuple[Any, Any]
 ) -> Captured:
-    """Traces `model_fn`; once more if it asks which rows are padding."""
+    """Traces `model_fn`; once more if dicts that tell padding may disturb it.
+
+    Such a one is no node like a plain dict, to functions of several nests.
+    """
     sizes = call.example.cores.axis_sizes
     try:
         return store.capture(call, *args, axis_sizes=sizes)
-    except KeyError as error:
-        # Not there at first: Keras takes only plain dicts as a model's input.
-        if error.args != (IS_PADDING,) or call.mode != ModeKeys.PREDICT:
+    except Exception:
+        if call.padded is None or call.padded.is_asked:
             raise
-    call.tells_padding = True
+    call.tells_padding = False
     return store.capture(call, *args, axis_sizes=sizes)

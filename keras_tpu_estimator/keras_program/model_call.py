@@ -9,6 +9,7 @@ import jax
 import keras
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.keras_program.padded_features import PaddedFeatures
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
@@ -27,32 +28,7 @@ from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
 from keras_tpu_estimator.tracing.identity import names_collected
 
-IS_PADDING = "is_padding"
 CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
-
-
-class PaddedFeatures(dict):
-    """Features of PREDICT that also know which of their rows are padding.
-
-    `features["is_padding"]` is a tensor of booleans of shape `[batch]`. It
-    does not appear when features are iterated over.
-    """
-
-    def __init__(self, features: Mapping[str, Any], is_padding: Any):
-        super().__init__(features)
-        self._is_padding = is_padding
-
-    def __missing__(self, key: str) -> Any:
-        if key != IS_PADDING:
-            raise KeyError(key)
-        return self._is_padding
-
-    def __contains__(self, key: object) -> bool:
-        return key == IS_PADDING or super().__contains__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
-        return self[key] if key in self else default
 
 
 class ModelCall:
@@ -67,9 +43,9 @@ class ModelCall:
 
     Attributes:
         spec: What the last call returned.
-        context: What that call knew of the cores, and whether it reduced
-            anything over them.
-        tells_padding: Whether `features["is_padding"]` is there in PREDICT.
+        padded: The features that the last call was given, if they tell which
+            rows are padding: dicts do in PREDICT.
+        tells_padding: Whether they may.
         named: The names that it gave to tensors.
     """
 
@@ -86,22 +62,25 @@ class ModelCall:
         self.mode = mode
         self.example = example
         self.options = options
-        self.context = example.cores.context
         self._call_model_fn = call_model_fn
         self._records = options.records and mode != ModeKeys.PREDICT
-        self.tells_padding = False
+        self.padded: PaddedFeatures | None = None
+        self.tells_padding = mode == ModeKeys.PREDICT
         self._outputs_split: dict[str, Any] = {}
 
     def __call__(self, features: Any, labels: Any) -> dict[str, Any]:
         """Calls `model_fn`; returns the tensors that leave the device."""
+        is_padding = None
         if self.mode == ModeKeys.PREDICT:
-            features, labels = self._with_padding(features, labels), None
+            labels, is_padding = None, labels
         if self.example.arrange is not None:
             features, labels = self.example.arrange(features, labels)
-        self.context = self.example.cores.context
+        self.padded = None
+        if self.tells_padding and isinstance(features, dict):
+            features = self.padded = PaddedFeatures(features, is_padding)
         collector = Collector(self._records)
         with (
-            replica_context.replica_scope(self.context),
+            replica_context.replica_scope(self.example.cores.context),
             self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,
@@ -173,11 +152,6 @@ class ModelCall:
             )
         return scaffold
 
-    def _with_padding(self, features: Any, is_padding: Any) -> Any:
-        if self.tells_padding and isinstance(features, dict):
-            return PaddedFeatures(features, is_padding)
-        return features
-
     def _outputs(self) -> dict[str, Any]:
         spec = self.spec
         outputs: dict[str, Any] = {}
@@ -191,11 +165,11 @@ class ModelCall:
                 for name, metric in spec.eval_metric_ops.items()
             }
         elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
-            outputs["eval_metrics"] = spec.eval_metrics.tensors
+            outputs["eval_metrics"] = spec.eval_metrics.fed
         if self.mode == ModeKeys.TRAIN and spec.train_metrics:
-            outputs["train_metrics"] = spec.train_metrics.tensors
-        if spec.host_call and spec.host_call.tensors:
-            outputs["host_call"] = spec.host_call.tensors
+            outputs["train_metrics"] = spec.train_metrics.fed
+        if spec.host_call:
+            outputs["host_call"] = spec.host_call.fed
         return outputs
 
     def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,10 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
-    _check_reduced(call, ops)
+    seeds = seed_paths(forward.last.objects)
+    _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
-    seeds = seed_paths(forward.last.objects)
 
     def per_core(values: Values, features: Any, labels: Any) -> Any:
         own = fold_seeds(values, seeds, cores, 1)
@@ -125,15 +125,36 @@ def _learning_rates(train_ops: Sequence[TrainOp]) -> dict[str, Any]:
     return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
 
-def _check_reduced(call: ModelCall, ops: Sequence[Update]) -> None:
-    """Several cores must combine their gradients, or they drift apart."""
-    reduces = _of_optimizers(ops) or call.context.reduced
-    if call.example.cores.axes and not reduces:
+def _check_reduced(
+    call: ModelCall,
+    ops: Sequence[Update],
+    forward: Captured,
+    seeds: Sequence[str],
+) -> None:
+    """What changes trained variables is equal on all cores, lest they drift."""
+    axes = call.example.cores.axes
+    if not axes:
+        return
+    outputs, assigned = forward.varying(seeds, axes)
+    differing = [
+        path
+        for path, differs in assigned.items()
+        if differs and forward.objects[path].trainable
+    ]
+    carried = iter(outputs["carried"])
+    for op in ops:
+        differs = op.loss is not None or any(next(carried))
+        if differs and op.reduction is None:
+            differing += [variable.path for variable in op.variables]
+    if differing or not (ops or assigned.keys() - set(seeds)):
+        names = sorted(set(differing))
         raise ValueError(
             "On several cores gradients should be combined over them. "
-            "Received a train op without CrossShardOptimizer: wrap the "
-            "optimizer, CrossShardOptimizer(optimizer).minimize(loss), or set "
-            "use_tpu=False to train on one core."
+            "Received a train op without CrossShardOptimizer that changes "
+            f"{names or 'nothing'}, each core by itself: wrap the optimizer, "
+            "CrossShardOptimizer(optimizer).minimize(loss), or pass "
+            "TrainOp(..., reduction='mean'), or combine the gradients with "
+            "cross_replica_mean, or set use_tpu=False to train on one core."
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.checkpoints.keep_best import note
 from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
@@ -21,7 +22,6 @@ from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import call_for_steps
-from keras_tpu_estimator.loops.job import InputFn
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import Outfeed
@@ -111,18 +111,18 @@ class Evaluation:
         checkpoint: str | None,
     ) -> None:
         """Writes the result into the event file of its own directory."""
-        config, name = self.job.config, self.name
+        name = self.name
         step = int(result[GLOBAL_STEP])
-        writer = EventWriter.for_dir(eval_dir(config.model_dir, name))
+        writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
         writer.metrics(result, step)
         # A metric of the same name says more than the last batch's value.
         collecting.write(summaries, writer, step, without=result)
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         show_all()
-        keep_best = config.keep_best
+        keep_best = self.job.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
-            note(keep_best, config.model_dir, checkpoint, result)
+            note(keep_best, self.job.model_dir, checkpoint, result)
         _logger.info(
             "Saving dict for global step %d: %s",
             step,
@@ -220,7 +220,7 @@ class EvaluationLoop:
         """Runs the host's functions, on a thread of their own."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])
-        if "host_call" in outputs:
+        if self._step.host_call is not None:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
             numbers = [self._progress.step] * steps

@@ -31,4 +31,4 @@ def call_for_steps(
         for number, *rows in steps:
             if (number - 1) % every == 0:
                 recording.set_step(number)
-                host_call.call(structure.unflatten(rows))
+                host_call.call(jax.tree.unflatten(structure, rows))

@@ -48,7 +48,7 @@ class HostMetrics:
     >>> from keras_tpu_estimator.model_fn.spec_checks import HostFunction
     >>> def metric_fn(labels, classes):
     ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
-    >>> metrics = HostMetrics(HostFunction(metric_fn, ()))
+    >>> metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
     >>> for labels in ([0, 1], [1, 1]):
     ...     metrics.update([np.array([labels]), np.array([[1, 1]])])
     >>> float(metrics.result()["accuracy"])

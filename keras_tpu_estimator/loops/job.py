@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -26,7 +27,6 @@ from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 
 _logger = logging.getLogger("keras_tpu_estimator")
-InputFn = Callable[..., Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Job:
     Attributes:
         model_fn: The user's function.
         params: The user's hyperparameters.
-        config: The run configuration, with the directory that is used.
+        config: The run configuration.
+        model_dir: The directory that is used.
         placement: Where each mode runs.
         warm_start: As in `TPUEstimator`, or `None`.
         log_every: Steps between two reports of training, or `None`.
@@ -45,6 +46,7 @@ class Job:
     model_fn: Callable[..., Any]
     params: Any
     config: RunConfig
+    model_dir: str
     placement: Placement
     warm_start: WarmStartSettings | None = None
     log_every: int | None = None
@@ -71,7 +73,7 @@ class Job:
         Raises:
             ValueError: There are checkpoints, but all are damaged.
         """
-        return checkpoints.latest_intact(self.config.model_dir)
+        return checkpoints.latest_intact(self.model_dir)
 
     def checkpoint_to_read(self, path: Any) -> str | None:
         """The checkpoint to evaluate or to predict with."""
@@ -81,7 +83,7 @@ class Job:
         if latest is None:
             _logger.info(
                 "There is no checkpoint in %s: running with initial values.",
-                self.config.model_dir,
+                self.model_dir,
             )
         return latest
 

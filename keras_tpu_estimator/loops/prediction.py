@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import os
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -12,6 +11,8 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
@@ -20,7 +21,6 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.inputs.padding import pad
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.loops.host_calls import call_for_steps
-from keras_tpu_estimator.loops.job import InputFn
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.predicted import Predicted
@@ -51,7 +51,7 @@ class Prediction:
     job: Job
     input_fn: InputFn
     hooks: tuple[Hook, ...]
-    checkpoint_path: str | os.PathLike | None
+    checkpoint_path: PathLike | None
 
     def run(self) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
@@ -231,7 +231,7 @@ class PredictionLoop:
         """Waits for a step, and shows hooks what has come of it."""
         predicted = running.finish()
         self._values.update(running.assigned)
-        if "host_call" in running.outputs:
+        if self._step.host_call is not None:
             stacked = jax.tree.map(
                 lambda a: np.asarray(a)[None], running.outputs["host_call"]
             )

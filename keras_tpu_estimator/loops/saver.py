@@ -2,7 +2,9 @@
 
 import functools
 import logging
+import math
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -11,11 +13,11 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.location import name_for
 from keras_tpu_estimator.checkpoints.writer import Writer
-from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
 
@@ -30,8 +32,7 @@ class Saver:
     processes only the chief writes.
 
     Args:
-        config: Where, and how many to keep.
-        runtime: Says which values belong into a checkpoint.
+        job: Says where, and how many to keep.
         progress: The loop's current values.
         positions: Saves the position in the input beside them.
         checkpoint: The one that the loop starts from, or `None`.
@@ -39,26 +40,28 @@ class Saver:
 
     def __init__(
         self,
-        config: RunConfig,
-        runtime: Runtime,
+        job: Job,
         progress: Progress,
         positions: PositionSaver,
         checkpoint: str | None,
     ):
         self._positions = positions
-        self._config = config
-        self._runtime = runtime
+        self._config = job.config
+        self._model_dir = job.model_dir
+        self._runtime = job.runtime
         self._progress = progress
         # Links stay as they are; to follow them after each run takes time.
-        self._key = functools.cache(os.path.realpath)
+        self._real_path: Callable[[str], str] = functools.cache(
+            os.path.realpath
+        )
         # The last checkpoint of each directory.
         self._last: dict[str, _Saved] = {}
         self._writer = Writer()
-        self._writes_into: str | os.PathLike = config.model_dir
+        self._writes_into: PathLike = job.model_dir
         if checkpoint is not None:
-            self._remember(config.model_dir, checkpoint)
+            self._remember(job.model_dir, checkpoint)
 
-    def saved_step(self, directory: str | os.PathLike) -> int | None:
+    def saved_step(self, directory: PathLike) -> int | None:
         """The step of the last checkpoint in a directory.
 
         It is `None` if user code has changed values since.
@@ -73,7 +76,7 @@ class Saver:
             return None
         return last.step
 
-    def save(self, directory: str | os.PathLike, basename: str) -> None:
+    def save(self, directory: PathLike, basename: str) -> None:
         """Begins to write a checkpoint, unless the loss has become NaN.
 
         Raises:
@@ -92,7 +95,7 @@ class Saver:
         _logger.info(
             "Saving checkpoints for %d into %s.",
             step,
-            os.path.join(directory, basename),
+            os.path.join(os.fsdecode(directory), basename),
         )
         values = self._runtime.values.to_save(self._progress.values)
         trained = sorted(values.keys() & self._trained_paths())
@@ -102,7 +105,7 @@ class Saver:
         beside = self._positions.beside(prefix, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
-            self._config.keep_checkpoint_every_n_hours,
+            self._config.keep_checkpoint_every_n_hours or math.inf,
         )
 
         def write() -> None:
@@ -145,17 +148,20 @@ class Saver:
     @property
     def current(self) -> str | None:
         """The checkpoint that holds the loop's values, if one does."""
-        directory = self._config.model_dir
+        directory = self._model_dir
         is_saved = self.saved_step(directory) == self._progress.step
         if not is_saved or self._writer.is_busy:
             return None
         return self._last[self._key(directory)].prefix
 
+    def _key(self, directory: PathLike) -> str:
+        return self._real_path(os.fsdecode(directory))
+
     def _trained_paths(self) -> set[str]:
         variables = self._runtime.model.program.store.variables
         return {path for path, each in variables.items() if each.trainable}
 
-    def _remember(self, directory: str | os.PathLike, prefix: str) -> None:
+    def _remember(self, directory: PathLike, prefix: str) -> None:
         saved = _Saved(prefix, self._progress.step, self._progress.values.edits)
         self._last[self._key(directory)] = saved
 

@@ -61,7 +61,7 @@ class StopSignals:
             return
         self.put_back()
         _ACTIVE.remove(self)
-        if self._thread is not None:
+        if self._thread is not None and self._writer is not None:
             self._writer.close()
             self._thread.join()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
@@ -25,7 +26,6 @@ from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import call_for_steps
-from keras_tpu_estimator.loops.job import InputFn
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
@@ -108,7 +108,7 @@ class Training:
         """Keeps others from writing into the directory."""
         if not self.job.config.is_chief:
             return contextlib.nullcontext()
-        return only_training(self.job.config.model_dir)
+        return only_training(self.job.model_dir)
 
     def _steps_from(self, first: int) -> int | None:
         """How many steps to make from a global step on, or `None`."""
@@ -196,8 +196,7 @@ class TrainingLoop:
             self._progress = Progress(values, steps)
             self._positions.start(self._progress.step)
             self._saver = Saver(
-                self._job.config,
-                self._runtime,
+                self._job,
                 self._progress,
                 self._positions,
                 checkpoint,
@@ -254,7 +253,7 @@ class TrainingLoop:
     def _consume(self, outputs: dict[str, Any], numbers: Sequence[int]) -> None:
         """Runs the host's functions, on a thread of their own."""
         tpu_config = self._job.config.tpu_config
-        if "host_call" in outputs:
+        if self._step.host_call is not None:
             call_for_steps(
                 self._step.host_call,
                 outputs["host_call"],
@@ -283,7 +282,7 @@ class TrainingLoop:
             self._positions.is_interrupted,
         )
         all_hooks = training_hooks(
-            config,
+            self._job,
             self._progress,
             self._training.listeners,
             hooks,

@@ -15,6 +15,7 @@ from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.summary import EventWriter
 
@@ -27,7 +28,7 @@ def is_saving(config: RunConfig) -> bool:
 
 
 def training_hooks(
-    config: RunConfig,
+    job: Job,
     progress: Progress,
     listeners: Sequence[CheckpointSaverListener],
     user: Iterable[Hook],
@@ -37,7 +38,7 @@ def training_hooks(
     """The hooks of one `train`.
 
     Args:
-        config: What is saved, and how often.
+        job: Says what is saved, where, and how often.
         progress: Knows what `model_fn` recorded last.
         listeners: Called around each checkpoint.
         user: What was passed to `train`.
@@ -50,14 +51,13 @@ def training_hooks(
     Raises:
         ValueError: There are listeners, and nothing is saved.
     """
+    config = job.config
     user, spec = tuple(user), tuple(spec)
-    hooks: list[Hook] = (
-        [] if savers_among((*user, *spec)) else _own_saver(config)
-    )
+    hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(job)
     if config.is_chief:
         _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps and config.is_chief:
-        writer = EventWriter.for_dir(config.model_dir)
+        writer = EventWriter.for_dir(job.model_dir)
         hooks.append(
             RecordedSummariesHook(
                 writer, config.save_summary_steps, lambda: progress.summaries
@@ -78,13 +78,14 @@ def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
     return [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
 
 
-def _own_saver(config: RunConfig) -> list[Hook]:
+def _own_saver(job: Job) -> list[Hook]:
     """What saves as a configuration says, if it asks for checkpoints."""
+    config = job.config
     if not (config.is_chief and is_saving(config)):
         return []
     return [
         CheckpointSaverHook(
-            config.model_dir,
+            job.model_dir,
             save_secs=config.save_checkpoints_secs or None,
             save_steps=config.save_checkpoints_steps or None,
         )

@@ -82,7 +82,7 @@ class TrainingReport:
         return TrainingLogHook(
             batch_size=job.batch_size(ModeKeys.TRAIN),
             report=self.numbers,
-            directory=config.model_dir if writes else None,
+            directory=job.model_dir if writes else None,
             every_n_steps=None if timed else job.log_every,
             every_n_secs=iterations.value if timed else None,
         )

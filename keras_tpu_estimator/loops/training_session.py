@@ -1,6 +1,5 @@
 """What hooks may ask of `train`, beside values."""
 
-import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -53,13 +53,13 @@ class TrainingSession(Session):
         """Whether the process was asked to stop, so that it should hurry."""
         return self._is_interrupted()
 
-    def saved_step(self, directory: str | os.PathLike) -> int | None:
+    def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""
         return self._saver.saved_step(directory)
 
     def save_checkpoint(
         self,
-        directory: str | os.PathLike,
+        directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
     ) -> None:

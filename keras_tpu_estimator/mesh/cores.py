@@ -6,7 +6,6 @@ Only this module knows how the mesh is laid out.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
 from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
 
 
@@ -41,6 +41,8 @@ class Cores:
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
         """Names and sizes of the axes, as a tracer wants them."""
+        if self.mesh is None:
+            return ()
         return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
 
     def as_one(self) -> "Cores":
@@ -64,10 +66,10 @@ class Cores:
 
     def per_core(
         self,
-        step: Callable[..., Any],
+        step: Callable[..., Nest],
         split: tuple[bool, ...],
-        outputs_split: Any,
-    ) -> Callable[..., Any]:
+        outputs_split: Nest,
+    ) -> Callable[..., Nest]:
         """Runs `step` on every core with its slice of the arguments.
 
         Args:
@@ -95,17 +97,17 @@ class Cores:
             check_vma=False,
         )
 
-    def core_index(self) -> Any:
+    def core_index(self) -> jax.Array:
         """The number of the core that runs this code, inside `per_core`."""
         if not self.axes:
             return jnp.int32(0)
         return jax.lax.axis_index(self.axes)
 
-    def mean(self, x: Any) -> Any:
+    def mean(self, x: jax.Array) -> jax.Array:
         """The mean over the cores, inside `per_core`."""
         return jax.lax.pmean(x, self.axes) if self.axes else x
 
-    def of_first(self, x: Any) -> Any:
+    def of_first(self, x: jax.Array) -> jax.Array:
         """The first core's value, on all of them, inside `per_core`."""
         if not self.axes:
             return x

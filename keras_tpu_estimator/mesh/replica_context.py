@@ -5,24 +5,23 @@ import contextvars
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.types import Nest
 
-@dataclasses.dataclass
+
+@dataclasses.dataclass(frozen=True)
 class ReplicaContext:
     """What the code of one core knows while it is traced.
 
     Attributes:
         num_replicas: Cores that run this code together.
         axes: Names of the mesh axes they lie on; empty for one core.
-        reduced: Whether anything was reduced over the cores so far.
     """
 
     num_replicas: int
     axes: tuple[str, ...]
-    reduced: bool = False
 
 
 _ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
@@ -46,7 +45,7 @@ def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
         _context.reset(token)
 
 
-def cross_replica_sum(x: Any, name: str | None = None) -> Any:
+def cross_replica_sum(x: Nest, name: str | None = None) -> Nest:
     """Sums a tensor, or each tensor of a nest, over all cores.
 
     For use in a `model_fn`, as `tf.compat.v1.tpu.cross_replica_sum`. On one
@@ -69,7 +68,7 @@ def cross_replica_sum(x: Any, name: str | None = None) -> Any:
     return _reduce(jax.lax.psum, x)
 
 
-def cross_replica_mean(x: Any, name: str | None = None) -> Any:
+def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
     """Averages a tensor, or each tensor of a nest, over all cores.
 
     For use in a `model_fn`. On one core it returns `x`.
@@ -91,9 +90,8 @@ def cross_replica_mean(x: Any, name: str | None = None) -> Any:
     return _reduce(jax.lax.pmean, x)
 
 
-def _reduce(reduction: Callable[..., Any], x: Any) -> Any:
+def _reduce(reduction: Callable[..., jax.Array], x: Nest) -> Nest:
     context = replica_context()
     if not context.axes:
         return x
-    context.reduced = True
     return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)

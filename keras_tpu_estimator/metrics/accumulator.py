@@ -1,16 +1,19 @@
 """Sums that keep their values from batch to batch."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 from typing import TypeVar
 
 import jax
 import keras
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 # The value over all batches so far, twice for most metrics: user code written
 # for graphs expects a tensor to read and an operation to run.
 Running = tuple[jax.Array, jax.Array]
-Sums = TypeVar("Sums")
+Sums = TypeVar("Sums", bound="DataclassInstance")
 
 
 class Accumulator(keras.metrics.Metric):
@@ -56,7 +59,7 @@ class Accumulator(keras.metrics.Metric):
             **{n: self._add(n, getattr(batch, n)) for n in names}
         )
 
-    def _add(self, name: str, value: Any) -> jax.Array:
+    def _add(self, name: str, value: jax.Array) -> jax.Array:
         if name not in self._totals:
             self._totals[name] = self.add_variable(
                 value.shape, initializer="zeros", dtype="float32", name=name

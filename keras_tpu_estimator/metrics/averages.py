@@ -1,15 +1,15 @@
 """Weighted means of values."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from keras import ops
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.examples import Examples
+from keras_tpu_estimator.metrics.examples import as_array
 from keras_tpu_estimator.metrics.examples import weights_like
 from keras_tpu_estimator.metrics.ratio import ratio
 
@@ -22,13 +22,15 @@ class Average:
     total_weight: jax.Array
 
     @classmethod
-    def of(cls, values: jax.Array, weights: Any) -> "Average":
+    def of(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
         """Sums over all elements of a batch."""
         each = cls.of_each(values, weights)
         return cls(jnp.sum(each.weighted_sum), jnp.sum(each.total_weight))
 
     @classmethod
-    def of_each(cls, values: jax.Array, weights: Any) -> "Average":
+    def of_each(
+        cls, values: jax.Array, weights: TensorLike | None
+    ) -> "Average":
         """Sums for each element by itself."""
         weights = weights_like(weights, values)
         return cls(values.astype(jnp.float32) * weights, weights)
@@ -39,13 +41,20 @@ class Average:
 
 
 def running_mean(
-    values: jax.Array, weights: Any, name: str | None, default: str
+    values: jax.Array,
+    weights: TensorLike | None,
+    name: str | None,
+    default: str,
 ) -> jax.Array:
     """The mean of all values so far, a float32 scalar."""
     return accumulate(Average.of(values, weights), name, default).value()
 
 
-def mean(values: Any, weights: Any = None, name: str | None = None) -> Running:
+def mean(
+    values: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
     """Averages values over all batches.
 
     Args:
@@ -68,12 +77,14 @@ def mean(values: Any, weights: Any = None, name: str | None = None) -> Running:
 
     Reference: `tf.compat.v1.metrics.mean`.
     """
-    value = running_mean(ops.convert_to_tensor(values), weights, name, "mean")
+    value = running_mean(as_array(values), weights, name, "mean")
     return value, value
 
 
 def mean_tensor(
-    values: Any, weights: Any = None, name: str | None = None
+    values: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Averages values over all batches, each element by itself.
 
@@ -99,13 +110,16 @@ def mean_tensor(
 
     Reference: `tf.compat.v1.metrics.mean_tensor`.
     """
-    batch = Average.of_each(ops.convert_to_tensor(values), weights)
+    batch = Average.of_each(as_array(values), weights)
     value = accumulate(batch, name, "mean_tensor").value()
     return value, value
 
 
 def accuracy(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Computes how often predictions equal labels.
 
@@ -141,7 +155,10 @@ def accuracy(
 
 
 def percentage_below(
-    values: Any, threshold: Any, weights: Any = None, name: str | None = None
+    values: TensorLike,
+    threshold: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Computes the share of values that are smaller than a threshold.
 
@@ -168,6 +185,6 @@ def percentage_below(
 
     Reference: `tf.compat.v1.metrics.percentage_below`.
     """
-    is_below = ops.convert_to_tensor(values) < ops.convert_to_tensor(threshold)
+    is_below = as_array(values) < as_array(threshold)
     value = running_mean(is_below, weights, name, "percentage_below")
     return value, value

@@ -33,11 +33,11 @@ def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
     )
     # Each prediction is compared with a few thresholds only, by bisection; the
     # sums over intervals are then put together for each threshold.
-    thresholds = np.asarray(thresholds, np.float32)
-    edges = np.sort(thresholds)
+    points = np.asarray(thresholds, np.float32)
+    edges = np.sort(points)
     interval = jnp.searchsorted(edges, predictions)
     intervals = np.arange(edges.size + 1)
-    is_above = intervals > np.searchsorted(edges, thresholds)[:, None]
+    is_above = intervals > np.searchsorted(edges, points)[:, None]
 
     def weight_of(condition: jax.Array) -> tuple[jax.Array, jax.Array]:
         weights = jnp.where(condition, examples.weights, 0)

@@ -1,11 +1,11 @@
 """How well each class of several is predicted."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.examples import Examples
@@ -77,10 +77,10 @@ class ConfusionMatrix:
 
 
 def mean_per_class_accuracy(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Averages the accuracies of all classes, whatever their sizes.
@@ -121,10 +121,10 @@ def mean_per_class_accuracy(
 
 
 def mean_iou(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     num_classes: int,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Averages intersection over union over classes, for segmentations.

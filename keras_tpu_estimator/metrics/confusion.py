@@ -1,11 +1,11 @@
 """Counts of right and wrong yes/no predictions."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.examples import Examples
@@ -42,7 +42,10 @@ class Confusion:
 
 
 def true_positives(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Sums the weights of the positive examples that are predicted as such.
 
@@ -73,7 +76,10 @@ def true_positives(
 
 
 def false_negatives(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Sums the weights of the positive examples that are missed.
 
@@ -103,7 +109,10 @@ def false_negatives(
 
 
 def true_negatives(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Sums the weights of the negative examples that are predicted as such.
 
@@ -133,7 +142,10 @@ def true_negatives(
 
 
 def false_positives(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Sums the weights of the negative examples that are taken as positive.
 
@@ -163,7 +175,10 @@ def false_positives(
 
 
 def precision(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Computes the share of positive predictions that are right.
 
@@ -197,7 +212,10 @@ def precision(
 
 
 def recall(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Computes the share of positive examples that are found.
 
@@ -231,7 +249,11 @@ def recall(
 
 
 def _running(
-    labels: Any, predictions: Any, weights: Any, name: str | None, default: str
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None,
+    name: str | None,
+    default: str,
 ) -> Confusion:
     examples = Examples.of(labels, predictions, weights)
     return accumulate(Confusion.of(examples), name, default)

@@ -1,11 +1,12 @@
 """Areas and points of curves that a moving threshold draws."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.binning import confusion_at
@@ -21,7 +22,7 @@ _MARGIN = 1e-7
 _AUC_EPSILON = 1e-6
 
 _CURVES = ("ROC", "PR")
-_HEIGHTS = {
+_HEIGHTS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "trapezoidal": lambda left, right: (left + right) / 2,
     "careful_interpolation": lambda left, right: (left + right) / 2,
     "minoring": jnp.minimum,
@@ -30,9 +31,9 @@ _HEIGHTS = {
 
 
 def auc(  # noqa: PLR0913 - the original's arguments
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
     curve: str = "ROC",
     name: str | None = None,
@@ -88,10 +89,10 @@ def auc(  # noqa: PLR0913 - the original's arguments
 
 
 def sensitivity_at_specificity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     specificity: float,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
     name: str | None = None,
 ) -> Running:
@@ -140,10 +141,10 @@ def sensitivity_at_specificity(
 
 
 def specificity_at_sensitivity(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     sensitivity: float,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
     name: str | None = None,
 ) -> Running:

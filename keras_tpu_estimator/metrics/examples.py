@@ -1,11 +1,12 @@
 """What a metric is given, as arrays that belong together."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from keras import ops
+
+from keras_tpu_estimator.base.types import TensorLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,12 @@ class Examples:
     weights: jax.Array
 
     @classmethod
-    def of(cls, labels: Any, predictions: Any, weights: Any) -> "Examples":
+    def of(
+        cls,
+        labels: TensorLike,
+        predictions: TensorLike,
+        weights: TensorLike | None,
+    ) -> "Examples":
         """Brings what the user gave to one shape.
 
         Args:
@@ -53,10 +59,16 @@ class Examples:
         )
 
 
-def same_rank(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
+def as_array(tensor: TensorLike) -> jax.Array:
+    """What the user gave, as an array."""
+    return ops.convert_to_tensor(tensor)
+
+
+def same_rank(
+    first: TensorLike, second: TensorLike
+) -> tuple[jax.Array, jax.Array]:
     """Drops a last dimension of size 1 that only one of two tensors has."""
-    first = ops.convert_to_tensor(first)
-    second = ops.convert_to_tensor(second)
+    first, second = as_array(first), as_array(second)
     if first.ndim == second.ndim + 1 and first.shape[-1] == 1:
         first = first[..., 0]
     elif second.ndim == first.ndim + 1 and second.shape[-1] == 1:
@@ -64,7 +76,7 @@ def same_rank(first: Any, second: Any) -> tuple[jax.Array, jax.Array]:
     return first, second
 
 
-def weights_like(weights: Any, values: jax.Array) -> jax.Array:
+def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
     """Broadcasts weights to the values that they weigh.
 
     Args:
@@ -81,7 +93,7 @@ def weights_like(weights: Any, values: jax.Array) -> jax.Array:
     """
     if weights is None:
         return jnp.ones(values.shape, jnp.float32)
-    weights = ops.convert_to_tensor(weights).astype(jnp.float32)
+    weights = as_array(weights).astype(jnp.float32)
     given = weights.shape
     if weights.ndim == values.ndim + 1 and given[-1] == 1:
         weights = weights[..., 0]

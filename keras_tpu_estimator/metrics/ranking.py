@@ -1,25 +1,24 @@
 """How many of the right classes are among the best ranked ones."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from keras import ops
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.averages import Average
+from keras_tpu_estimator.metrics.examples import as_array
 from keras_tpu_estimator.metrics.retrieval import Retrieved
 from keras_tpu_estimator.metrics.retrieval import is_in
 from keras_tpu_estimator.metrics.retrieval import same_examples
 
 
 def precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the share of the `k` highest scores that are right.
@@ -59,11 +58,11 @@ def precision_at_k(
 
 
 def precision_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
+    labels: TensorLike,
+    predictions_idx: TensorLike,
     k: int | None = None,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the share of predicted classes that are right.
@@ -99,11 +98,11 @@ def precision_at_top_k(
 
 
 def recall_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the share of right classes among the `k` highest scores.
@@ -145,11 +144,11 @@ def recall_at_k(
 
 
 def recall_at_top_k(
-    labels: Any,
-    predictions_idx: Any,
+    labels: TensorLike,
+    predictions_idx: TensorLike,
     k: int | None = None,
     class_id: int | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the share of right classes that are predicted.
@@ -184,10 +183,10 @@ def recall_at_top_k(
 
 
 def average_precision_at_k(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     k: int,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Averages the precisions at the ranks of the right classes.
@@ -224,7 +223,7 @@ def average_precision_at_k(
 
     Reference: `tf.compat.v1.metrics.average_precision_at_k`.
     """
-    predictions = ops.convert_to_tensor(predictions)
+    predictions = as_array(predictions)
     ids = _top_k(predictions, k)
     num_classes = predictions.shape[-1]
     labels, ids = same_examples(labels, ids)
@@ -253,8 +252,8 @@ def _recall(batch: Retrieved, name: str | None, default: str) -> Running:
     return value, value
 
 
-def _top_k(predictions: Any, k: int) -> jax.Array:
-    predictions = ops.convert_to_tensor(predictions)
+def _top_k(predictions: TensorLike, k: int) -> jax.Array:
+    predictions = as_array(predictions)
     num_classes = predictions.shape[-1] if predictions.ndim else 0
     if not 1 <= k <= num_classes:
         raise ValueError(

@@ -1,10 +1,9 @@
 """How far predicted numbers are from the true ones."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.averages import running_mean
 from keras_tpu_estimator.metrics.examples import Examples
@@ -12,7 +11,10 @@ from keras_tpu_estimator.metrics.examples import same_rank
 
 
 def mean_absolute_error(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Averages the distance of predictions from labels.
 
@@ -46,7 +48,10 @@ def mean_absolute_error(
 
 
 def mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Averages the squared distance of predictions from labels.
 
@@ -80,7 +85,10 @@ def mean_squared_error(
 
 
 def root_mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, name: str | None = None
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
+    name: str | None = None,
 ) -> Running:
     """Computes the root of the mean squared error over all batches.
 
@@ -116,10 +124,10 @@ def root_mean_squared_error(
 
 
 def mean_relative_error(
-    labels: Any,
-    predictions: Any,
-    normalizer: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    normalizer: TensorLike,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Averages the distance of predictions from labels, relative to a third.
@@ -167,10 +175,10 @@ def mean_relative_error(
 
 
 def mean_cosine_distance(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     dim: int,
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Averages the cosine distance of unit vectors.

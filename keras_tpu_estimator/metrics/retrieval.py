@@ -1,12 +1,12 @@
 """Sets of classes: the right ones of each example, and those retrieved."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from keras import ops
 
+from keras_tpu_estimator.base.types import TensorLike
+from keras_tpu_estimator.metrics.examples import as_array
 from keras_tpu_estimator.metrics.examples import weights_like
 
 
@@ -21,10 +21,10 @@ class Retrieved:
     @classmethod
     def of(
         cls,
-        labels: Any,
-        predictions_idx: Any,
+        labels: TensorLike,
+        predictions_idx: TensorLike,
         class_id: int | None,
-        weights: Any,
+        weights: TensorLike | None,
     ) -> "Retrieved":
         """Counts one batch; of one class only, unless `class_id` is `None`."""
         labels, ids = same_examples(labels, predictions_idx)
@@ -48,11 +48,11 @@ class Retrieved:
 
 
 def same_examples(
-    labels: Any, predictions_idx: Any
+    labels: TensorLike, predictions_idx: TensorLike
 ) -> tuple[jax.Array, jax.Array]:
     """Both as arrays of classes, `[..., num_labels]` and `[..., k]`."""
-    labels = ops.convert_to_tensor(labels)
-    ids = ops.convert_to_tensor(predictions_idx)
+    labels = as_array(labels)
+    ids = as_array(predictions_idx)
     given = labels.shape
     if labels.ndim == ids.ndim - 1:
         labels = labels[..., None]

@@ -1,8 +1,8 @@
 """Counts of right and wrong decisions at each of several thresholds."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.binning import confusion_at
@@ -14,10 +14,10 @@ _EPSILON = 1e-7
 
 
 def true_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Sums the weights of positive examples that are above each threshold.
@@ -56,10 +56,10 @@ def true_positives_at_thresholds(
 
 
 def false_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Sums the weights of positive examples not above each threshold.
@@ -96,10 +96,10 @@ def false_negatives_at_thresholds(
 
 
 def true_negatives_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Sums the weights of negative examples not above each threshold.
@@ -136,10 +136,10 @@ def true_negatives_at_thresholds(
 
 
 def false_positives_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Sums the weights of negative examples that are above each threshold.
@@ -176,10 +176,10 @@ def false_positives_at_thresholds(
 
 
 def precision_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the precision that each threshold gives.
@@ -220,10 +220,10 @@ def precision_at_thresholds(
 
 
 def recall_at_thresholds(
-    labels: Any,
-    predictions: Any,
+    labels: TensorLike,
+    predictions: TensorLike,
     thresholds: Sequence[float],
-    weights: Any = None,
+    weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
     """Computes the recall that each threshold gives.

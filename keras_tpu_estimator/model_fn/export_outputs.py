@@ -21,11 +21,13 @@ class ExportOutput:
 
     Args:
         outputs: Tensors by output name.
-        method: The kind of request that TensorFlow Serving answers with them.
+        method: What a request gets with them: 'predict', 'classify' or
+            'regress' of TensorFlow Serving, or what a step of 'train' or
+            'eval' computes.
 
     Attributes:
         tensors: The tensors by output name.
-        method: The kind of request.
+        method: What a request gets with them.
     """
 
     def __init__(self, outputs: Mapping[str, Any], method: str):
@@ -62,6 +64,11 @@ class PredictOutput(ExportOutput):
             },
             "predict",
         )
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The tensors by output name."""
+        return self.tensors
 
 
 class ClassificationOutput(ExportOutput):
@@ -109,6 +116,16 @@ class ClassificationOutput(ExportOutput):
             )
         super().__init__(given, "classify")
 
+    @property
+    def scores(self) -> Any:
+        """The scores, or `None`."""
+        return self.tensors.get("scores")
+
+    @property
+    def classes(self) -> Any:
+        """The names of classes, or `None`."""
+        return self.tensors.get("classes")
+
 
 class RegressionOutput(ExportOutput):
     """The value of a regression.
@@ -136,6 +153,11 @@ class RegressionOutput(ExportOutput):
                 f"{value.dtype}. Cast it with keras.ops.cast(value, 'float32')."
             )
         super().__init__({"outputs": value}, "regress")
+
+    @property
+    def value(self) -> Any:
+        """The value."""
+        return self.tensors["outputs"]
 
 
 def signature_outputs(

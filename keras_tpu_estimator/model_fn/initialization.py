@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
-import os
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.assignment import AssignmentMap
 from keras_tpu_estimator.checkpoints.assignment import resolve_assignments
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -88,7 +88,7 @@ def program_variables() -> Mapping[str, keras.Variable]:
 
 
 def init_from_checkpoint(
-    ckpt_dir_or_file: str | os.PathLike, assignment_map: AssignmentMap
+    ckpt_dir_or_file: PathLike, assignment_map: AssignmentMap
 ) -> None:
     """Takes initial values of variables from a checkpoint.
 

@@ -6,6 +6,7 @@ after `model_fn` has returned, in one forward and backward pass.
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,10 @@ from typing import Literal
 import keras
 
 from keras_tpu_estimator.mesh import replica_context
+from keras_tpu_estimator.mesh.replica_groups import Groups
+from keras_tpu_estimator.mesh.replica_groups import check_groups
+from keras_tpu_estimator.mesh.replica_groups import check_one_group
+from keras_tpu_estimator.model_fn import slots
 from keras_tpu_estimator.model_fn.initialization import program_variables
 from keras_tpu_estimator.tracing.gradient_requests import gradients
 from keras_tpu_estimator.tracing.gradient_requests import scalar
@@ -29,12 +34,20 @@ class Update(abc.ABC):
     """Something to do to variables, after `model_fn` has returned.
 
     Attributes:
+        variables: What it is about.
         loss: Scalar tensor to differentiate, or `None`.
-        carried: Tensors of `model_fn` that `apply` is given, without a loss.
+        reduction: How `apply` combines what it is given over cores, or `None`
+            if it has to be equal on all.
     """
 
+    variables: tuple[keras.Variable, ...]
     loss: Any = None
-    carried: tuple[Any, ...] = ()
+    reduction: Reduction | None = None
+
+    @property
+    def carried(self) -> tuple[Any, ...]:
+        """Tensors of `model_fn` that `apply` is given, without a loss."""
+        return ()
 
     @abc.abstractmethod
     def apply(self, tensors: Sequence[Any]) -> None:
@@ -58,11 +71,22 @@ class TrainOp(Update):
         loss: Scalar tensor to differentiate, or `None` if the gradients are
             given.
         gradients: One for each variable, or `None` if they follow from `loss`.
-        reduction: How gradients are combined over cores, or `None` if each
-            core keeps its own.
+        reduction: How gradients are combined over cores, "mean" or "sum", or
+            `None` if they are equal on all, as what `cross_replica_mean`
+            returns. Other gradients without a reduction are an error on
+            several cores.
 
     Raises:
         ValueError: The optimizer expects a scaled loss.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def train_op(loss):
+    ...     variables = kte.trainable_variables()
+    ...     gradients = kte.cross_replica_mean(kte.gradients(loss, variables))
+    ...     optimizer = keras.optimizers.SGD(0.1)
+    ...     return kte.TrainOp(optimizer, variables, gradients=gradients)
     """
 
     optimizer: keras.optimizers.Optimizer
@@ -81,16 +105,18 @@ class TrainOp(Update):
 
     def apply(self, tensors: Sequence[Gradient]) -> None:
         """Combines gradients over the cores and updates the variables."""
-        reduce = {
+        reduce: dict[Reduction | None, Callable[[Any], Any]] = {
             "mean": replica_context.cross_replica_mean,
             "sum": replica_context.cross_replica_sum,
             None: lambda gradients: gradients,
-        }[self.reduction]
+        }
         # They may have been built for an earlier trace's or another loss's.
         for each in {self.optimizer, *single_optimizers(self.optimizer)}:
             each.built = False
         with scope_for("TrainOp.apply").numbering():
-            self.optimizer.apply(list(reduce(tuple(tensors))), self.variables)
+            self.optimizer.apply(
+                list(reduce[self.reduction](tuple(tensors))), self.variables
+            )
 
 
 class CrossShardOptimizer:
@@ -103,10 +129,13 @@ class CrossShardOptimizer:
         opt: A `keras.optimizers.Optimizer`, with any schedule.
         reduction: `"mean"` (the default) or `"sum"` over the cores.
         name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
-        group_assignment: Accepted as `None` only; cores are one group.
+        group_assignment: Lists of replica numbers, which have to be one group
+            of all replicas: variables are equal on all cores. Defaults to
+            `None`, for that group.
 
     Raises:
-        ValueError: `reduction` is none of the two.
+        ValueError: `reduction` is none of the two, or `group_assignment` is
+            malformed.
         TypeError: `opt` is no Keras optimizer.
 
     Example:
@@ -123,7 +152,7 @@ class CrossShardOptimizer:
         opt: keras.optimizers.Optimizer,
         reduction: str = "mean",
         name: str = "CrossShardOptimizer",
-        group_assignment: None = None,
+        group_assignment: Groups | None = None,
     ):
         if not isinstance(opt, keras.optimizers.Optimizer):
             raise TypeError(
@@ -139,14 +168,11 @@ class CrossShardOptimizer:
                 f"reduction={reduction!r}"
             )
         if group_assignment is not None:
-            raise ValueError(
-                "`group_assignment` should be None: gradients are reduced "
-                f"over all cores. Received: {group_assignment!r}. To reduce "
-                "over groups, use jax.lax.psum with `axis_index_groups`."
-            )
+            check_groups(group_assignment)
         self.optimizer = opt
         self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
         self.name = name
+        self._groups = group_assignment
 
     def minimize(
         self,
@@ -169,9 +195,11 @@ class CrossShardOptimizer:
 
         Raises:
             ValueError: It is called outside a `model_fn`, there are no
-                variables, or `loss` is not a scalar.
+                variables, `loss` is not a scalar, or `group_assignment` is not
+                one group of all replicas.
         """
         del global_step, name
+        self._check_groups()
         return TrainOp(
             self.optimizer,
             _variables("minimize", var_list),
@@ -196,7 +224,11 @@ class CrossShardOptimizer:
 
         Returns:
             A list of (gradient, variable) pairs.
+
+        Raises:
+            ValueError: As `minimize`.
         """
+        self._check_groups()
         variables = _variables("compute_gradients", var_list)
         if self.reduction == "mean":
             loss = loss / replica_context.replica_context().num_replicas
@@ -221,9 +253,11 @@ class CrossShardOptimizer:
             A `TrainOp`.
 
         Raises:
-            ValueError: No pair has a gradient.
+            ValueError: No pair has a gradient, or `group_assignment` is not
+                one group of all replicas.
         """
         del global_step, name
+        self._check_groups()
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise ValueError(
@@ -238,6 +272,36 @@ class CrossShardOptimizer:
     def variables(self) -> list[keras.Variable]:
         """The variables of the inner optimizer made so far."""
         return list(self.optimizer.variables)
+
+    def get_slot(self, var: keras.Variable, name: str) -> keras.Variable | None:
+        """What the optimizer keeps for a variable, such as its momentum.
+
+        Slots are made with the first step, after `model_fn` has returned. A
+        slot's `path` is what hooks and `get_variable_value` take.
+
+        Args:
+            var: A variable that it updates.
+            name: Keras's name, such as "momentum" or "velocity", or that of
+                the optimizers of `tf.compat.v1.train`, such as "m" or "v".
+
+        Returns:
+            The slot variable, or `None` if there is none, or not yet.
+
+        Raises:
+            TypeError: `var` is no variable.
+        """
+        return slots.slot(single_optimizers(self.optimizer), var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Keras's names of what the optimizer keeps for each variable.
+
+        Returns:
+            A sorted list, which is empty before the first step.
+        """
+        return slots.slot_names(single_optimizers(self.optimizer))
+
+    def _check_groups(self) -> None:
+        check_one_group(self._groups, replica_context.replica_context())
 
 
 def trainable_variables() -> list[keras.Variable]:

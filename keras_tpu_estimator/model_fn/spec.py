@@ -5,7 +5,7 @@ from typing import Any
 from typing import Self
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.records import Replaceable
+from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
@@ -19,7 +19,7 @@ from keras_tpu_estimator.model_fn.spec_checks import checked_train_ops
 
 
 @dataclasses.dataclass(frozen=True)
-class TPUEstimatorSpec(Replaceable):
+class TPUEstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, as `TPUEstimator` runs them.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimatorSpec`.
@@ -132,7 +132,7 @@ class TPUEstimatorSpec(Replaceable):
 
 
 @dataclasses.dataclass(frozen=True)
-class EstimatorSpec(Replaceable):
+class EstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, for one core.
 
     The counterpart of `tf.estimator.EstimatorSpec`.
@@ -200,6 +200,10 @@ class EstimatorSpec(Replaceable):
         """The scaffold."""
         return self.scaffold
 
+    def as_estimator_spec(self) -> "EstimatorSpec":
+        """This spec."""
+        return self
+
     def _replace(self, **fields: Any) -> Self:
         """As in `TPUEstimatorSpec`, but for the mode, which stays.
 
@@ -252,4 +256,4 @@ def _hooks_of_mode(spec: Spec) -> tuple[Hook, ...]:
         + spec.training_hooks,
         ModeKeys.EVAL: spec.evaluation_hooks,
         ModeKeys.PREDICT: spec.prediction_hooks,
-    }.get(spec.mode, ())
+    }.get(str(spec.mode), ())

@@ -9,6 +9,10 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.inputs.context import TPUContext
+from keras_tpu_estimator.inputs.shared import batch_size
+from keras_tpu_estimator.inputs.shared import is_shared
+from keras_tpu_estimator.inputs.shared import named_leaves
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
@@ -32,10 +36,11 @@ class BatchLayout:
         cores: The cores that run a step. Defaults to one core.
         is_split: Whether each core gets its slice of a batch, or each the
             whole. Defaults to `True`.
-        use_tpu: The value of `params["use_tpu"]`. Defaults to `False`.
-        context: The value of `params["context"]`, if there is to be one.
-        arrange: Puts the batch axes of one core's features and labels where
-            the user wants them. By default they stay first.
+        use_tpu: The value of `params["use_tpu"]`, and whether `params` has a
+            `context`. Defaults to `False`.
+        arrange: Makes one core's features and labels what the user gave: with
+            the batch axes where they were, and nothing marked as shared. By
+            default nothing is done.
         micro_batches: Into how many parts each core cuts what it gets.
             Defaults to 1.
     """
@@ -43,7 +48,6 @@ class BatchLayout:
     cores: Cores = ONE_CORE
     is_split: bool = True
     use_tpu: bool = False
-    context: Any = None
     arrange: Callable[[Any, Any], tuple[Any, Any]] | None = None
     micro_batches: int = 1
 
@@ -68,17 +72,18 @@ class BatchLayout:
         Raises:
             ValueError: It cannot be cut into micro-batches.
         """
-        size = batch_size(features)
+        size = batch_size((features, labels))
         cores = self.cores_for(size)
         split = self.is_split and cores.axes
         own = size // cores.topology.num_replicas if split else size
-        self._check_divisible(own)
+        self._check_divisible(own, features, labels)
         additional: dict[str, Any] = {
             "batch_size": own // self.micro_batches,
             "use_tpu": self.use_tpu,
         }
-        if self.context is not None:
-            additional["context"] = self.context
+        if self.use_tpu:
+            # Of the cores that share this batch: one, if they cannot.
+            additional["context"] = TPUContext(cores.topology)
         return StepInput(
             features,
             labels,
@@ -89,7 +94,19 @@ class BatchLayout:
             self.micro_batches,
         )
 
-    def _check_divisible(self, own: int) -> None:
+    def _check_divisible(self, own: int, features: Any, labels: Any) -> None:
+        if self.micro_batches == 1:
+            return
+        leaves = named_leaves(features, labels)
+        shared = [name for name, leaf in leaves if is_shared(leaf)]
+        if shared:
+            raise ValueError(
+                "With `micro_batches` all tensors should have the batch as "
+                f"their first axis. Received micro_batches="
+                f"{self.micro_batches} and tensors without it: {shared}. "
+                "Repeat them for each example, pass them in params, or set "
+                "micro_batches=1."
+            )
         if own % self.micro_batches:
             raise ValueError(
                 "The batch of each core should be divisible by "
@@ -106,7 +123,7 @@ class StepInput:
 
     Attributes:
         features: Nest of arrays, or of anything with a shape and a dtype; the
-            first axis is the batch.
+            first axis is the batch, but in those that are `Shared`.
         labels: The same, or `None`.
         cores: The cores that run the step.
         is_split: Whether each core gets its slice, or each the whole.
@@ -138,12 +155,15 @@ class StepInput:
     def of_one_call(self) -> tuple[Any, Any]:
         """The features and labels that `model_fn` sees on the first core."""
         replicas = self.cores.topology.num_replicas if self.is_split else 1
+        parts = replicas * self.micro_batches
 
         def part(leaf: Any) -> Any:
-            size = leaf.shape[0] // replicas // self.micro_batches
+            # A scalar is never cut.
+            size = leaf.shape[0] // parts if parts > 1 else None
             if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
-                return jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype)
-            return leaf[:size]
+                shape = leaf.shape if size is None else (size, *leaf.shape[1:])
+                return jax.ShapeDtypeStruct(shape, leaf.dtype)
+            return leaf if size is None else leaf[:size]
 
         return jax.tree.map(part, (self.features, self.labels))
 
@@ -192,8 +212,3 @@ class Step:
     def named_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names that are those of tensors to fetch."""
         return tuple(sorted(self.named.intersection(names)))
-
-
-def batch_size(nest: Any) -> int:
-    """The length of the first axis of a nest's leaves."""
-    return jax.tree.leaves(nest)[0].shape[0]

@@ -10,14 +10,13 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
 _MOST_KEPT = 2
-_KEPT: dict[str, tuple[Any, "Copy"]] = {}
+_KEPT: dict[str, tuple[object, "Copy"]] = {}
 _LOCK = threading.Lock()
 
 
@@ -109,7 +108,7 @@ def keep(url: str, copy: Copy) -> None:
     _keep(url, (paths.version(url),), copy)
 
 
-def _keep(url: str, version: Any, copy: Copy) -> None:
+def _keep(url: str, version: object, copy: Copy) -> None:
     with _LOCK:
         _KEPT.pop(url, None)
         _KEPT[url] = (version, copy)

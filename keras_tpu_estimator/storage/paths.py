@@ -7,9 +7,9 @@ an error: taken for an empty directory, it would let training start afresh.
 import glob
 import os
 import shutil
-from typing import Any
 from typing import BinaryIO
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage.urls import is_url
 from keras_tpu_estimator.storage.urls import located
 
@@ -148,7 +148,7 @@ def remove_tree(path: str) -> None:
     filesystem.rm(path, recursive=True)
 
 
-def opened(path: str | bytes | os.PathLike) -> BinaryIO:
+def opened(path: PathLike) -> BinaryIO:
     """Opens a file for reading.
 
     Args:
@@ -173,7 +173,7 @@ def opened(path: str | bytes | os.PathLike) -> BinaryIO:
     return filesystem.open(path, "rb")
 
 
-def version(path: str) -> tuple[Any, ...]:
+def version(path: str) -> tuple[object, ...]:
     """What is another one as soon as a file has another content.
 
     Args:
@@ -203,7 +203,7 @@ def version(path: str) -> tuple[Any, ...]:
     )
 
 
-def canonical(path: str | bytes | os.PathLike) -> str:
+def canonical(path: PathLike) -> str:
     """One name for all names of a directory.
 
     Args:

@@ -4,6 +4,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from keras_tpu_estimator.base.types import PathLike
+
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
@@ -14,7 +16,7 @@ _CUT_URL = re.compile(f"({_SCHEME}):/(?!/)(.*)")
 _LOCAL = ("file", "local")
 
 
-def is_url(path: str | bytes | os.PathLike) -> bool:
+def is_url(path: PathLike) -> bool:
     """Whether a path is a URL, such as 'gs://bucket/run'.
 
     Args:
@@ -29,7 +31,7 @@ def is_url(path: str | bytes | os.PathLike) -> bool:
 
 
 def located(
-    url: str | bytes | os.PathLike,
+    url: PathLike,
 ) -> tuple["AbstractFileSystem", str]:
     """Finds the file system of a URL.
 

@@ -9,23 +9,26 @@ import dataclasses
 import random
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax.extend import core as jex
 
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.tracing.variables import LeakedTensorError
 from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import VariableScope
 from keras_tpu_estimator.tracing.variables import enter_into_scope
+from keras_tpu_estimator.tracing.varying import varying
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +45,14 @@ class Captured:
     objects: Mapping[str, keras.Variable]
     new: Mapping[str, keras.Variable]
     _pure: jex.ClosedJaxpr
-    _outputs: Any
+    _outputs: jax.tree_util.PyTreeDef
     _initial: jex.ClosedJaxpr
     _initial_paths: tuple[str, ...]
     _known: Mapping[str, jax.ShapeDtypeStruct]
 
     def __call__(
-        self, values: Mapping[str, Any], *args: Any
-    ) -> tuple[Any, dict[str, Any]]:
+        self, values: Mapping[str, jax.Array], *args: Nest
+    ) -> tuple[Nest, Values]:
         """Evaluates the function on these values of its variables.
 
         Returns:
@@ -65,6 +68,23 @@ class Captured:
         """Paths of the variables that it assigns."""
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    def varying(
+        self, paths: Collection[str], axes: Sequence[str]
+    ) -> tuple[Nest, dict[str, bool]]:
+        """What may differ between cores whose arguments do.
+
+        Args:
+            paths: Paths of the variables that differ, too.
+            axes: Names of the mesh axes that the cores lie on.
+
+        Returns:
+            What a call returns, with a bool in the place of each tensor.
+        """
+        own = [path in paths for path in self.paths]
+        rest = len(self._pure.jaxpr.invars) - len(own)
+        flat = varying(self._pure, own + [True] * rest, axes)
+        return jax.tree.unflatten(self._outputs, flat)
 
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]
@@ -82,9 +102,9 @@ class Captured:
     def initial_values(
         self,
         paths: Collection[str],
-        values: Mapping[str, Any],
-        inputs: Mapping[int, Any],
-    ) -> dict[str, Any]:
+        values: Mapping[str, jax.Array],
+        inputs: Mapping[int, np.ndarray],
+    ) -> Values:
         """The initial values of some of `new`.
 
         Args:
@@ -109,7 +129,7 @@ class Captured:
             (*names[:count], *given, *names[count:]), initial
         )
 
-        def argument(name: str | int) -> Any:
+        def argument(name: str | int) -> TensorLike:
             if isinstance(name, int):
                 return inputs[name]
             if name in values:
@@ -133,9 +153,9 @@ class Captured:
 
 
 def capture(
-    function: Callable[..., Any],
+    function: Callable[..., Nest],
     known: Mapping[str, keras.Variable],
-    *args: Any,
+    *args: Nest,
     objects: Mapping[str, keras.Variable] | None = None,
     axis_sizes: Sequence[tuple[str, int]] = (),
     seed: int | None = None,
@@ -167,7 +187,7 @@ def capture(
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
 
-    def in_scope(scope: VariableScope, args: tuple[Any, ...]) -> Any:
+    def in_scope(scope: VariableScope, args: tuple[Nest, ...]) -> Nest:
         with keras_internals.fresh_names(taken), _seeded(seed), scope:
             result = function(*args)
             scope.introduce_unread()
@@ -202,17 +222,17 @@ def _take_name(name: str, taken: dict[str, int]) -> bool:
 
 
 def _attempt(
-    in_scope: Callable[[VariableScope, tuple[Any, ...]], Any],
+    in_scope: Callable[[VariableScope, tuple[Nest, ...]], Nest],
     inputs: Mapping[str, keras.Variable],
     known: Mapping[str, keras.Variable],
-    args: tuple[Any, ...],
+    args: tuple[Nest, ...],
     objects: Mapping[str, keras.Variable],
     axis_sizes: Sequence[tuple[str, int]],
 ) -> Captured | Mapping[str, keras.Variable]:
     """Traces once; returns variables to be made arguments if it must again."""
     scopes: list[VariableScope] = []
 
-    def run(values: Mapping[str, Any], args: tuple[Any, ...]) -> Any:
+    def run(values: Mapping[str, jax.Array], args: tuple[Nest, ...]) -> Nest:
         scope = VariableScope(known, values, objects)
         scopes.append(scope)
         result = in_scope(scope, args)
@@ -262,7 +282,7 @@ def _attempt(
     )
 
 
-def _made_here(scope: VariableScope) -> dict[str, Any]:
+def _made_here(scope: VariableScope) -> Values:
     return {
         path: scope.initials[path]
         for path in sorted(scope.new)
@@ -270,15 +290,8 @@ def _made_here(scope: VariableScope) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Seeds Python's `random`, from which Keras draws default seeds."""
+def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
+    """Makes Keras's default seeds repeatable, if there is a seed."""
     if seed is None:
-        yield
-        return
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(state)
+        return contextlib.nullcontext()
+    return keras_internals.default_seeds(random.Random(seed))

@@ -7,12 +7,14 @@ with the answer.
 
 import contextvars
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import keras
 
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing.variables import scope_for
 
 
@@ -29,7 +31,7 @@ class GradientRequest(BaseException):  # noqa: N818 - users never see it
             "sum".
     """
 
-    def __init__(self, loss: Any, paths: tuple[str, ...], reduction: str):
+    def __init__(self, loss: jax.Array, paths: tuple[str, ...], reduction: str):
         super().__init__()
         self.loss = loss
         self.paths = paths
@@ -39,19 +41,19 @@ class GradientRequest(BaseException):  # noqa: N818 - users never see it
 class GradientAnswers:
     """The gradients asked for so far, given out in the order of requests."""
 
-    def __init__(self, answers: Sequence[Any]):
+    def __init__(self, answers: Sequence[Mapping[str, jax.Array]]):
         self._answers = iter(answers)
 
     def __enter__(self) -> "GradientAnswers":
         self._token = _answers.set(self)
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         _answers.reset(self._token)
 
     def next(
-        self, loss: Any, paths: tuple[str, ...], reduction: str
-    ) -> list[Any]:
+        self, loss: jax.Array, paths: tuple[str, ...], reduction: str
+    ) -> list[jax.Array]:
         """The answer to the next request; ends the trace if there is none."""
         for answer in self._answers:
             return [answer[path] for path in paths]
@@ -64,10 +66,10 @@ _answers: contextvars.ContextVar[GradientAnswers] = contextvars.ContextVar(
 
 
 def gradients(
-    loss: Any,
+    loss: TensorLike,
     var_list: Sequence[keras.Variable] | keras.Variable,
     reduction: str = "mean",
-) -> list[Any]:
+) -> list[jax.Array]:
     """The gradients of a loss by variables, as tensors, in a `model_fn`.
 
     The counterpart of `tf.gradients` for variables: this core's own gradient,
@@ -111,24 +113,24 @@ def gradients(
     return answers.next(scalar(loss), paths, reduction)
 
 
-def scalar(loss: Any) -> Any:
+def scalar(loss: TensorLike) -> jax.Array:
     """A loss as a tensor of rank 0.
 
     Raises:
         ValueError: It has more than one element.
     """
-    loss = keras.ops.convert_to_tensor(loss)
-    if loss.size != 1:
+    tensor = keras.ops.convert_to_tensor(loss)
+    if tensor.size != 1:
         raise ValueError(
             "The loss to differentiate should be a scalar. Received a tensor "
-            f"of shape {tuple(loss.shape)}: take its mean or its sum."
+            f"of shape {tuple(tensor.shape)}: take its mean or its sum."
         )
-    return keras.ops.reshape(loss, ())
+    return keras.ops.reshape(tensor, ())
 
 
 def pull_back(
-    objectives: Callable[[Any], tuple[Sequence[Any], Any]], values: Any
-) -> tuple[list[Any], Any]:
+    objectives: Callable[[Nest], tuple[Sequence[jax.Array], Nest]], values: Nest
+) -> tuple[list[Nest], Nest]:
     """Differentiates several scalar functions in one forward pass.
 
     Args:
@@ -139,8 +141,11 @@ def pull_back(
         For each scalar a nest of gradients like `values`; the other results.
     """
     losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
+    structure = jax.tree.structure(losses)
     unit = [
         [jax.numpy.asarray(i == k, loss.dtype) for i, loss in enumerate(losses)]
         for k in range(len(losses))
     ]
-    return [transpose(type(losses)(row))[0] for row in unit], others
+    return [
+        transpose(jax.tree.unflatten(structure, row))[0] for row in unit
+    ], others

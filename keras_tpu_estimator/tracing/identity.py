@@ -5,18 +5,20 @@ import contextvars
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Iterator
-from typing import Any
 
+import jax
 import keras
 
-_named: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
-    "named_tensors", default=None
+from keras_tpu_estimator.base.types import TensorLike
+
+_named: contextvars.ContextVar[dict[str, jax.Array] | None] = (
+    contextvars.ContextVar("named_tensors", default=None)
 )
 # What hooks fetch under these names is no tensor of `model_fn`.
 _RESERVED = {"loss": "the loss", "global_step": "the number of steps made"}
 
 
-def identity(input: Any, name: str | None = None) -> Any:
+def identity(input: TensorLike, name: str | None = None) -> jax.Array:
     """Names a tensor of a `model_fn`, so that hooks can fetch it.
 
     The counterpart of `tf.identity`. A tensor leaves the devices only when a
@@ -101,10 +103,11 @@ def check_apart(named: Iterable[str], paths: Container[str]) -> None:
 
 
 @contextlib.contextmanager
-def names_collected() -> Iterator[dict[str, Any]]:
+def names_collected() -> Iterator[dict[str, jax.Array]]:
     """Collects the tensors that are named in a `with` block, by name."""
-    token = _named.set({})
+    named: dict[str, jax.Array] = {}
+    token = _named.set(named)
     try:
-        yield _named.get()
+        yield named
     finally:
         _named.reset(token)

@@ -1,12 +1,14 @@
 """Rewriting traced functions: marked values as arguments, parts of a whole."""
 
 from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
 
+Name = TypeVar("Name", bound=str | int)
 _MARK = "keras_tpu_estimator.variable:"
 
 
@@ -15,7 +17,7 @@ def mark(value: jax.Array, name: str) -> jax.Array:
     return checkpoint_name(value, _MARK + name)
 
 
-def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, Any]:
+def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
     """The equations on the outermost level that `mark` made, by name."""
     return {
         equation.params["name"].removeprefix(_MARK): equation
@@ -56,7 +58,7 @@ def only(
 
 
 def with_arguments(
-    traced: jex.ClosedJaxpr, position: int, equations: list[Any]
+    traced: jex.ClosedJaxpr, position: int, equations: Sequence[jex.JaxprEqn]
 ) -> jex.ClosedJaxpr:
     """Turns the results of some equations into arguments.
 
@@ -76,8 +78,8 @@ def with_arguments(
 
 
 def without_unused(
-    names: tuple[Any, ...], pure: jex.ClosedJaxpr
-) -> tuple[tuple[Any, ...], jex.ClosedJaxpr]:
+    names: tuple[Name, ...], pure: jex.ClosedJaxpr
+) -> tuple[tuple[Name, ...], jex.ClosedJaxpr]:
     """Drops named arguments that the function does not use.
 
     Args:

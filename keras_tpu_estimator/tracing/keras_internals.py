@@ -5,7 +5,9 @@
 
 import collections
 import contextlib
+import contextvars
 import functools
+import random
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -14,6 +16,8 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
+from keras.src.random import seed_generator
+from keras.src.tree import tree_api
 
 
 @contextlib.contextmanager
@@ -41,6 +45,39 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
             global_state.set_global_attribute(name, value)
 
 
+class _DefaultSeeds:
+    """Python's `random` to Keras: that of this context, or else itself."""
+
+    current: contextvars.ContextVar[Any] = contextvars.ContextVar(
+        "default_seeds", default=random
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current.get(), name)
+
+
+@contextlib.contextmanager
+def default_seeds(generator: random.Random) -> Iterator[None]:
+    """Has Keras draw its default seeds from a generator in a `with` block.
+
+    On this thread only; Python's `random` goes on as it would have.
+
+    Args:
+        generator: The generator.
+    """
+    seed_generator.python_random = _DefaultSeeds()
+    token = _DefaultSeeds.current.set(generator)
+    try:
+        yield
+    finally:
+        _DefaultSeeds.current.reset(token)
+
+
+def register_node(cls: type) -> None:
+    """Makes a node of nests of a class with `tree_flatten` and its inverse."""
+    tree_api.register_tree_node_class(cls)
+
+
 def stored_dtype(variable: keras.Variable) -> str:
     """The dtype a variable is stored in, whatever autocast scope is open."""
     return variable._dtype
@@ -49,6 +86,13 @@ def stored_dtype(variable: keras.Variable) -> str:
 def set_path(variable: keras.Variable, path: str) -> None:
     """Gives a variable another path than Keras did."""
     variable._path = path
+
+
+def updated_variables(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.Variable]:
+    """The variables that an optimizer was last built for."""
+    return list(optimizer._trainable_variables)
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
@@ -73,7 +117,9 @@ def with_mask(tensor: Any, mask: Any) -> Any:
 
 
 def around_creation(
-    wrap: Callable[[Callable[..., None], keras.Variable, Any, dict], None],
+    wrap: Callable[
+        [Callable[..., None], keras.Variable, Any, dict[str, Any]], None
+    ],
 ) -> None:
     """Lets `wrap` run the construction of every `keras.Variable` from now on.
 

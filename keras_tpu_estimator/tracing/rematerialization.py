@@ -7,6 +7,7 @@ time: more work, less memory.
 import itertools
 import math
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import jax
 from jax.extend import core as jex
 
+_Atom = jex.Var | jex.Literal
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
 
 
@@ -49,18 +51,20 @@ def rematerialized(
     return jax.make_jaxpr(evaluate, axis_env=list(axis_sizes))(*traced.in_avals)
 
 
-def _keeping_products(traced: jex.ClosedJaxpr) -> Callable[..., Any]:
-    def is_kept(primitive: Any, *_: Any, **__: Any) -> bool:
+def _keeping_products(
+    traced: jex.ClosedJaxpr,
+) -> Callable[..., list[jax.Array]]:
+    def is_kept(primitive: jex.Primitive, *_: object, **__: object) -> bool:
         return primitive.name in _PRODUCTS
 
     return jax.checkpoint(jex.jaxpr_as_fun(traced), policy=is_kept)
 
 
-def _in_pieces(traced: jex.ClosedJaxpr) -> Callable[..., Any]:
+def _in_pieces(traced: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
     jaxpr = traced.jaxpr
     pieces = _pieces(jaxpr)
 
-    def evaluate(*args: Any) -> list[Any]:
+    def evaluate(*args: jax.Array) -> list[jax.Array]:
         known = dict(zip(jaxpr.constvars, traced.consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
         for piece in pieces:
@@ -75,7 +79,7 @@ _MODES = {"full": _in_pieces, "activations": _keeping_products}
 
 
 class _Piece(NamedTuple):
-    run: Callable[..., Any]
+    run: Callable[..., list[jax.Array]]
     reads: tuple[jex.Var, ...]
     writes: tuple[jex.Var, ...]
 
@@ -95,7 +99,7 @@ def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
     return pieces[::-1]
 
 
-def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[Any]]:
+def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
     """Neighbouring operations; what has effects is by itself."""
     cuts = {0, *_cuts(jaxpr), len(jaxpr.eqns)}
     for position, equation in enumerate(jaxpr.eqns):
@@ -139,7 +143,7 @@ def _bytes(aval: Any) -> int:
 
 def _piece(
     jaxpr: jex.Jaxpr,
-    equations: Sequence[Any],
+    equations: Sequence[jex.JaxprEqn],
     reads: tuple[jex.Var, ...],
     writes: tuple[jex.Var, ...],
 ) -> _Piece:
@@ -156,10 +160,10 @@ def _piece(
     return _Piece(run if effects else jax.checkpoint(run), reads, writes)
 
 
-def _variables(atoms: Any) -> dict[jex.Var, None]:
+def _variables(atoms: Iterable[_Atom]) -> dict[jex.Var, None]:
     """The variables among variables and literals, each once and in order."""
     return {v: None for v in atoms if not isinstance(v, jex.Literal)}
 
 
-def _value(atom: Any, known: Mapping[jex.Var, Any]) -> Any:
+def _value(atom: _Atom, known: Mapping[jex.Var, jax.Array]) -> jax.Array:
     return atom.val if isinstance(atom, jex.Literal) else known[atom]

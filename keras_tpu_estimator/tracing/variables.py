@@ -12,14 +12,19 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
+
+Values: TypeAlias = dict[str, jax.Array]
+Initializer: TypeAlias = Callable[..., jax.Array]
 
 _active: contextvars.ContextVar["VariableScope | None"] = (
     contextvars.ContextVar("variable_scope", default=None)
@@ -68,7 +73,7 @@ class VariableScope(keras.StatelessScope):
     def __init__(
         self,
         known: Mapping[str, keras.Variable],
-        values: Mapping[str, Any],
+        values: Mapping[str, jax.Array],
         objects: Mapping[str, keras.Variable],
     ):
         super().__init__(collect_losses=True, initialize_variables=False)
@@ -78,21 +83,21 @@ class VariableScope(keras.StatelessScope):
         self.before = dict(values)
         self.objects = dict(objects)
         self.new: dict[str, keras.Variable] = {}
-        self.initials: dict[str, Any] = {}
+        self.initials: Values = {}
         self.updated: set[str] = set()
-        self.initializers: dict[str, Callable[..., Any]] = {}
+        self.initializers: dict[str, Initializer] = {}
         self._numbers = False
 
     def __enter__(self) -> "VariableScope":
         self._token = _active.set(self)
         return super().__enter__()
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         _active.reset(self._token)
         super().__exit__(*exception)
 
     def created(
-        self, variable: keras.Variable, initializer: Callable[..., Any]
+        self, variable: keras.Variable, initializer: Initializer
     ) -> None:
         """Enters a variable that the traced function has just made."""
         path = variable.path
@@ -115,14 +120,14 @@ class VariableScope(keras.StatelessScope):
             raise TwoUnderOnePathError(path)
         return path
 
-    def get_current_value(self, variable: keras.Variable) -> Any:
+    def get_current_value(self, variable: keras.Variable) -> jax.Array:
         """The traced value of a variable. Keras calls this on every read."""
         path = self.path_of(variable)
         if path not in self.values:
             self._introduce(path)
         return self.values[path]
 
-    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+    def add_update(self, update: tuple[keras.Variable, jax.Array]) -> None:
         """Takes a new value. Keras calls this on every assignment."""
         variable, value = update
         # The old value first, so that the variable becomes an argument.
@@ -206,7 +211,7 @@ def current_scope() -> VariableScope | None:
 def enter_into_scope(
     construct: Callable[..., None],
     variable: keras.Variable,
-    initializer: Any,
+    initializer: TensorLike | Initializer,
     kwargs: dict[str, Any],
 ) -> None:
     """Constructs a variable; inside a scope, any initial value will do.
@@ -229,7 +234,7 @@ def enter_into_scope(
     scope.created(variable, initializer)
 
 
-def _constant(value: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
     """An initializer that returns a value, whose shape and dtype it adds."""
     if isinstance(value, keras.Variable):
         value = value.value

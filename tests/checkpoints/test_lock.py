@@ -16,6 +16,39 @@ with only_training(sys.argv[1]):
     sys.stdin.read()
 """
 
+_FORKING = """
+import os, sys
+from keras_tpu_estimator.checkpoints.lock import only_training
+with only_training(sys.argv[1]):
+    worker = os.fork()
+    if not worker:
+        print("working", flush=True)
+        sys.stdin.read()  # Even its orderly end leaves the lock alone.
+    else:
+        os.wait()
+print("over", flush=True)
+"""
+
+
+def test_a_forked_worker_does_not_keep_it(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", _FORKING, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout.readline() == "working\n"
+        with (
+            pytest.raises(RuntimeError, match="Another training writes into"),
+            only_training(tmp_path),
+        ):
+            pass
+        holder.kill()
+        holder.wait()
+        with only_training(tmp_path):
+            holder.stdin.close()
+            assert holder.stdout.readline() == "over\n"
+
 
 def test_another_process_is_refused_until_it_ends(tmp_path):
     with subprocess.Popen(

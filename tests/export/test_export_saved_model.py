@@ -171,6 +171,14 @@ def test_modes_checkpoints_and_tags_are_served(
     one = estimator_of(
         classifier, model_dir, export_to_tpu=False
     ).export_saved_model(tmp_path / "export", RAW)
+    graphs = metagraphs(everything)
+    for tags, method in (
+        (("train",), "tensorflow/supervised/training"),
+        (("eval",), "tensorflow/supervised/eval"),
+        (("serve",), "tensorflow/serving/predict"),
+    ):
+        (signature,) = graphs[tags].signature_def.values()
+        assert signature.method_name == method
     labelled = X | {"label": Y}
     predicted, evaluated, in_training, without_tags = serve(
         (everything, ["serve"], "serving_default", X),

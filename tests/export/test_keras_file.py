@@ -105,6 +105,37 @@ def test_other_results_are_refused(trained, tmp_path, monkeypatch):
 def test_paths_and_checkpoints_are_checked(trained, tmp_path):
     with pytest.raises(ValueError, match="should end with '.keras' or"):
         kte.export_keras(trained, tmp_path / "model.h5", X)
+    with pytest.raises(ValueError, match="should end with '.keras' or"):
+        kte.export_keras(trained, os.fsencode(tmp_path / "model.h5"), X)
     untrained = estimator_of(model_fn, tmp_path)
     with pytest.raises(ValueError, match="checkpoint"):
         kte.export_keras(untrained, tmp_path / "model.keras", X)
+
+
+def test_a_scaffold_that_looks_for_variables(tmp_path):
+    """A Keras model has none of the program's, so nothing asks for it there."""
+
+    def model_fn(features, labels, mode, params):
+        y = layers.Dense(1, name="dense")(features["x"])
+        averages = kte.ExponentialMovingAverage(0.5)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(
+                mode,
+                {"y": y},
+                scaffold_fn=lambda: kte.Scaffold(
+                    variables_to_restore=averages.variables_to_restore()
+                ),
+            )
+        loss = ops.mean(y**2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        train_op = [optimizer.minimize(loss), averages.apply()]
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    estimator.train(input_fn, steps=2)
+    path = kte.export_keras(estimator, tmp_path / "averages.keras", X)
+    model = keras.models.load_model(path)
+    np.testing.assert_allclose(
+        model.get_layer("dense").kernel,
+        estimator.get_variable_value("dense/kernel/ExponentialMovingAverage"),
+    )

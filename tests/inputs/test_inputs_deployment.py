@@ -447,15 +447,53 @@ def test_other_ways_ignore_batch_axes(on, way):
     # Not even the number of axes is looked at.
     placement = on(ONE_HOST, way, batch_axis=[1, 1, 1])
     for mode in (TRAIN, EVAL):
-        assert placement.layout(mode).arrange is None
         with opened(placement, mode, forever) as pipe:
             assert pipe.take(1).features.shape == (1, 64, 3)
 
 
-def test_one_core_ignores_batch_axes(on):
-    placement = on(ONE_HOST, batch_axis=[1], use_tpu=False)
-    with opened(placement, TRAIN, lambda size: (X[:size], Y)) as pipe:
-        np.testing.assert_array_equal(pipe.take(1).features, X[None])
+@pytest.mark.parametrize(
+    "settings", [{"use_tpu": False}, {"eval_on_tpu": False}]
+)
+def test_one_core_has_the_axes_where_they_were(tmp_path, settings):
+    def model_fn(features, labels, mode, params):
+        seen.append((features["x"].shape, labels.shape, params["batch_size"]))
+        return model(features, labels, mode, params)
+
+    def with_rest(params):
+        yield transposed(params)
+        yield {"x": X[:5].T, "w": np.ones(5, "float32")}, Y[:5].T
+
+    seen = []
+    model = transposed_model_fn([])
+    estimator = tpu_estimator(
+        model_fn, tmp_path, batch_axis=[0, 1, 1], **settings
+    )
+    estimator.train(transposed, steps=1)
+    seen.clear()
+    loss = estimator.evaluate(with_rest)["loss"]
+    assert sorted(set(seen)) == [
+        ((3, 5), (1, 5), 5),
+        ((3, 16), (1, 16), 16),
+    ]
+    weights = estimator.get_variable_value("dense/kernel")
+    errors = (X @ weights + estimator.get_variable_value("dense/bias") - Y) ** 2
+    expected = np.mean([*errors[:16], *errors[:5]])
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("has_labels", [False, True])
+def test_one_core_predicts_with_other_axes(tmp_path, has_labels):
+    def model_fn(features, labels, mode, params):
+        assert features.shape == (3, 8)
+        return kte.TPUEstimatorSpec(mode, {"sum": features.sum(axis=0)})
+
+    def input_fn(params):
+        for rows in (slice(8), slice(8, 11)):
+            yield (X[rows].T, Y[rows]) if has_labels else X[rows].T
+
+    estimator = estimator_of(model_fn, tmp_path, batch=8, batch_axis=[1, 0])
+    rows = [row["sum"] for row in estimator.predict(input_fn)]
+    np.testing.assert_allclose(rows, X[:11].sum(axis=1), rtol=1e-5)
 
 
 def test_axes_go_to_the_front_and_back():

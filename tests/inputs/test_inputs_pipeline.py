@@ -1,6 +1,7 @@
 """What `input_fn` may return, and the stacks of steps that come of it."""
 
 import collections
+import dataclasses
 import functools
 import itertools
 
@@ -14,11 +15,13 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.inputs import chunks
+from keras_tpu_estimator.base.params import with_additional
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.inputs import datasets
+from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,
@@ -29,17 +32,24 @@ X = np.arange(36, dtype="float32").reshape(12, 3)
 Y = np.arange(12, dtype="int32")
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
+Three = collections.namedtuple("Three", ["first", "second", "third"])
 
 
-def pipeline(returned, size=4, mode=TRAIN, **settings):
+def pipeline(returned, size=4, mode=TRAIN, plan=None, **settings):
     """A pipeline over what one call of input_fn returned."""
     request = InputRequest(
         mode=mode,
-        plan=undivided(size),
+        plan=plan or undivided(size),
         params_for=functools.partial(with_additional, {}),
         **settings,
     )
     return Pipeline(lambda params: returned, request)
+
+
+def split(size):
+    """The plan of a call whose batches two cores share."""
+    way = kte.InputPipelineConfig.PER_HOST_V1
+    return input_plan(TRAIN, way, Topology(2), size)
 
 
 def taken(pipe, steps=2):
@@ -127,7 +137,7 @@ def test_streams_keep_their_order_and_lose_nothing(make, chunk):
 @pytest.fixture(autouse=True)
 def stack_short_datasets(monkeypatch):
     """Lets short datasets be read as long ones are."""
-    monkeypatch.setattr(chunks, "_WORTH_STACKING", 0)
+    monkeypatch.setattr(datasets, "_WORTH_STACKING", 0)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +153,14 @@ def stack_short_datasets(monkeypatch):
     ],
 )
 def test_batches_that_differ_in_size_only_are_stacked(make, stackable):
-    assert chunks.can_be_stacked(make()) == stackable
+    assert datasets.can_be_stacked(make()) == stackable
 
 
 def test_a_short_dataset_is_not_worth_stacking(monkeypatch):
-    monkeypatch.setattr(chunks, "_WORTH_STACKING", 4)
-    assert not chunks.can_be_stacked(dataset())
-    assert chunks.can_be_stacked(dataset().repeat(2))
-    assert chunks.can_be_stacked(dataset().repeat())
+    monkeypatch.setattr(datasets, "_WORTH_STACKING", 4)
+    assert not datasets.can_be_stacked(dataset())
+    assert datasets.can_be_stacked(dataset().repeat(2))
+    assert datasets.can_be_stacked(dataset().repeat())
 
 
 @pytest.mark.parametrize("chunk", [2, 3, 7])
@@ -166,7 +176,7 @@ def test_batches_of_any_sizes_are_stacked(sizes, chunk):
             tf.TensorSpec((None,), tf.int32),
         ),
     )
-    assert chunks.can_be_stacked(data)
+    assert datasets.can_be_stacked(data)
     batches = taken(pipeline(data, None, chunk=chunk, checks_size=False), chunk)
     examples = [b.examples for b in batches for _ in range(b.steps)]
     assert examples == sizes
@@ -259,8 +269,6 @@ def test_nests_of_a_dataset_keep_their_structure(chunk):
 FEATURES_ONLY = {
     "array": X,
     "dict": {"x": X},
-    "list": [X, Y],
-    "namedtuple": Pair(X, Y),
     "generator": (x for x in [X]),
     "dataset": tf.data.Dataset.from_tensors(X),
     "dataset of dicts": tf.data.Dataset.from_tensors({"x": X}),
@@ -275,28 +283,50 @@ def test_features_alone_have_no_labels(name):
     with pipeline(returned, size=12) as pipe:
         batch = pipe.take(1)
     assert batch.labels is None
-    if name in ("list", "namedtuple"):
-        assert type(batch.features) is type(returned)
-        np.testing.assert_array_equal(batch.features[0], X[None])
-        np.testing.assert_array_equal(batch.features[1], Y[None])
+
+
+PAIRS = {
+    "tuple": lambda: (X, Y),
+    "list": lambda: [X, Y],
+    "named tuple": lambda: Pair(X, Y),
+    "generator of tuples": lambda: iter([(X, Y)]),
+    "generator of lists": lambda: iter([[X, Y]]),
+    "generator of named tuples": lambda: iter([Pair(X, Y)]),
+    "dataset": lambda: tf.data.Dataset.from_tensors((X, Y)),
+    "dataset of named tuples": lambda: tf.data.Dataset.from_tensors(Pair(X, Y)),
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
+def test_two_are_features_and_labels(make, chunk):
+    with pipeline(make(), size=12, chunk=chunk) as pipe:
+        batch = pipe.take(1)
+    np.testing.assert_array_equal(batch.features, X[None])
+    np.testing.assert_array_equal(batch.labels, Y[None])
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize(
-    "make",
+    ("make", "received"),
     [
-        lambda: (X, Y, Y),
-        lambda: iter([(X, Y, Y)]),
-        lambda: tf.data.Dataset.from_tensors((X, Y, Y)),
+        (lambda: (X, Y, Y), "tuple of length 3"),
+        (lambda: [X, Y, Y], "list of length 3"),
+        (lambda: Three(X, Y, Y), "Three of length 3"),
+        (lambda: iter([(X, Y, Y)]), "tuple of length 3"),
+        (lambda: iter([[X]]), "list of length 1"),
+        (lambda: tf.data.Dataset.from_tensors((X, Y, Y)), "tuple of length 3"),
     ],
 )
-def test_a_tuple_of_three_is_an_error(make, chunk):
+def test_three_or_one_are_an_error(make, received, chunk):
     with pipeline(make(), size=12, chunk=chunk) as pipe:
-        with pytest.raises(ValueError, match="tuple of length 2.*length 3"):
+        with pytest.raises(
+            ValueError, match=f"length 2.*Received a {received}"
+        ):
             pipe.take(1)
 
 
-@pytest.mark.parametrize("empty", [{}, [], ({}, Y), None])
+@pytest.mark.parametrize("empty", [{}, ([], Y), ({}, Y), None])
 def test_no_feature_is_an_error(empty):
     with pipeline(empty) as pipe:
         with pytest.raises(ValueError, match="at least one feature"):
@@ -452,7 +482,7 @@ WRONG_TENSORS = {
 @pytest.mark.parametrize("name", WRONG_TENSORS)
 def test_wrong_tensors_are_named(name, chunk):
     make, message = WRONG_TENSORS[name]
-    with pipeline(make(), size=2, chunk=chunk) as pipe:
+    with pipeline(make(), plan=split(2), chunk=chunk) as pipe:
         with pytest.raises(ValueError, match=message):
             pipe.take(2)
 
@@ -484,7 +514,8 @@ def test_wide_integers_that_fit_are_taken():
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_lengths_are_compared_without_a_size_too(chunk):
     data = tf.data.Dataset.from_tensors((X[:2], Y[:1]))
-    with pipeline(data, size=None, chunk=chunk, checks_size=False) as pipe:
+    plan = dataclasses.replace(split(2), calls=undivided(None).calls)
+    with pipeline(data, plan=plan, chunk=chunk, checks_size=False) as pipe:
         with pytest.raises(ValueError, match="2 for features, but 1 for label"):
             pipe.take(1)
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs import pipeline as pipeline_module
@@ -25,7 +26,6 @@ from keras_tpu_estimator.inputs.position import RestorePoint
 from keras_tpu_estimator.inputs.position import StepRecipe
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.restore_points import RestorePoints
-from keras_tpu_estimator.keras_program.bound_model_fn import with_additional
 
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2
@@ -223,13 +223,20 @@ def test_a_state_of_other_cores_is_not_taken():
     assert start.restore_point_for(start.recipe) is start.restore_point
 
 
-def test_another_dataset_is_counted(caplog):
+def arrays(params):
+    return np.arange(params["batch_size"])
+
+
+@pytest.mark.parametrize(
+    "other", [functools.partial(shuffled, seed=1), generator, arrays]
+)
+def test_another_input_is_counted(caplog, other):
     with pipeline(in_order, chunk=10) as pipe:
         examples(pipe, 24)
         start = pipe.position(20)
-    with pipeline(functools.partial(shuffled, seed=1), start, 10) as pipe:
+    with pipeline(other, start, 10) as pipe:
         rows = examples(pipe, 1)
-    with pipeline(functools.partial(shuffled, seed=1)) as pipe:
+    with pipeline(other) as pipe:
         assert examples(pipe, 21)[-4:] == rows
     assert "could not be restored" in caplog.text
 

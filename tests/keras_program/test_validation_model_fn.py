@@ -223,9 +223,13 @@ def train_op_of_own_gradients(loss):
 
 
 @pytest.mark.parametrize(
-    "train_op", [train_op_of_tensor, train_op_of_own_gradients]
+    ("train_op", "changed"),
+    [
+        (train_op_of_tensor, "nothing"),
+        (train_op_of_own_gradients, r"\['dense/bias', 'dense/kernel'\]"),
+    ],
 )
-def test_missing_cross_shard_optimizer(train_op, model_dir):
+def test_missing_cross_shard_optimizer(train_op, changed, model_dir):
     def model_fn(features, labels, mode, params):
         loss = mean_square(linear(features, True) - labels)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op(loss))
@@ -233,9 +237,10 @@ def test_missing_cross_shard_optimizer(train_op, model_dir):
     with pytest.raises(
         ValueError,
         match="On several cores gradients should be combined over them. "
-        "Received a train op without CrossShardOptimizer: wrap the optimizer, "
-        r"CrossShardOptimizer\(optimizer\)\.minimize\(loss\), or set "
-        "use_tpu=False",
+        "Received a train op without CrossShardOptimizer that changes "
+        f"{changed}, each core by itself: wrap the optimizer, "
+        r"CrossShardOptimizer\(optimizer\)\.minimize\(loss\), or pass "
+        r"TrainOp\(\.\.\., reduction='mean'\), .* or set use_tpu=False",
     ):
         run(make(model_fn, model_dir, use_tpu=True), TRAIN)
 

@@ -255,7 +255,7 @@ def test_eval_on_one_core_beside_training_on_all(tmp_path):
 
 @pytest.mark.parametrize("metric_fn", METRIC_FNS)
 def test_host_metrics_accumulate_and_reset(metric_fn):
-    metrics = HostMetrics(HostFunction(metric_fn, ()))
+    metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
     logits = np.random.default_rng(0).normal(size=(2, 4, 3)).astype("float32")
     labels = np.int32([[0, 1, 2, 0], [1, 1, 1, 1]])
     right = logits.argmax(-1) == labels

@@ -1,8 +1,10 @@
 """`predict`: a lazy stream with one result for each example."""
 
+import collections
 import gc
 import threading
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -130,6 +132,102 @@ def test_is_padding_is_there_when_asked_for(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, use_tpu=True, batch=32)
     rows = [row["rows"] for row in estimator.predict(input_fn)]
     assert rows == [32] * 64 + [6] * 6
+
+
+def asking_for_padding(way):
+    """A model_fn that asks in one way, and only once."""
+
+    def model_fn(features, labels, mode, params):
+        padding = way(features)
+        assert padding is not None and list(features) == ["x"]
+        rows = ops.where(padding, -1.0, 1.0) * ops.ones_like(
+            features["x"][:, 0]
+        )
+        return kte.TPUEstimatorSpec(mode, {"rows": rows})
+
+    return model_fn
+
+
+def dicts_of(x):
+    """An input_fn of features with names."""
+
+    def input_fn(params):
+        for rows in batches_of(x)(params):
+            yield {"x": rows}
+
+    return input_fn
+
+
+WAYS_OF_ASKING = {
+    "in": lambda f: f["is_padding"] if "is_padding" in f else None,
+    "get": lambda f: f.get("is_padding"),
+    "subscript": lambda f: f["is_padding"],
+    "pop": lambda f: f.pop("is_padding", None),
+}
+
+
+@pytest.mark.parametrize(
+    "way", WAYS_OF_ASKING.values(), ids=WAYS_OF_ASKING.keys()
+)
+def test_padding_is_told_right_away(tmp_path, way):
+    calls = []
+
+    def model_fn(features, labels, mode, params):
+        calls.append(mode)
+        return asking_for_padding(way)(features, labels, mode, params)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=32)
+    (batch,) = estimator.predict(dicts_of(X[:5]), yield_single_examples=False)
+    assert batch["rows"].tolist() == [1.0] * 5
+    assert len(calls) == 1
+
+
+def test_padding_does_not_appear(tmp_path):
+    def check(features):
+        assert list(features) == [*features.keys()] == ["x"]
+        assert len(features) == len(features.values()) == 1
+        for copied in (dict(features), {**features}, features | {}):
+            assert type(copied) is dict and "is_padding" not in copied
+        assert list(jax.tree.map(ops.shape, features)) == ["x"]
+        ((path, _),) = jax.tree_util.tree_leaves_with_path(features)
+        assert jax.tree_util.keystr(path) == "['x']"
+        return features["x"]
+
+    def model_fn(features, labels, mode, params):
+        calls.append(mode)
+        x = check(features)
+        named = keras.Input((x.shape[1],), name="x")
+        model = keras.Model({"x": named}, keras.layers.Dense(1)(named))
+        return kte.TPUEstimatorSpec(mode, {"y": model(features)})
+
+    calls = []
+    estimator = estimator_of(model_fn, tmp_path, batch=32)
+    assert len(list(estimator.predict(dicts_of(X)))) == len(X)
+    assert len(calls) == 1
+
+
+def test_features_are_mapped_with_plain_dicts(tmp_path):
+    def model_fn(features, labels, mode, params):
+        halves = jax.tree.map(lambda x, half: half * x, features, {"x": 0.5})
+        return kte.TPUEstimatorSpec(mode, halves)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=32)
+    rows = [row["x"] for row in estimator.predict(dicts_of(X))]
+    np.testing.assert_array_equal(rows, X / 2)
+
+
+def test_the_order_of_features_is_their_own(tmp_path):
+    def model_fn(features, labels, mode, params):
+        (first, _), kind = jax.tree.leaves(features), type(features)
+        assert isinstance(features, dict) and kind is not dict
+        return kte.TPUEstimatorSpec(mode, {"first": first})
+
+    def input_fn(params):
+        yield collections.OrderedDict(z=X, a=2 * X)
+
+    estimator = estimator_of(model_fn, tmp_path, batch=len(X))
+    rows = [row["first"] for row in estimator.predict(input_fn)]
+    np.testing.assert_array_equal(rows, X)
 
 
 def test_a_missing_feature_is_the_users_own_error(tmp_path):

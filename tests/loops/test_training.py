@@ -473,3 +473,19 @@ def test_nothing_half_written_stays_after_a_failed_call(tmp_path):
     with pytest.raises(RuntimeError, match="mine"):
         estimator_of(model_fn, tmp_path).train(repeated(X, Y), steps=1)
     assert os.listdir(tmp_path) == []
+
+
+def test_no_checkpoints_are_kept_for_good_if_none_are_asked_for(tmp_path):
+    estimator = estimator_of(
+        model_fn_of(linear),
+        tmp_path,
+        config={
+            "keep_checkpoint_every_n_hours": None,
+            "keep_checkpoint_max": 1,
+            "save_checkpoints_steps": 2,
+        },
+        iterations=2,
+    )
+    estimator.train(repeated(X, Y), steps=4)
+    assert not (tmp_path / "model.ckpt-2.h5").exists()
+    assert estimator.get_variable_value("global_step") == 4

@@ -12,6 +12,8 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import all_cores
 
 X, Y = regression_data()
 RATE = 0.1
@@ -447,14 +449,10 @@ def test_bad_wrappers_are_errors():
         kte.CrossShardOptimizer("sgd")
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         kte.CrossShardOptimizer(keras.optimizers.SGD(), reduction="max")
-    with pytest.raises(ValueError, match="group_assignment"):
-        kte.CrossShardOptimizer(
-            keras.optimizers.SGD(), group_assignment=[[0], [1]]
-        )
 
 
-@pytest.mark.parametrize("cores", ["one", "all"])
-def test_compiled_step_has_one_forward_and_backward_pass(cores):
+@pytest.mark.parametrize("make_cores", [lambda: ONE_CORE, all_cores])
+def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
     """Answering a gradient request must not cost a second pass."""
 
     def model_fn(features, labels, mode, params):
@@ -470,7 +468,7 @@ def test_compiled_step_has_one_forward_and_backward_pass(cores):
         model = EstimatorModel.from_model_fn(
             model_fn,
             {"requests": requests},
-            cores=cores.ONE_CORE if cores == "one" else cores.all_cores(),
+            cores=make_cores(),
         )
         model.prepare("train", X, Y)
         initial = model.program.store.initial_values()

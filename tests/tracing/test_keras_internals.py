@@ -4,6 +4,8 @@ A failure here says which function of `keras_internals` a new Keras breaks.
 """
 
 import inspect
+import random
+import threading
 
 import keras
 import numpy as np
@@ -241,6 +243,69 @@ def test_the_arguments_of_compile_are_the_same_objects():
     assert said["weighted_metrics"] == {"y": "mae"}
 
 
+def default_seed_of_keras():
+    return keras.initializers.RandomNormal().seed
+
+
+def expected_seeds(seed, count):
+    generator = random.Random(seed)
+    return [generator.randint(1, int(1e9)) for _ in range(count)]
+
+
+def test_default_seeds_come_from_a_generator():
+    with keras_internals.default_seeds(random.Random(3)):
+        seeds = [
+            default_seed_of_keras(),
+            int(keras.random.SeedGenerator().state.value[0]),
+            int(keras.layers.Dropout(0.5).seed_generator.state.value[0]),
+            keras.initializers.get("glorot_uniform").seed,
+        ]
+    assert seeds == expected_seeds(3, 4)
+
+
+def test_default_seeds_come_from_python_otherwise():
+    with keras_internals.default_seeds(random.Random(3)):
+        pass
+    random.seed(5)
+    seeds = [default_seed_of_keras() for _ in range(3)]
+    assert seeds == expected_seeds(5, 3)
+
+
+def test_default_seeds_leave_python_and_other_threads_alone():
+    random.seed(5)
+    seen = []
+    thread = threading.Thread(
+        target=lambda: seen.append(default_seed_of_keras())
+    )
+    with keras_internals.default_seeds(random.Random(3)):
+        first = default_seed_of_keras()
+        thread.start()
+        thread.join()
+        second = default_seed_of_keras()
+    assert [first, second] == expected_seeds(3, 2)
+    assert [*seen, default_seed_of_keras()] == expected_seeds(5, 2)
+
+
+def test_default_seeds_nest_and_end_with_an_error():
+    random.seed(5)
+    with keras_internals.default_seeds(random.Random(3)):
+        with pytest.raises(ZeroDivisionError):
+            with keras_internals.default_seeds(random.Random(4)):
+                assert default_seed_of_keras() == expected_seeds(4, 1)[0]
+                raise ZeroDivisionError
+        assert default_seed_of_keras() == expected_seeds(3, 1)[0]
+    assert default_seed_of_keras() == expected_seeds(5, 1)[0]
+
+
+def test_the_variables_that_an_optimizer_updates():
+    variables = [keras.Variable(1.0), keras.Variable(2.0)]
+    optimizer = keras.optimizers.Adam()
+    assert keras_internals.updated_variables(optimizer) == []
+    optimizer.build(variables)
+    found = keras_internals.updated_variables(optimizer)
+    assert [id(each) for each in found] == [id(each) for each in variables]
+
+
 def test_masks():
     ids = np.array([[3, 0], [0, 2]])
     embedded = keras.layers.Embedding(4, 2, mask_zero=True)(ids)
@@ -265,3 +330,19 @@ def test_a_path_that_was_set_is_the_variables_path():
     keras_internals.set_path(variable, "after/it")
     assert variable.path == "after/it"
     assert variable.name == "before"
+
+
+def test_a_class_can_be_a_node_of_nests():
+    class Pair:
+        def __init__(self, *values):
+            self.values = values
+
+        def tree_flatten(self):
+            return self.values, None
+
+        @classmethod
+        def tree_unflatten(cls, metadata, values):
+            return tuple(values)
+
+    keras_internals.register_node(Pair)
+    assert keras.tree.map_structure(abs, Pair(-1, -2)) == (1, 2)

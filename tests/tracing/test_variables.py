@@ -1,5 +1,8 @@
 """A model_fn's variables: found by path, created once, trained, saved."""
 
+import random
+import threading
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -304,6 +307,27 @@ def test_a_seed_makes_two_runs_equal_to_the_bit(use_tpu, tmp_path):
     other = run(tmp_path / "c", 2)
     assert all(np.array_equal(first[p], second[p]) for p in first)
     assert not np.array_equal(first["dense/kernel"], other["dense/kernel"])
+
+
+def test_a_seed_leaves_the_random_of_other_threads_alone():
+    """As of an `input_fn` that shuffles while `model_fn` is traced."""
+    drawn = []
+
+    def function(x):
+        thread = threading.Thread(target=lambda: drawn.append(random.random()))
+        thread.start()
+        thread.join()
+        return keras.layers.Dense(2)(x)
+
+    random.seed(11)
+    captured = capture(function, {}, X, seed=5)
+    drawn.append(random.random())
+    python = random.Random(11)
+    assert drawn == [python.random(), python.random()]
+    (kernel,) = captured.initial_values(["dense/kernel"], {}, X).values()
+    first = random.Random(5).randint(1, int(1e9))
+    expected = keras.initializers.GlorotUniform(first)((3, 2))
+    np.testing.assert_array_equal(kernel, expected)
 
 
 def test_random_layers_differ_from_step_to_step_and_core_to_core(tmp_path):

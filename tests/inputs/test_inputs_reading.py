@@ -4,8 +4,8 @@ import threading
 
 import tensorflow as tf  # noqa: TID253 - a form of input
 
-from keras_tpu_estimator.inputs import iterator_state
-from keras_tpu_estimator.inputs.stream import Stream
+from keras_tpu_estimator.inputs.datasets import Dataset
+from keras_tpu_estimator.inputs.reading import Reading
 
 
 def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
@@ -22,13 +22,11 @@ def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
             may_end.wait()
             has_ended.set()
 
-    monkeypatch.setattr(
-        iterator_state, "opened", lambda items, state: SlowToEnd()
-    )
-    stream = Stream(tf.data.Dataset.range(3))
-    assert next(stream) == 1
-    stream.close()
+    monkeypatch.setattr(Dataset, "items", lambda self, state: SlowToEnd())
+    reading = Reading(Dataset(tf.data.Dataset.range(3)))
+    assert next(reading) == 1
+    reading.close()
     assert not has_ended.is_set()
     may_end.set()
     assert has_ended.wait(10)
-    assert next(stream, None) is None
+    assert next(reading, None) is None

@@ -1,0 +1,99 @@
+"""What one call of `input_fn` returned, whatever its form."""
+
+import abc
+from collections.abc import Iterator
+from typing import Any
+from typing import Self
+
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.deployment import InputPlan
+
+
+class Form(abc.ABC):
+    """A source of batches, which may be read once from a state on.
+
+    Args:
+        value: What the call returned.
+
+    Attributes:
+        is_single: Whether it is one batch, which training repeats.
+        stacked: How many batches an item is made of; 0 for items that are
+            batches.
+    """
+
+    is_single = False
+    stacked = 0
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    @abc.abstractmethod
+    def check(self, plan: InputPlan) -> None:
+        """Checks that the way of calling `input_fn` allows this form.
+
+        Raises:
+            TypeError: It does not.
+        """
+
+    @abc.abstractmethod
+    def items(self, state: Any = None) -> Iterator[Any]:
+        """An iterator over what is in it.
+
+        Args:
+            state: What `state_of` returned; by default the beginning.
+
+        Raises:
+            Exception: The state does not fit.
+        """
+
+    def state_of(self, items: Iterator[Any]) -> Any:
+        """The state of an iterator over it; `None` if it has none."""
+        del items
+
+    def example(self, item: Any) -> Example:
+        """The batch that an item is."""
+        return Example.of(item)
+
+    def stacked_for(
+        self, steps: int, batch_size: int | None, max_bytes: float
+    ) -> int:
+        """How many batches to read at once; 0 if they come one by one.
+
+        Args:
+            steps: How many are wanted.
+            batch_size: Examples of each, if the form does not know better.
+            max_bytes: How large they may be together.
+        """
+        del steps, batch_size, max_bytes
+        return 0
+
+    def in_stacks(self, batches: int) -> Self:
+        """The same with so many batches an item, where that is possible."""
+        del batches
+        return self
+
+    @staticmethod
+    def release(items: list[Iterator[Any]]) -> None:
+        """Lets go of the iterators in a list."""
+        items.clear()
+
+
+class Arrays(Form):
+    """One batch, as it is."""
+
+    is_single = True
+
+    def check(self, plan: InputPlan) -> None:
+        """Checks that there need not be a batch for each of several cores."""
+        if plan.batches_per_call > 1:
+            raise TypeError(
+                "With PER_HOST_V2 input_fn should return a Dataset or an "
+                "iterable of batches, one for each core. Received: "
+                f"{type(self._value).__name__}. Use PER_HOST_V1 for tensors."
+            )
+
+    def items(self, state: Any = None) -> Iterator[Any]:
+        """The batch alone."""
+        if state is not None:
+            raise ValueError("Arrays have no state. Received one.")
+        return iter([self._value])

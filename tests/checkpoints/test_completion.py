@@ -1,0 +1,19 @@
+"""The mark of a training that has ended."""
+
+import os
+
+import pytest
+
+from keras_tpu_estimator.checkpoints import completion
+
+
+@pytest.mark.parametrize(
+    "as_path", [os.fsdecode, os.fsencode, lambda path: path]
+)
+def test_a_directory_may_be_named_in_every_way(tmp_path, as_path):
+    directory = as_path(tmp_path)
+    assert not completion.training_is_complete(directory)
+    completion.mark_complete(directory, 20)
+    assert completion.training_is_complete(directory)
+    completion.unmark(directory)
+    assert not completion.training_is_complete(directory)

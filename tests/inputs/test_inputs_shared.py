@@ -1,0 +1,243 @@
+"""Tensors without a batch axis: where they are allowed, and where not."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - a form of input
+from helpers import estimator_of
+from helpers import regression_data
+from helpers import squared_error
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs import datasets
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.inputs.shared import Shared
+from keras_tpu_estimator.inputs.shared import joined_of_cores
+
+PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(
+    kte.InputPipelineConfig
+)
+X, Y = regression_data(examples=37)
+TABLE = np.arange(20, dtype="float32").reshape(10, 2)
+
+
+def with_table(x, table=TABLE):
+    """A table first, then a scalar, and the examples last."""
+    return {"a_table": table, "rate": np.float32(0.5), "x": x}
+
+
+def batches(params):
+    """Those of some steps, the last one smaller."""
+    size = params["batch_size"]
+    for start in range(0, len(X), size):
+        rows = slice(start, start + size)
+        yield with_table(X[rows]), Y[rows]
+
+
+def as_dataset(params):
+    return tf.data.Dataset.from_generator(
+        lambda: batches(params),
+        output_signature=(
+            {
+                "a_table": tf.TensorSpec((None, 2), tf.float32),
+                "rate": tf.TensorSpec((), tf.float32),
+                "x": tf.TensorSpec((None, 3), tf.float32),
+            },
+            tf.TensorSpec((None, 1), tf.float32),
+        ),
+    )
+
+
+def stacked_by_tf(params):
+    """Without a scalar, `tf.data` stacks the batches by itself."""
+    without = as_dataset(params).map(
+        lambda features, labels: (
+            {name: features[name] for name in ("a_table", "x")},
+            labels,
+        )
+    )
+    return without.map(
+        lambda features, labels: ({**features, "rate": labels * 0.5}, labels)
+    )
+
+
+def model_fn_of(seen):
+    """A linear model that scales by a rate and by a sum over a table."""
+
+    def model_fn(features, labels, mode, params):
+        shapes = [features[name].shape for name in ("a_table", "rate", "x")]
+        seen.append((*shapes, params["batch_size"]))
+        scale = ops.sum(features["a_table"]) / 190
+        outputs = keras.layers.Dense(1)(features["x"]) * scale
+        if mode == kte.ModeKeys.PREDICT:
+            rows = ops.ones_like(outputs) * features["rate"]
+            return kte.TPUEstimatorSpec(mode, {"y": outputs, "rate": rows})
+        loss = squared_error(outputs, labels)
+        train_op = None
+        if mode == kte.ModeKeys.TRAIN:
+            optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+            train_op = optimizer.minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("input_fn", [batches, as_dataset, stacked_by_tf])
+def test_one_core_takes_them_whole(tmp_path, monkeypatch, input_fn):
+    monkeypatch.setattr(datasets, "_WORTH_STACKING", 0)
+    seen = []
+    estimator = estimator_of(model_fn_of(seen), tmp_path)
+    estimator.train(input_fn)
+    assert estimator.get_variable_value("global_step") == 3
+    result = estimator.evaluate(input_fn)
+    rows = list(estimator.predict(input_fn))
+    kernel = estimator.get_variable_value("dense/kernel")
+    y = X @ kernel + estimator.get_variable_value("dense/bias")
+    np.testing.assert_allclose([row["y"] for row in rows], y, rtol=1e-4)
+    np.testing.assert_allclose(result["loss"], np.mean((y - Y) ** 2), rtol=1e-4)
+    assert {(table, x, size) for table, _, x, size in seen} == {
+        ((10, 2), (16, 3), 16),
+        ((10, 2), (5, 3), 5),
+    }
+    if input_fn is not stacked_by_tf:
+        assert {rate for _, rate, _, _ in seen} == {()}
+        assert {row["rate"].item() for row in rows} == {0.5}
+
+
+def on_cores(seen, model_dir, way, batch=16, **settings):
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(
+            iterations_per_loop=2, per_host_input_for_training=way
+        ),
+        model_dir=str(model_dir),
+        tf_random_seed=1,
+        **settings,
+    )
+    return kte.TPUEstimator(
+        model_fn_of(seen),
+        config=config,
+        train_batch_size=batch,
+        eval_batch_size=batch,
+        predict_batch_size=batch,
+    )
+
+
+def test_each_core_has_a_broadcast_tensor_whole(tmp_path):
+    seen = []
+    estimator = on_cores(seen, tmp_path, BROADCAST)
+    estimator.train(batches, steps=9)
+    estimator.evaluate(batches)
+    rows = list(estimator.predict(batches))
+    assert {row["rate"].item() for row in rows} == {0.5}
+    assert len(rows) == len(X)
+    assert {(table, rate) for table, rate, _, _ in seen} == {((10, 2), ())}
+
+
+def numbered(params):
+    """Endless batches, each with another rate."""
+    size = params["batch_size"]
+    for number in range(16):
+        features = with_table(X[:size], TABLE + number)
+        yield features | {"rate": np.float32(number)}, Y[:size]
+
+
+def test_each_core_has_that_of_its_own_batch(tmp_path):
+    seen = []
+    estimator = on_cores(seen, tmp_path, PER_HOST_2)
+    estimator.train(numbered, steps=9)
+    assert estimator.get_variable_value("global_step") == 2
+    rows = list(estimator.predict(numbered))
+    rates = [row["rate"].item() for row in rows]
+    assert rates == [number for number in range(16) for _ in range(2)]
+    assert set(seen) == {((10, 2), (), (2, 3), 2)}
+
+
+def test_calls_for_single_cores_have_them_too(tmp_path):
+    def input_fn(params):
+        return with_table(X[:2]), Y[:2]
+
+    seen = []
+    on_cores(seen, tmp_path, PER_SHARD).train(input_fn, steps=2)
+    assert set(seen) == {((10, 2), (), (2, 3), 2)}
+
+
+def test_a_rest_of_equal_ones_is_one_step(tmp_path):
+    """Thirty-seven rows in twos: two whole steps, and one of five rows."""
+    seen = []
+    estimator = on_cores(seen, tmp_path, PER_HOST_2)
+    loss = estimator.evaluate(batches)["loss"]
+    assert set(seen) == {((10, 2), (), (2, 3), 2), ((10, 2), (), (5, 3), 5)}
+    np.testing.assert_allclose(
+        loss, on_cores([], tmp_path, PER_HOST_2, 8).evaluate(batches)["loss"]
+    )
+
+
+def test_a_rest_of_different_ones_is_an_error():
+    parts = [({"rate": Shared(np.float32(n))}, None) for n in range(2)]
+    whole, _ = joined_of_cores(parts, cores=2)
+    np.testing.assert_array_equal(whole["rate"].value, [0, 1])
+    with pytest.raises(ValueError, match=r"features\['rate'\] has no batch"):
+        joined_of_cores(parts, cores=3)
+
+
+def test_cores_that_share_a_batch_need_the_axis(tmp_path):
+    def input_fn(params):
+        return {"rate": np.float32(1), "x": X[:16]}, Y[:16]
+
+    with pytest.raises(ValueError, match=r"features\['rate'\].*scalar"):
+        on_cores([], tmp_path, PER_HOST_1).train(input_fn, steps=1)
+
+
+def test_micro_batches_need_the_axis(tmp_path):
+    estimator = estimator_of(
+        model_fn_of([]), tmp_path, config={"micro_batches": 2}
+    )
+    with pytest.raises(ValueError, match=r"micro_batches=2 and .*\['rate'\]"):
+        estimator.train(batches)
+
+
+def test_scalars_alone_are_an_error(tmp_path):
+    estimator = estimator_of(model_fn_of([]), tmp_path)
+    with pytest.raises(ValueError, match="At least one tensor should have the"):
+        estimator.train(lambda params: {"rate": np.float32(1)}, steps=1)
+
+
+def example(x, table, labels=None):
+    features = {"table": np.zeros(table), "x": np.zeros((x, 3))}
+    return Example(features, labels)
+
+
+@pytest.mark.parametrize(
+    ("size", "shapes", "shared"),
+    [
+        (4, [(4, 9), (4, 9), (3, 9)], "table"),
+        (4, [(4, 4), (3, 4)], None),  # Told in the second batch.
+        (None, [(4, 4)], ""),
+        (9, [(4, 7)], "x"),  # The first length, if none is that asked for.
+    ],
+)
+def test_who_has_the_batch(size, shapes, shared):
+    finder = BatchFinder(size)
+    found = [set(finder.shared_in(example(x, table))) for x, table in shapes]
+    if shared is None:
+        assert found == [set(), {"features['table']"}]
+    else:
+        expected = {f"features['{shared}']"} if shared else set()
+        assert found == [expected] * len(shapes)
+
+
+def test_most_tensors_tell_the_size():
+    finder = BatchFinder(9)
+    found = finder.shared_in(example(4, 7, np.zeros(4)))
+    assert set(found) == {"features['table']"}
+
+
+def test_labels_have_the_batch_but_for_scalars():
+    finder = BatchFinder(4)
+    assert not finder.shared_in(example(4, 4, np.zeros(3)))
+    found = BatchFinder(4).shared_in(example(4, 4, np.zeros(())))
+    assert set(found) == {"labels"}
+    # Who has changed is not told by labels alone.
+    assert not finder.shared_in(example(4, 4, np.zeros(2)))
