@@ -12,6 +12,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.mesh import cores
 
 X, Y = regression_data()
 RATE = 0.1
@@ -453,8 +454,8 @@ def test_bad_wrappers_are_errors():
         )
 
 
-@pytest.mark.parametrize("cores", ["one", "all"])
-def test_compiled_step_has_one_forward_and_backward_pass(cores):
+@pytest.mark.parametrize("some", ["one", "all"])
+def test_compiled_step_has_one_forward_and_backward_pass(some):
     """Answering a gradient request must not cost a second pass."""
 
     def model_fn(features, labels, mode, params):
@@ -470,7 +471,7 @@ def test_compiled_step_has_one_forward_and_backward_pass(cores):
         model = EstimatorModel.from_model_fn(
             model_fn,
             {"requests": requests},
-            cores=cores.ONE_CORE if cores == "one" else cores.all_cores(),
+            cores=cores.ONE_CORE if some == "one" else cores.all_cores(),
         )
         model.prepare("train", X, Y)
         initial = model.program.store.initial_values()
