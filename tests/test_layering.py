@@ -36,11 +36,7 @@ FLOORS = (
     ("__init__",),
 )
 # What is installed under another name than it is imported under.
-DISTRIBUTIONS = {
-    "google": "protobuf",
-    "ml_dtypes": "ml-dtypes",
-    "tensorflow": "tensorflow-cpu",
-}
+DISTRIBUTIONS = {"google": "protobuf", "tensorflow": "tensorflow-cpu"}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 
@@ -157,7 +153,8 @@ def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     for each in imports(tree):
         top = each.module.split(".")[0]
         if top not in sys.stdlib_module_names | {PACKAGE.name}:
-            yield DISTRIBUTIONS.get(top, top), each.at_module_level
+            name = DISTRIBUTIONS.get(top, top.replace("_", "-"))
+            yield name, each.at_module_level
 
 
 def test_all_that_is_imported_is_declared() -> None:
