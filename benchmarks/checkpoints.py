@@ -1,4 +1,7 @@
-"""Saving and restoring an Adam state of 110 million parameters."""
+"""Saving and restoring an Adam state of 110 million parameters.
+
+Orbax, too, flushes values to the disk (`fsync`) before they have their names.
+"""
 
 import functools
 import itertools
@@ -6,14 +9,17 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import keras_tpu_estimator as kte
@@ -21,12 +27,14 @@ from benchmarks.datasets import endless
 from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
 from benchmarks.models import Mlp
+from benchmarks.orbax_saves import OrbaxSaves
 from benchmarks.table import Goal
 from benchmarks.table import Row
 from benchmarks.timing import median_seconds
 
 _MLP = Mlp((1024, 5120, 5120, 5120, 5120, 5120, 10), batch=8)
 _SAVES = 7
+_SMALL = 50
 _REPETITIONS = 7
 
 
@@ -52,23 +60,59 @@ def rows() -> Iterator[Row]:
             "MB/s",
             Goal("ratio", least=0.7),
         )
+    yield from _rows_of_orbax(found, what)
+
+
+def _rows_of_orbax(found: dict[str, float], what: str) -> Iterator[Row]:
+    if not OrbaxSaves.are_possible():
+        print("Orbax is not installed; left out.", file=sys.stderr)
+        return
+    small = f"{_SMALL} arrays of 8 kB"
+    for measure, name, unit, scale in (
+        (f"wait of training for a save, {what}", "wait", "s", 1.0),
+        (f"save, {what}", "save", "s", 1.0),
+        (f"restore, nothing cached, {what}", "restore", "s", 1.0),
+        (f"save, {small}", "small save", "ms", 1e3),
+        (f"restore, {small}", "small restore", "ms", 1e3),
+    ):
+        yield Row(
+            f"{measure}, against Orbax",
+            scale * found[name],
+            scale * found[f"orbax, {name}"],
+            unit,
+            Goal("ratio", most=1.0),
+        )
 
 
 def measure() -> dict[str, float]:
     """Seconds of the waits, and rates in megabytes per second."""
-    with tempfile.TemporaryDirectory() as directory:
-        rates = _rates(directory, _state())
-    with tempfile.TemporaryDirectory() as directory:
-        return rates | _waits(directory)
+    found: dict[str, float] = {}
+    state = _state()
+    parts = [_waits, functools.partial(_rates, values=state)]
+    if OrbaxSaves.are_possible():
+        small = {f"v{i}": _noise((2000,)) for i in range(_SMALL)}
+        parts += [
+            functools.partial(_beside_orbax, values=state),
+            functools.partial(_beside_orbax, values=small, of="small "),
+        ]
+    for part in parts:
+        with tempfile.TemporaryDirectory() as directory:
+            found |= part(directory)
+    return found
 
 
 def _state() -> dict[str, np.ndarray]:
     """Arrays like the weights and Adam's two slots of each."""
     return {
-        f"{slot}/{layer}": np.full(shape, layer, "float32")
+        f"{slot}/{layer}": _noise(shape)
         for slot in ("weights", "momentum", "velocity")
         for layer, shape in enumerate(itertools.pairwise(_MLP.sizes))
     }
+
+
+def _noise(shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers that no compression makes smaller, as weights are."""
+    return np.random.default_rng(0).standard_normal(shape, "float32")
 
 
 def _waits(directory: str) -> dict[str, float]:
@@ -79,8 +123,7 @@ def _waits(directory: str) -> dict[str, float]:
     ours.train(lambda params: dataset, [hook], steps=_SAVES + 1)
     # In the first, memory is got from the system and not from the process.
     return {
-        "wait": statistics.median(hook.waits[1:]),
-        "copy": statistics.median(hook.copies[1:]),
+        name: statistics.median(each[1:]) for name, each in hook.seconds.items()
     }
 
 
@@ -89,8 +132,10 @@ class _TimedSaves(kte.hooks.SessionRunHook):
 
     def __init__(self, directory: str):
         self._directory = directory
-        self.waits: list[float] = []
-        self.copies: list[float] = []
+        self._orbax = None
+        if OrbaxSaves.are_possible():
+            self._orbax = OrbaxSaves(directory)
+        self.seconds: dict[str, list[float]] = {}
 
     def after_run(
         self,
@@ -102,29 +147,49 @@ class _TimedSaves(kte.hooks.SessionRunHook):
         prefix = kte.latest_checkpoint(self._directory)
         session = run_context.session
         session.run("loss")
-        contestants = [
-            (self.copies, functools.partial(_copy, _on_device(prefix))),
-            (self.waits, functools.partial(_save, session, self._directory)),
+        values = _on_device(prefix)
+        contestants: list[tuple[str, Callable[[], object]]] = [
+            ("copy", lambda: _copy(values.values())),
+            ("wait", lambda: _save(session, self._directory)),
         ]
-        for seconds, run in contestants[:: 1 if len(self.waits) % 2 else -1]:
+        if self._orbax is not None:
+            peer = self._orbax
+            contestants.append(
+                ("orbax, wait", lambda: peer.begin(_apart(values)))
+            )
+        turn = len(self.seconds.get("wait", ())) % len(contestants)
+        for name, run in contestants[turn:] + contestants[:turn]:
             start = time.perf_counter()
             kept = run()
-            seconds.append(time.perf_counter() - start)
+            passed = time.perf_counter() - start
+            self.seconds.setdefault(name, []).append(passed)
             kte.latest_checkpoint(self._directory)
+            if name == "orbax, wait":
+                self._orbax.remove()
             del kept
 
 
-def _on_device(prefix: str) -> list[jax.Array]:
-    values = kte.checkpoints.read(prefix).values()
-    return jax.block_until_ready([jax.device_put(value) for value in values])
+def _on_device(prefix: str) -> dict[str, jax.Array]:
+    values = kte.checkpoints.read(prefix)
+    return jax.block_until_ready(jax.device_put(values))
 
 
-def _copy(values: list[jax.Array]) -> list[np.ndarray]:
+def _copy(values: Iterable[jax.Array]) -> list[np.ndarray]:
     """Copies values to the host, which is where those of a CPU are already."""
-    fetched = jax.device_get(values)
+    fetched = jax.device_get(list(values))
     if jax.default_backend() != "cpu":
         return fetched
     return [np.array(value) for value in fetched]
+
+
+def _apart(values: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Values that the next step does not write over.
+
+    Of a CPU's, Orbax saves the memory itself; others it copies to the host.
+    """
+    if jax.default_backend() != "cpu":
+        return values
+    return jax.block_until_ready(jax.tree.map(jnp.copy, values))
 
 
 def _save(session: Any, directory: str) -> None:
@@ -153,9 +218,9 @@ def _rates(
     # what we have to fill.
     seconds |= median_seconds(
         {
-            "ours, read": _uncached(file, lambda: kte.checkpoints.read(file)),
+            "ours, read": _uncached([file], lambda: kte.checkpoints.read(file)),
             "dd, read": _uncached(
-                file,
+                [file],
                 lambda: _dd(
                     f"bs={size}", f"if={file}", "of=/dev/null", "count=1"
                 ),
@@ -167,16 +232,43 @@ def _rates(
     return rates | {"GB": size / 1e9}
 
 
+def _beside_orbax(
+    directory: str, values: Mapping[str, np.ndarray], of: str = ""
+) -> dict[str, float]:
+    """Seconds of saving and of restoring, of this package and of Orbax."""
+    peer = OrbaxSaves(directory)
+    seconds = median_seconds(
+        {
+            f"{of}save": lambda: kte.checkpoints.save(directory, 20, values),
+            f"orbax, {of}save": lambda: peer.save(values),
+        },
+        _REPETITIONS,
+    )
+    file = kte.latest_checkpoint(directory) + ".h5"
+    return seconds | median_seconds(
+        {
+            f"{of}restore": _uncached(
+                [file], lambda: kte.checkpoints.read(file)
+            ),
+            f"orbax, {of}restore": _uncached([*peer.files()], peer.restore),
+        },
+        _REPETITIONS,
+    )
+
+
 def _dd(*arguments: str) -> None:
     subprocess.run(["dd", "status=none", *arguments], check=True)
 
 
-def _uncached(path: str, read: Callable[[], object]) -> Callable[[], None]:
-    """Reads a file that the system no longer has in memory."""
+def _uncached(
+    paths: Iterable[str], read: Callable[[], object]
+) -> Callable[[], None]:
+    """Reads files that the system no longer has in memory."""
 
     def run() -> None:
-        with open(path, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for path in paths:
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         read()
 
     return run

@@ -4,12 +4,24 @@ Everything here happens before anything imports Keras or JAX.
 """
 
 import os
+import shutil
+import tempfile
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
+
+# Most of the suite's time is XLA's, and most tests compile what others have
+# compiled. The first process makes an empty cache for this run, unless one is
+# given; its workers, and what they start, inherit it.
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
+_IS_OURS = _CACHE not in os.environ
+if _IS_OURS:
+    os.environ[_CACHE] = tempfile.mkdtemp(prefix="xla-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import random  # noqa: E402
 
@@ -22,6 +34,12 @@ def fixed_seed():
     """Every test starts from the same random state."""
     random.seed(0)
     np.random.seed(0)
+
+
+def pytest_unconfigure():
+    """No run finds what another one compiled."""
+    if _IS_OURS:
+        shutil.rmtree(os.environ[_CACHE])
 
 
 # Runs under the last TensorFlow that had estimators, never here.

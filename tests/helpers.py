@@ -1,4 +1,6 @@
-"""Small models and inputs that several tests share."""
+"""Small models and inputs that several tests share, and a gate for threads."""
+
+import threading
 
 import keras
 import numpy as np
@@ -88,3 +90,15 @@ def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
         predict_batch_size=batch,
         **settings,
     )
+
+
+def open_when_joined(monkeypatch, gate, name):
+    """Opens a gate as soon as somebody waits for the threads of a name."""
+    join = threading.Thread.join
+
+    def opening(thread, timeout=None):
+        if thread.name == name:
+            gate.set()
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", opening)

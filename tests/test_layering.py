@@ -1,4 +1,4 @@
-"""Imports point downward only, and heavy or private modules stay in place.
+"""Imports point downward, are declared, and stay in place if heavy or private.
 
 Whoever adds a module gives it a floor here and a line in the table of
 `docs/contributing.md`.
@@ -9,6 +9,9 @@ import dataclasses
 import functools
 import graphlib
 import pathlib
+import re
+import sys
+import tomllib
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +37,8 @@ FLOORS = (
     ("experimental",),
     ("__init__",),
 )
+# What is installed under another name than it is imported under.
+DISTRIBUTIONS = {"google": "protobuf", "tensorflow": "tensorflow-cpu"}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 
 
@@ -143,6 +148,34 @@ def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
         and each.module.split(".")[0] in ("tensorflow", "tensorboard")
     ]
     assert not heavy
+
+
+def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Distributions that a module imports, and whether at its own import."""
+    for each in imports(tree):
+        top = each.module.split(".")[0]
+        if top not in sys.stdlib_module_names | {PACKAGE.name}:
+            name = DISTRIBUTIONS.get(top, top.replace("_", "-"))
+            yield name, each.at_module_level
+
+
+def test_all_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    always, lazily = (
+        {re.match(r"[\w-]+", each).group() for each in requirements}
+        for requirements in (
+            project["project"]["dependencies"],
+            extras["remote"],
+        )
+    )
+    undeclared = {
+        (module, name)
+        for module, tree in sources().items()
+        for name, at_module_level in third_party(tree)
+        if name not in (always if at_module_level else always | lazily)
+    }
+    assert not undeclared
 
 
 def test_private_modules_are_imported_in_one_file() -> None:

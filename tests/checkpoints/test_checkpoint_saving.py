@@ -1,10 +1,11 @@
 import os
-import time
+import types
 
 import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import saving
 
 
 def test_files_and_prefix_are_those_of_tensorflow(tmp_path):
@@ -47,23 +48,9 @@ def test_step_is_checked(tmp_path, step, error, message):
     assert not (tmp_path / "model_dir").exists()
 
 
-def test_the_time_is_that_of_the_clock(tmp_path):
-    before = time.time()
+def test_the_time_is_that_of_the_clock(tmp_path, monkeypatch):
+    clock = types.SimpleNamespace(time=lambda: 1234.5)
+    monkeypatch.setattr(saving, "time", clock)
     checkpoints.save(tmp_path, 1, {})
     line = (tmp_path / "checkpoint").read_text().splitlines()[2]
-    assert before <= float(line.split(": ")[1]) <= time.time()
-
-
-def test_a_small_model_is_saved_in_20_ms(tmp_path):
-    variables = {
-        f"layer_{i}/{name}": np.ones(2000, np.float32)
-        for i in range(25)
-        for name in ("kernel", "bias")
-    }
-    seconds = []
-    for step in range(10):
-        start = time.perf_counter()
-        checkpoints.save(tmp_path, step, variables)
-        seconds.append(time.perf_counter() - start)
-    # The best of ten, because the machine may be busy with other things.
-    assert min(seconds) < 0.02
+    assert float(line.split(": ")[1]) == 1234.5

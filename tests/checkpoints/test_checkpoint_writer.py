@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from helpers import open_when_joined
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints.writer import Writer
@@ -18,6 +19,13 @@ def gate():
     event = threading.Event()
     yield event
     event.set()
+
+
+@pytest.fixture
+def opened_by_waiting(gate, monkeypatch):
+    """A gate that is open once somebody waits for the writer."""
+    open_when_joined(monkeypatch, gate, "checkpoint-writer")
+    return gate
 
 
 def fail():
@@ -33,13 +41,12 @@ def test_the_caller_goes_on(gate, tmp_path):
     assert not writer.is_busy
 
 
-def test_one_waits_for_the_one_before(tmp_path):
+def test_one_waits_for_the_one_before(opened_by_waiting, tmp_path):
     done = []
     writer = Writer()
-    gate = threading.Event()
 
     def first():
-        gate.wait(0.2)
+        opened_by_waiting.wait()
         done.append("first")
 
     writer.start(tmp_path, first)
@@ -63,11 +70,9 @@ def test_an_error_is_raised_once_and_as_itself(then, tmp_path):
     writer.wait()
 
 
-def test_whoever_looks_for_the_latest_waits_for_it(tmp_path):
-    gate = threading.Event()
-
+def test_whoever_looks_for_the_latest_waits_for_it(opened_by_waiting, tmp_path):
     def write():
-        gate.wait(0.2)
+        opened_by_waiting.wait()
         checkpoints.save(tmp_path, 20, {})
 
     checkpoints.save(tmp_path, 10, {})
@@ -87,12 +92,12 @@ def test_waiting_for_a_directory_raises_no_error(tmp_path):
 
 
 _ENDS_WHILE_WRITING = """
-import sys, time
+import sys, threading
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints.writer import Writer
 
 def write():
-    time.sleep(0.3)
+    threading.main_thread().join()
     checkpoints.save(sys.argv[1], 20, {})
 
 Writer().start(sys.argv[1], write)

@@ -1,8 +1,12 @@
 """Serves exports in one process that has no JAX, as a server would."""
 
+import atexit
+import functools
 import pickle
 import subprocess
 import sys
+
+import pytest
 
 _SCRIPT = """
 import pickle, sys
@@ -10,29 +14,42 @@ for name in ("jax", "jaxlib", "keras"):
     sys.modules[name] = None
 import tensorflow as tf
 
-results = []
-for folder, tags, signature, inputs in pickle.load(sys.stdin.buffer):
+def answer(folder, tags, signature, inputs):
     model = tf.saved_model.load(folder, tags=tags)
     outputs = model.signatures[signature](
         **{name: tf.constant(value) for name, value in inputs.items()})
-    results.append({name: value.numpy() for name, value in outputs.items()})
-pickle.dump(results, sys.stdout.buffer)
+    return {name: value.numpy() for name, value in outputs.items()}
+
+while True:
+    answers = [answer(*each) for each in pickle.load(sys.stdin.buffer)]
+    pickle.dump(answers, sys.stdout.buffer)
+    sys.stdout.flush()
 """
 
 
 def serve(*requests):
-    """Answers requests: tuples of folder, tags, signature and inputs.
+    """Answers requests: tuples of folder, tags, signature and inputs."""
+    server = _server()
+    try:
+        pickle.dump(requests, server.stdin)
+        server.stdin.flush()
+        return pickle.load(server.stdout)
+    except (OSError, EOFError):
+        _server.cache_clear()
+        pytest.fail(server.communicate()[1].decode()[-3000:])
 
-    All of them go to one process, since TensorFlow takes seconds to import.
-    """
-    done = subprocess.run(
+
+@functools.cache
+def _server():
+    """One for all tests of this process, for TensorFlow is slow to import."""
+    server = subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
-        input=pickle.dumps(requests),
-        capture_output=True,
-        check=False,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return pickle.loads(done.stdout)
+    atexit.register(server.kill)
+    return server
 
 
 def example(**features):

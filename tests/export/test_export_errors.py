@@ -288,13 +288,13 @@ def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
 
 def test_a_trial_that_hangs(model_dir, tmp_path, monkeypatch):
     script = tmp_path / "hangs.py"
-    script.write_text("import time\ntime.sleep(60)\n")
+    script.write_text("import signal\nsignal.pause()\n")
     monkeypatch.setattr(checking, "_SCRIPT", script)
     hasty = estimator_of(
-        classifier, model_dir, config={"export_timeout_secs": 0.5}
+        classifier, model_dir, config={"export_timeout_secs": 0.1}
     )
     with pytest.raises(
-        TimeoutError, match=r"in 0.5 s; it is still.*export_timeout_secs=\.\.\."
+        TimeoutError, match=r"in 0.1 s; it is still.*export_timeout_secs=\.\.\."
     ):
         hasty.export_saved_model(tmp_path / "new", RAW)
     assert not (tmp_path / "new").exists()

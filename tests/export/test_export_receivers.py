@@ -192,7 +192,7 @@ def test_host_work_on_the_results_of_host_work(tmp_path):
     ]
 
 
-def test_a_whole_model_fn_in_batches(model_dir, tmp_path):
+def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
     def model_fn(features, labels, mode, params):
         if not params["use_tpu"]:
             return classifier(features, labels, mode, params)

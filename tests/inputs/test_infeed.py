@@ -3,13 +3,16 @@
 import itertools
 import threading
 import time
+import types
 
 import pytest
+from helpers import open_when_joined
 
 from keras_tpu_estimator.inputs import infeed as infeed_module
 from keras_tpu_estimator.inputs.infeed import Infeed
 
-PATIENCE_SECS = 10
+# Only for what would never end.
+PATIENCE_SECS = 60
 
 
 def producer(items):
@@ -28,6 +31,11 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
+
+
+def is_waited_in(infeed):
+    """Whether a thread waits for room, or for an item."""
+    return bool(infeed._changed._waiters)
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +70,7 @@ def test_only_so_many_items_are_made_ahead(depth):
 
     with Infeed(produce, depth) as infeed:
         # One more is in the producer's hand.
-        wait_until(lambda: len(made) == depth + 1)
-        time.sleep(0.02)
+        wait_until(lambda: is_waited_in(infeed))
         assert len(made) == depth + 1
         assert next(infeed) == 0
         wait_until(lambda: len(made) == depth + 2)
@@ -112,9 +119,33 @@ def test_a_consumer_waits_for_an_item():
         release.wait(PATIENCE_SECS)
         return "late"
 
-    with Infeed(produce) as infeed:
-        threading.Timer(0.02, release.set).start()
+    # Nobody asks this who does not wait.
+    with Infeed(produce, is_cancelled=release.set) as infeed:
         assert next(infeed) == "late"
+
+
+def test_the_time_of_waiting_is_told_once(monkeypatch):
+    clock = types.SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(infeed_module, "time", clock)
+    release = threading.Event()
+
+    def produce():
+        release.wait(PATIENCE_SECS)
+        return "late"
+
+    def two_seconds_pass():
+        clock.now += 2
+        release.set()
+
+    with Infeed(produce, is_cancelled=two_seconds_pass) as infeed:
+        next(infeed)
+        waited = clock.now
+        wait_until(lambda: is_waited_in(infeed))  # For room: all is there.
+        clock.now += 100
+        next(infeed)
+        assert infeed.take_waited_secs() == waited >= 2
+        assert infeed.take_waited_secs() == 0
 
 
 def test_closing_while_the_queue_is_full_drops_what_waits():
@@ -152,16 +183,18 @@ def test_closing_does_not_wait_for_ever_for_a_producer(monkeypatch):
     assert next(infeed, "over") == "over"
 
 
-def test_closing_waits_for_a_producer_that_is_nearly_done():
-    inside = threading.Event()
+def test_closing_waits_for_a_producer_that_is_nearly_done(monkeypatch):
+    inside, release = threading.Event(), threading.Event()
 
     def produce():
         inside.set()
-        time.sleep(0.05)
+        release.wait(PATIENCE_SECS)
         return 1
 
+    monkeypatch.setattr(infeed_module, "_PATIENCE_SECS", PATIENCE_SECS)
     infeed = Infeed(produce)
     assert inside.wait(PATIENCE_SECS)
+    open_when_joined(monkeypatch, release, "infeed")
     infeed.close()
     assert not infeed_threads()
 

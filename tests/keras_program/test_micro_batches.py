@@ -177,8 +177,7 @@ def run_once(model_fn, config, x=X, y=Y, **kwargs):
     model = EstimatorModel.from_model_fn(model_fn, config=config, **kwargs)
     step = model.prepare("train", x, y)
     values = model.program.store.initial_values()
-    changed, outputs = step.function(values, x, y)
-    return changed, outputs
+    return jax.jit(step.function)(values, x, y)
 
 
 @pytest.mark.parametrize("model_fn", [minimizing, minimizing_a_sum])

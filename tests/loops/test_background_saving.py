@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import time
 
 import jax
 import numpy as np
@@ -12,12 +11,14 @@ from helpers import batches_of
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
+from helpers import open_when_joined
 from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.checkpoints.writer import wait_for
 from keras_tpu_estimator.device.restoring import on_host
 
 X, Y = regression_data()
@@ -52,7 +53,7 @@ def held(monkeypatch):
 
     def write(path, variables):
         if path.endswith("-2.h5"):
-            assert gate.wait(10)
+            assert gate.wait(60)
         original(path, variables)
 
     monkeypatch.setattr(files, "write", write)
@@ -103,11 +104,13 @@ def test_a_snapshot_shares_no_memory_with_the_devices():
         assert not np.shares_memory(value, on_devices[path])
 
 
-def test_the_latest_checkpoint_is_waited_for(estimator, held, tmp_path):
+def test_the_latest_checkpoint_is_waited_for(
+    estimator, held, tmp_path, monkeypatch
+):
     seen = []
 
     def look(_):
-        threading.Timer(0.1, held.set).start()
+        open_when_joined(monkeypatch, held, "checkpoint-writer")
         seen.append(estimator.latest_checkpoint())
 
     estimator.train(repeated(X, Y), hooks=[AtStep(3, look)], steps=3)
@@ -160,14 +163,14 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(files, "write", write)
 
 
-def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk):
+def test_an_error_comes_out_before_the_next_checkpoint(
+    estimator, full_disk, tmp_path
+):
     steps = []
-
-    def wait(session):
-        while session._saver._writer.is_busy:
-            time.sleep(0.01)
-
-    hooks = [AtStep(2, wait), AtStep(3, steps.append)]
+    hooks = [
+        AtStep(2, lambda _: wait_for(tmp_path)),
+        AtStep(3, steps.append),
+    ]
     with pytest.raises(OSError, match="No space left"):
         estimator.train(repeated(X, Y), hooks=hooks, steps=9)
     assert not steps
@@ -202,9 +205,11 @@ def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
     assert "No space left" in caplog.text
 
 
-def test_an_error_of_training_waits_for_the_writer(estimator, held, tmp_path):
+def test_an_error_of_training_waits_for_the_writer(
+    estimator, held, tmp_path, monkeypatch
+):
     def fail(_):
-        threading.Timer(0.1, held.set).start()
+        open_when_joined(monkeypatch, held, "checkpoint-writer")
         raise RuntimeError("training failed")
 
     with pytest.raises(RuntimeError, match="training failed"):

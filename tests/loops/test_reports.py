@@ -1,10 +1,11 @@
 """What training reports, and how it tells where a NaN comes from."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import re
-import time
+import types
 
 import keras
 import numpy as np
@@ -16,6 +17,8 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops import training
 
 X, Y = regression_data(examples=64)
 
@@ -239,14 +242,13 @@ def test_several_optimizers_have_their_rates_told_apart(tmp_path):
     assert report["learning_rate/sgd_b"] == pytest.approx(0.2)
 
 
-def test_waiting_for_input_is_told(tmp_path):
-    def slow(params):
-        for _ in range(24):  # Three loops are read ahead.
-            time.sleep(0.03)
-            yield X[:16], Y[:16]
-
-    reporting(model_fn_of(linear), tmp_path).train(slow)
-    assert lines(tmp_path)[-1]["input_wait"] > 0.5
+def test_waiting_for_input_is_told(tmp_path, monkeypatch):
+    seconds = itertools.count(step=4.0)
+    clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
+    monkeypatch.setattr(training, "time", clock)
+    monkeypatch.setattr(Infeed, "take_waited_secs", lambda infeed: 3.0)
+    reporting(model_fn_of(linear), tmp_path).train(repeated(X, Y), steps=8)
+    assert [line["input_wait"] for line in lines(tmp_path)] == [0.75, 0.75]
 
 
 def test_nothing_is_written_without_summaries(tmp_path):

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -35,12 +36,14 @@ class Wishes:
         steps: The global step to reach.
         pause: Seconds that each loop waits, so that a kill can hit anywhere.
         max_file_bytes: No file may become larger, as on a full disk.
+        stops: Whether to stop after the first step, until SIGCONT comes.
     """
 
     model_dir: str
     steps: int
     pause: float = 0.0
     max_file_bytes: int | None = None
+    stops: bool = False
 
     def start(
         self, *prefix: str, stderr: int | None = None
@@ -78,15 +81,18 @@ class Wishes:
 
 
 class Telling(kte.hooks.SessionRunHook):
-    """Tells that training is under way, and slows it down."""
+    """Tells that training is under way, and slows it down or stops it."""
 
-    def __init__(self, pause: float):
+    def __init__(self, pause: float, stops: bool):
         self._pause = pause
+        self._stops = stops
         self._is_told = False
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if not self._is_told:
             print("training", flush=True)
+            if self._stops:
+                signal.raise_signal(signal.SIGSTOP)
         self._is_told = True
         time.sleep(self._pause)
 
@@ -136,7 +142,7 @@ def main(wishes: Wishes) -> None:
     ).train(
         input_fn,
         max_steps=wishes.steps,
-        hooks=[Telling(wishes.pause)],
+        hooks=[Telling(wishes.pause, wishes.stops)],
         saving_listeners=[TellingSaves()],
     )
 
