@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import tuple_of
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -107,7 +108,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
-        checkpoint_dir: str | os.PathLike,
+        checkpoint_dir: PathLike,
         save_secs: float | None = None,
         save_steps: int | None = None,
         saver: None = None,
@@ -123,7 +124,7 @@ class CheckpointSaverHook(SessionRunHook):
                 "the session saves. Set RunConfig.keep_checkpoint_max for how "
                 "many to keep."
             )
-        self._directory = os.fspath(checkpoint_dir)
+        self._directory = os.fsdecode(checkpoint_dir)
         self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._own_listeners = validate_listeners(listeners, "listeners")

@@ -31,5 +31,5 @@ class FeedFnHook(SessionRunHook):
     Reference: `tf.compat.v1.train.FeedFnHook`.
     """
 
-    def __init__(self, feed_fn: Callable[[], Any]):
+    def __init__(self, feed_fn: Callable[[], Any] | None):
         refuse_feed("feed_fn", feed_fn or "nothing")

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.hooks.hook_list import HookedRun
 from keras_tpu_estimator.hooks.hook_list import HookList
@@ -172,8 +173,9 @@ class HookCallback(keras.callbacks.Callback):
         if name in self._logs:
             return self._logs[name]
         optimizer = getattr(self.model, "optimizer", None)
-        if name == "global_step" and hasattr(optimizer, "iterations"):
-            return np.asarray(keras.ops.convert_to_numpy(optimizer.iterations))
+        iterations = getattr(optimizer, "iterations", None)
+        if name == "global_step" and iterations is not None:
+            return np.asarray(keras.ops.convert_to_numpy(iterations))
         by_path = self.variables()
         if name not in by_path:
             raise KeyError(
@@ -196,13 +198,13 @@ class FitSession(Session):
         self._callback = callback
         self._saved: dict[str, int] = {}
 
-    def saved_step(self, directory: str | os.PathLike) -> int | None:
+    def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""
-        return self._saved.get(os.path.realpath(directory))
+        return self._saved.get(_real_path(directory))
 
     def save_checkpoint(
         self,
-        directory: str | os.PathLike,
+        directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
     ) -> None:
@@ -214,4 +216,8 @@ class FitSession(Session):
             for path, variable in self._callback.variables().items()
         }
         checkpoints.save(directory, step, values, basename=basename)
-        self._saved[os.path.realpath(directory)] = step
+        self._saved[_real_path(directory)] = step
+
+
+def _real_path(directory: PathLike) -> str:
+    return os.path.realpath(os.fsdecode(directory))

@@ -5,6 +5,7 @@ import time
 
 import jax
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -46,13 +47,13 @@ class ProfilerHook(SessionRunHook):
         self,
         save_steps: int | None = None,
         save_secs: float | None = None,
-        output_dir: str | os.PathLike = "",
+        output_dir: PathLike = "",
         show_dataflow: bool = True,
         show_memory: bool = False,
     ):
         del show_dataflow, show_memory
         self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._output_dir = os.fspath(output_dir) or os.curdir
+        self._output_dir = os.fsdecode(output_dir) or os.curdir
         if is_url(self._output_dir):
             raise ValueError(
                 "`output_dir` should be a directory of this machine, for that "

@@ -1,12 +1,12 @@
 """What user code may ask of a loop: values by name, and more in training."""
 
-import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import values_of
 
@@ -63,7 +63,7 @@ class Session:
         if self._wait is not None:
             self._wait()
 
-    def saved_step(self, directory: str | os.PathLike) -> int | None:
+    def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory.
 
         Args:
@@ -81,7 +81,7 @@ class Session:
 
     def save_checkpoint(
         self,
-        directory: str | os.PathLike,
+        directory: PathLike,
         basename: str = "model.ckpt",
         wait: bool = True,
     ) -> None:

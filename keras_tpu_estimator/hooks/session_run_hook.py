@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from typing import Any
+from typing import TypeAlias
 
 import keras
 
@@ -153,7 +154,7 @@ class SessionRunHook:
 
 
 # What is accepted as a hook.
-Hook = SessionRunHook | keras.callbacks.Callback
+Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
 
 
 class LoopHook(SessionRunHook):
@@ -168,7 +169,7 @@ class LoopHook(SessionRunHook):
 
 def validate_hooks(
     hooks: Iterable[Hook] | None, argument: str = "hooks"
-) -> tuple[Any, ...]:
+) -> tuple[Hook, ...]:
     """Returns hooks as a tuple.
 
     Args:

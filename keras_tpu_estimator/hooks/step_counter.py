@@ -1,8 +1,8 @@
 """Steps per second."""
 
 import logging
-import os
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
@@ -44,7 +44,7 @@ class StepCounterHook(SessionRunHook):
         self,
         every_n_steps: int | None = 100,
         every_n_secs: float | None = None,
-        output_dir: str | os.PathLike | None = None,
+        output_dir: PathLike | None = None,
         summary_writer: EventWriter | None = None,
     ):
         if (every_n_steps is None) == (every_n_secs is None):
@@ -70,10 +70,14 @@ class StepCounterHook(SessionRunHook):
         del run_values
         step = int(run_context.session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
-            seconds, steps = self._timer.update_last_triggered_step(step)
-            if seconds:
-                self._log_and_record(steps, seconds, step)
+            self._end_interval(step)
         self._warn_if_standing(step)
+
+    def _end_interval(self, step: int) -> None:
+        """Logs the interval up to a step, if there is one."""
+        seconds, steps = self._timer.update_last_triggered_step(step)
+        if steps and seconds:
+            self._log_and_record(steps, seconds, step)
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int

@@ -1,12 +1,12 @@
 """Stopping at a step, once a checkpoint of it has been written."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.hooks.stop_at_step import StopAtStepHook
@@ -30,7 +30,7 @@ class StopAtCheckpointStepHook(StopAtStepHook):
 
     def __init__(
         self,
-        model_dir: str | os.PathLike,
+        model_dir: PathLike,
         last_step: int,
         wait_after_file_check_secs: float = 30,
         sleep: Callable[[float], None] = time.sleep,

@@ -35,14 +35,15 @@ class StopAtStepHook(SessionRunHook):
     def __init__(
         self, num_steps: int | None = None, last_step: int | None = None
     ):
-        if (num_steps is None) == (last_step is None):
+        given = [each for each in (num_steps, last_step) if each is not None]
+        if len(given) != 1:
             raise ValueError(
                 "Exactly one of `num_steps` and `last_step` must be given. "
                 f"Received: num_steps={num_steps}, last_step={last_step}. "
                 "`num_steps` counts from where training starts."
             )
-        self._num_steps = num_steps
-        self._last_step = last_step
+        (self._steps,) = given
+        self._counts_anew = last_step is None
 
     def stop_from(self, start: int) -> int:
         """The step to stop at, if training starts from a step.
@@ -53,9 +54,7 @@ class StopAtStepHook(SessionRunHook):
         Returns:
             A global step; it may lie before `start`.
         """
-        if self._num_steps is None:
-            return self._last_step
-        return start + self._num_steps
+        return start + self._steps if self._counts_anew else self._steps
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""

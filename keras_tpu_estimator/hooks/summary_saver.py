@@ -1,10 +1,10 @@
 """Writing values into the event file."""
 
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
@@ -50,7 +50,7 @@ class SummarySaverHook(SessionRunHook):
         self,
         save_steps: int | None = None,
         save_secs: float | None = None,
-        output_dir: str | os.PathLike | None = None,
+        output_dir: PathLike | None = None,
         summary_writer: EventWriter | None = None,
         scaffold: Any = None,
         summary_op: Mapping[str, str] | Sequence[str] | str | None = None,

@@ -1,5 +1,6 @@
 """When something periodic is due."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -41,8 +42,8 @@ class SecondOrStepTimer:
                 "Expected exactly one of `every_secs` and `every_steps`. "
                 f"Received: every_secs={every_secs}, every_steps={every_steps}"
             )
-        self._every_secs = every_secs
-        self._every_steps = every_steps
+        self._every_secs = math.inf if every_secs is None else every_secs
+        self._every_steps = math.inf if every_steps is None else every_steps
         self._clock = clock
         self._last: tuple[int, float] | None = None
 
@@ -53,9 +54,10 @@ class SecondOrStepTimer:
         last_step, last_time = self._last
         if step == last_step:
             return False
-        if self._every_steps is not None:
-            return step >= last_step + self._every_steps
-        return self._clock() >= last_time + self._every_secs
+        return (
+            step >= last_step + self._every_steps
+            or self._clock() >= last_time + self._every_secs
+        )
 
     def update_last_triggered_step(
         self, step: int

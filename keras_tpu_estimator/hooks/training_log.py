@@ -50,10 +50,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
 
         Before the last checkpoint, which is no part of their time.
         """
-        step = int(session.run("global_step"))
-        steps, seconds = self._timer.elapsed_since_last(step)
-        if steps > 0 and seconds > 0:
-            self._log_and_record(steps, seconds, step)
+        self._end_interval(int(session.run("global_step")))
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int

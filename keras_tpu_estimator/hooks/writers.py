@@ -1,13 +1,13 @@
 """Where hooks write what TensorBoard shows."""
 
-import os
 from typing import Any
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.summary import EventWriter
 
 
 def writer_of(
-    output_dir: str | os.PathLike | None, summary_writer: Any
+    output_dir: PathLike | None, summary_writer: Any
 ) -> EventWriter | None:
     """The writer that a hook was given, or that of its directory.
 

@@ -64,6 +64,7 @@ def input_plan(
     way = way_in(mode, way)
     replicas, hosts = topology.num_replicas, topology.num_hosts
     per_host, host = topology.replicas_per_host, topology.host_index
+    calls: tuple[Deployment, ...]
     calls = (Deployment(host, hosts, per_host, batch_size // hosts),)
     batches_per_call = 1
     if way == InputPipelineConfig.PER_SHARD_V1:

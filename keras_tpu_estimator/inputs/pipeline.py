@@ -1,10 +1,9 @@
 """From a user's `input_fn` to stacked steps on the host."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
 from typing import Self
 
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.checks import check_range
 from keras_tpu_estimator.inputs.input_reader import InputReader
@@ -36,12 +35,12 @@ class Pipeline:
 
     def __init__(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         request: InputRequest,
         start: Position | None = None,
         is_kept: bool = False,
     ):
-        self._input_fn: Callable[..., Any] | None = input_fn
+        self._input_fn = input_fn
         self._request = request
         self._is_kept = is_kept
         self._recipe = StepRecipe.of(request.plan)
@@ -99,12 +98,12 @@ class Pipeline:
     def close(self) -> None:
         """Closes the user's generators."""
         self._reader.close()
-        self._input_fn = None  # It may hold them, too.
+        self._input_fn = lambda params: ()  # The user's may hold them, too.
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _open(self, start: RestorePoint) -> None:

@@ -31,11 +31,11 @@ class Reading:
         self._form = form
         self._items: Iterator[Any] | None = None
 
-    def open(self, state: Any = None, batches: int = 0) -> None:
+    def open(self, state: Any, batches: int) -> None:
         """Starts to read.
 
         Args:
-            state: What `state` returned, or `None` for the beginning.
+            state: What `state` returned.
             batches: How many batches had been read then.
 
         Raises:
@@ -46,7 +46,7 @@ class Reading:
 
     def state(self) -> Any:
         """The state of what is read; `None` if it has none to ask for."""
-        return self._form.state_of(self._items)
+        return self._form.state_of(self._opened())
 
     def examples(self) -> Iterator[Example]:
         """The items that are left, each as the batch that it is."""
@@ -55,7 +55,8 @@ class Reading:
 
     def close(self) -> None:
         """Lets go of the user's objects."""
-        release, last = self._form.release, [self._items]
+        release = self._form.release
+        last = [] if self._items is None else [self._items]
         self._form, self._items = Arrays(()), iter(())
         release(last)
 
@@ -63,8 +64,11 @@ class Reading:
         return self
 
     def __next__(self) -> Any:
-        if self._items is None:
-            self.open()
-        item = next(self._items)
+        item = next(self._opened())
         self.batches += self._form.stacked or 1
         return item
+
+    def _opened(self) -> Iterator[Any]:
+        if self._items is None:
+            self._items = self._form.items()
+        return self._items

@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.growing_files import flush_at_end
 from keras_tpu_estimator.summary.event_file import EventFile
@@ -50,7 +51,7 @@ class EventWriter:
 
     def __init__(
         self,
-        logdir: str | bytes | os.PathLike,
+        logdir: PathLike,
         flush_secs: float = 10.0,
         max_queue: float = 1000,
         filename_suffix: str = "",
@@ -63,9 +64,7 @@ class EventWriter:
         self._lock = threading.Lock()
 
     @staticmethod
-    def for_dir(
-        logdir: str | bytes | os.PathLike, **settings: Any
-    ) -> "EventWriter":
+    def for_dir(logdir: PathLike, **settings: Any) -> "EventWriter":
         """Gives the writer that this process shares for a directory.
 
         Args:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import BinaryIO
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths as stored
 from keras_tpu_estimator.summary.event_records import CHECKSUM_SIZE
 from keras_tpu_estimator.summary.event_records import checksum
@@ -25,7 +26,7 @@ class _DamagedError(Exception):
 
 
 def read_scalars(
-    paths: Iterable[str | os.PathLike],
+    paths: Iterable[PathLike],
 ) -> dict[int, dict[str, float]]:
     """Reads the scalars of event files.
 
@@ -52,8 +53,8 @@ def read_scalars(
     """
     found: dict[int, dict[str, float]] = {}
     for path in paths:
-        path = os.fspath(path)
-        for step, scalars in _scalars(path, stored.version(path)):
+        name = os.fsdecode(path)
+        for step, scalars in _scalars(name, stored.version(name)):
             found.setdefault(step, {}).update(scalars)
     return dict(sorted(found.items()))
 

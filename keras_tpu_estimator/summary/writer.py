@@ -1,11 +1,11 @@
 """Summaries on the host: the writer that takes them."""
 
 import contextlib
-import os
 from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.event_writer import EventWriter
 from keras_tpu_estimator.summary.kinds import Summary
@@ -20,6 +20,8 @@ class SummaryWriter(recording.Sink):
     Args:
         events: Writes the file.
     """
+
+    events: EventWriter
 
     def __init__(self, events: EventWriter) -> None:
         self.events = events
@@ -83,7 +85,7 @@ class SummaryWriter(recording.Sink):
 
 
 def create_file_writer(
-    logdir: str | bytes | os.PathLike,
+    logdir: PathLike,
     max_queue: int | None = None,
     flush_millis: int | None = None,
     filename_suffix: str | None = None,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
+from typing import NamedTuple
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.field_checks import check_int
@@ -131,14 +132,15 @@ class ContinuousEvaluator:
         """Evaluates what is due; whether training is complete."""
         # Asked first, so that the last checkpoint is not missed.
         is_over = self._is_complete()
-        step = self._look()
-        if self._max_steps is not None and step is not None:
-            is_over |= step >= self._max_steps
+        found = self._look()
+        if self._max_steps is not None and found is not None:
+            is_over |= found.step >= self._max_steps
         waited = self._clock() - self._newest_since
         if timeout_secs is not None and waited >= timeout_secs:
             _logger.warning("No new checkpoint in %s s.", timeout_secs)
             is_over = True
-        self._evaluate(step, is_last=is_over)
+        if found is not None:
+            self._evaluate(found, is_last=is_over)
         return is_over
 
     def _is_complete(self) -> bool:
@@ -151,23 +153,31 @@ class ContinuousEvaluator:
             return False
         return checkpoints.training_is_complete(self._estimator.model_dir)
 
-    def _look(self) -> int | None:
-        """Finds the newest checkpoint, and tells its step."""
+    def _look(self) -> "_Found | None":
+        """Finds the newest checkpoint."""
         newest = self._estimator.latest_checkpoint()
         if newest != self._newest:
             self._newest, self._newest_since = newest, self._clock()
-        return None if newest is None else checkpoints.step_of(newest)
+        if newest is None:
+            return None
+        return _Found(checkpoints.step_of(newest), newest)
 
-    def _evaluate(self, step: int | None, is_last: bool) -> None:
-        """Evaluates the newest checkpoint where it is due, or the last."""
-        if step is None:
-            return
+    def _evaluate(self, found: "_Found", is_last: bool) -> None:
+        """Evaluates a checkpoint where it is due, or the last."""
+        step, prefix = found
         evaluate = functools.partial(
-            self._estimator.evaluate, checkpoint_path=self._newest
+            self._estimator.evaluate, checkpoint_path=prefix
         )
         for evaluation in self._evaluations:
             waited = self._clock() - self._began
             is_due = waited >= evaluation.spec.start_delay_secs
             is_due = is_due and evaluation.is_due(step)
             if is_due or (is_last and not evaluation.has_done(step)):
-                evaluation.run(step, self._newest, evaluate)
+                evaluation.run(step, prefix, evaluate)
+
+
+class _Found(NamedTuple):
+    """A checkpoint that may be evaluated."""
+
+    step: int
+    prefix: str

@@ -10,6 +10,7 @@ from typing import Any
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.exporter import check_distinct
+from keras_tpu_estimator.workflow.exporter import validate_exporters
 from keras_tpu_estimator.workflow.specs import EvalSpec
 
 Clock = Callable[[], float]
@@ -39,6 +40,7 @@ class Evaluation:
         clock: Clock,
     ):
         self.spec = spec
+        self._exporters = validate_exporters(spec.exporters)
         self.metrics: dict[str, Any] | None = None
         self.exports: list[Any] | None = None
         self._estimator = estimator
@@ -92,7 +94,7 @@ class Evaluation:
                 eval_result=self.metrics,
                 is_the_final_export=is_final,
             )
-            for exporter in spec.exporters
+            for exporter in self._exporters
         ]
 
 
@@ -166,7 +168,9 @@ def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
             "Several EvalSpecs should have different names, for each writes "
             f"to a directory of its own. Received: {names}. Pass `name`."
         )
-    check_distinct(e for spec in specs for e in spec.exporters)
+    check_distinct(
+        e for spec in specs for e in validate_exporters(spec.exporters)
+    )
     return specs
 
 

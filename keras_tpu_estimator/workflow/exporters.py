@@ -32,16 +32,16 @@ class SavedModelExporter(Exporter):
     def __init__(
         self,
         name: str,
-        serving_input_receiver_fn: Callable[[], Any],
+        serving_input_receiver_fn: Callable[[], Any] | None,
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
         exports_to_keep: int | None = None,
     ):
-        _check_receiver_fn(serving_input_receiver_fn)
+        receiver_fn = _checked(serving_input_receiver_fn)
         if exports_to_keep is not None:
             check_int("exports_to_keep", exports_to_keep, minimum=1)
         self._name = name
-        self._receiver_fn = serving_input_receiver_fn
+        self._receiver_fn = receiver_fn
         self._assets_extra = assets_extra
         self._as_text = as_text
         self._exports_to_keep = exports_to_keep
@@ -237,7 +237,7 @@ def exports_in(export_path: str) -> list[str]:
     )
 
 
-def _check_receiver_fn(receiver_fn: Any) -> None:
+def _checked(receiver_fn: object) -> Callable[..., object]:
     if receiver_fn is None:
         raise ValueError(
             "An exporter needs a `serving_input_receiver_fn`. Received: None. "
@@ -250,3 +250,4 @@ def _check_receiver_fn(receiver_fn: Any) -> None:
             f"{type(receiver_fn).__name__}. Leave out the parentheses after "
             "its name."
         )
+    return receiver_fn

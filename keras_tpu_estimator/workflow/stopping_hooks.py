@@ -1,8 +1,8 @@
 """Hooks that end training by what evaluations wrote for TensorBoard."""
 
 import operator
-import os
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.workflow.checks import check_estimator
@@ -16,7 +16,7 @@ def stop_if_higher_hook(
     estimator: TPUEstimator,
     metric_name: str,
     threshold: float,
-    eval_dir: str | os.PathLike | None = None,
+    eval_dir: PathLike | None = None,
     min_steps: int = 0,
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
@@ -66,7 +66,7 @@ def stop_if_lower_hook(
     estimator: TPUEstimator,
     metric_name: str,
     threshold: float,
-    eval_dir: str | os.PathLike | None = None,
+    eval_dir: PathLike | None = None,
     min_steps: int = 0,
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
@@ -112,7 +112,7 @@ def stop_if_no_increase_hook(
     estimator: TPUEstimator,
     metric_name: str,
     max_steps_without_increase: int,
-    eval_dir: str | os.PathLike | None = None,
+    eval_dir: PathLike | None = None,
     min_steps: int = 0,
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
@@ -160,7 +160,7 @@ def stop_if_no_decrease_hook(
     estimator: TPUEstimator,
     metric_name: str,
     max_steps_without_decrease: int,
-    eval_dir: str | os.PathLike | None = None,
+    eval_dir: PathLike | None = None,
     min_steps: int = 0,
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
@@ -206,7 +206,7 @@ def stop_if_no_decrease_hook(
 
 def _history(
     estimator: TPUEstimator,
-    eval_dir: str | os.PathLike | None,
+    eval_dir: PathLike | None,
     metric_name: str,
     min_steps: int,
 ) -> History:

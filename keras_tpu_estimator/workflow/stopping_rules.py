@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.reading import read_scalars
 
@@ -16,7 +17,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def read_eval_metrics(
-    eval_dir: str | os.PathLike,
+    eval_dir: PathLike,
 ) -> dict[int, dict[str, float]]:
     """Reads the metrics that evaluations wrote into a directory.
 
@@ -39,7 +40,7 @@ def read_eval_metrics(
     >>> kte.experimental.read_eval_metrics(writer.logdir)
     {20: {'loss': 0.25}}
     """
-    pattern = os.path.join(glob.escape(os.fspath(eval_dir)), "*.tfevents.*")
+    pattern = os.path.join(glob.escape(os.fsdecode(eval_dir)), "*.tfevents.*")
     # Their names have the time at which they were begun.
     return read_scalars(paths.matching(pattern))
 
@@ -54,7 +55,7 @@ class History:
         min_steps: Evaluations before this global step are left out.
     """
 
-    eval_dir: str | os.PathLike
+    eval_dir: PathLike
     metric_name: str
     min_steps: int
 

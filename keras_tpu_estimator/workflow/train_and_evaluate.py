@@ -108,7 +108,7 @@ def _train(
         spec.input_fn,
         hooks=spec.hooks,
         max_steps=spec.max_steps,
-        saving_listeners=(*spec.saving_listeners, *listeners),
+        saving_listeners=(*(spec.saving_listeners or ()), *listeners),
     )
     if is_chief:
         latest = estimator.latest_checkpoint()

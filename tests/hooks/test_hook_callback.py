@@ -1,5 +1,8 @@
 """Hooks inside the loops of plain Keras models."""
 
+import os
+import pathlib
+
 import keras
 import numpy as np
 import pytest
@@ -222,9 +225,23 @@ def test_our_summaries_and_rates(tmp_path, caplog):
     assert list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_our_profiler(tmp_path, method):
-    hook = ProfilerHook(save_steps=100, output_dir=tmp_path)
+@pytest.mark.parametrize("path", [os.fsdecode, os.fsencode])
+def test_a_saved_step_is_found_under_any_kind_of_path(path, tmp_path):
+    class SaveOnce(kte.hooks.SessionRunHook):
+        def end(self, session):
+            session.save_checkpoint(path(tmp_path))
+            assert session.saved_step(path(tmp_path)) == 4
+            assert session.saved_step(tmp_path) == 4
+
+    fit(keras_model(), SaveOnce())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("fit", os.fspath), ("evaluate", os.fsencode), ("predict", pathlib.Path)],
+)
+def test_our_profiler(tmp_path, method, path):
+    hook = ProfilerHook(save_steps=100, output_dir=path(tmp_path))
     data = (X,) if method == "predict" else (X, Y)
     getattr(keras_model(), method)(
         *data,

@@ -1,6 +1,7 @@
 """Hooks that end training by what evaluations wrote."""
 
 import functools
+import os
 
 import pytest
 from training_helpers import HELD_OUT
@@ -254,3 +255,9 @@ def test_metrics_are_read_in_the_order_of_steps(tmp_path):
         (20, {"loss": 2.0, "mae": 3.0}),
     ]
     assert experimental.read_eval_metrics(tmp_path / "none") == {}
+
+
+def test_metrics_are_read_from_a_directory_in_bytes(tmp_path):
+    write(tmp_path, {10: {"loss": 1.0}})
+    metrics = experimental.read_eval_metrics(os.fsencode(tmp_path))
+    assert metrics == {10: {"loss": 1.0}}
