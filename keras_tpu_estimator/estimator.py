@@ -275,6 +275,8 @@ class TPUEstimator:
         validation.check_train_steps(steps, max_steps)
         if config.fast_dev_run:
             steps, max_steps = 1, None
+        if self._job.has_come_to(max_steps):
+            return self
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.TRAIN)
         if self._job.placement.use_tpu:

@@ -154,7 +154,7 @@ def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     """Distributions that a module imports, and whether at its own import."""
     for each in imports(tree):
         top = each.module.split(".")[0]
-        if top not in sys.stdlib_module_names | {PACKAGE.name}:
+        if top not in sys.stdlib_module_names | {PACKAGE.name, "_typeshed"}:
             name = DISTRIBUTIONS.get(top, top.replace("_", "-"))
             yield name, each.at_module_level
 

@@ -75,6 +75,16 @@ class Job:
         """
         return checkpoints.latest_intact(self.model_dir)
 
+    def has_come_to(self, max_steps: int | None) -> bool:
+        """Whether a checkpoint has come so far that there is nothing to do."""
+        if max_steps is None:
+            return False
+        checkpoint = self.latest_checkpoint()
+        if checkpoint is None or checkpoints.step_of(checkpoint) < max_steps:
+            return False
+        _logger.info("Skipping training since max_steps has already saved.")
+        return True
+
     def checkpoint_to_read(self, path: Any) -> str | None:
         """The checkpoint to evaluate or to predict with."""
         if path is not None:

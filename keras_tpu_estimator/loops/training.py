@@ -80,13 +80,10 @@ class Training:
             Preemption() as preemption,
         ):
             # Not before the lock: another training may just be saving.
+            if self.job.has_come_to(self.max_steps):
+                return
             checkpoint = self.job.latest_checkpoint()
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
-            if self.max_steps is not None and first >= self.max_steps:
-                _logger.info(
-                    "Skipping training since max_steps has already saved."
-                )
-                return
             steps = self._steps_from(first)
             plan = LoopPlan(config.tpu_config.iterations, steps)
             with self._input(plan, steps, checkpoint, preemption) as (

@@ -690,7 +690,6 @@ def test_an_environment_that_makes_no_sense_is_refused(
         (None, "/tmp/e", "/tmp/e"),
         ("/tmp/e", "/tmp/e", "/tmp/e"),
         (pathlib.PurePosixPath("/tmp/e"), "/tmp/e", "/tmp/e"),
-        ("/tmp/a", "", "/tmp/a"),
         ("/tmp/a", None, "/tmp/a"),
     ],
 )

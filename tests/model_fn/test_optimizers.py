@@ -472,7 +472,13 @@ def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
         )
         model.prepare("train", X, Y)
         initial = model.program.store.initial_values()
-        state = (*model.state(initial), model.metrics_state())
+        lists = (
+            model.trainable_variables,
+            model.non_trainable_variables,
+            model.optimizer.variables,
+        )
+        values = ([initial[v.path] for v in variables] for variables in lists)
+        state = (*values, model.metrics_state())
         lowered = jax.jit(model.train_step).lower(state, (X, Y))
         return lowered.compile().as_text().count(" dot(")
 
