@@ -135,6 +135,7 @@ class PredictionLoop:
         self._values = values
         self._progress = PredictionProgress(values)
         self._fetch: tuple[str, ...] = ()
+        self._prepared: dict[Any, Step] = {}
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: Values = {}
@@ -185,10 +186,7 @@ class PredictionLoop:
 
     def _start(self, padded: Padded) -> "Running":
         runtime, before = self._runtime, self._ahead
-        step = runtime.model.prepare(
-            ModeKeys.PREDICT, padded.features, padded.is_padding
-        )
-        runtime.values.complete(self._values, step)
+        step = self._step_for(padded)
         if step not in self._others:
             self._others[step] = step.split({**self._values, **before})[1]
         assigned, outputs, named = runtime.loop.predict(
@@ -201,6 +199,18 @@ class PredictionLoop:
         if assigned:
             self._ahead = before | assigned
         return Running(padded, before, assigned, outputs, named)
+
+    def _step_for(self, padded: Padded) -> Step:
+        """The program's step for batches of this shape."""
+        leaves, nest = jax.tree.flatten(padded.features)
+        shapes = (nest, *((leaf.shape, leaf.dtype) for leaf in leaves))
+        if shapes not in self._prepared:
+            step = self._runtime.model.prepare(
+                ModeKeys.PREDICT, padded.features, padded.is_padding
+            )
+            self._runtime.values.complete(self._values, step)
+            self._prepared[shapes] = step
+        return self._prepared[shapes]
 
     def _up_to_date(
         self, running: "Running", names: Iterable[str]
