@@ -15,7 +15,9 @@ from typing import Any
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
@@ -38,6 +40,7 @@ from keras_tpu_estimator.loops.evaluation import eval_dir
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
+from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -118,7 +121,7 @@ class TPUEstimator:
 
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
-        model_fn: Callable[..., Any] | None = None,
+        model_fn: Callable[..., Spec] | None = None,
         model_dir: PathLike | None = None,
         config: RunConfig | None = None,
         params: Any = None,
@@ -216,7 +219,7 @@ class TPUEstimator:
         """
 
         def model_fn(
-            features: Any, labels: Any, mode: str, config: RunConfig
+            features: Features, labels: Labels, mode: str, config: RunConfig
         ) -> Any:
             call = self.bound_model_fn(config)
             spec = call(features, labels, mode, {"use_tpu": False})

@@ -7,19 +7,25 @@ replaces Keras's Python loop over single steps.
 import functools
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
 
 import jax
+import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.estimator_model import MetricsState
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.scan import scan_with_newest
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
 
 # What of the outputs leaves the device in PREDICT.
 _OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
@@ -45,7 +51,7 @@ class DeviceLoop:
         self._evaluate = compiled(_called("evaluate_steps", self._run))
         self._predict = compiled(_called("predict_step", self._run_one))
 
-    def put(self, mode: str, features: Any, labels: Any) -> Any:
+    def put(self, mode: str, features: Features, labels: Labels) -> Nest:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
@@ -63,7 +69,7 @@ class DeviceLoop:
         size = batch_size((features, labels), axis=1)
         return jax.device_put((features, labels), layout.sharding(size, axis=1))
 
-    def put_one(self, features: Any, is_padding: Any) -> Any:
+    def put_one(self, features: Features, is_padding: np.ndarray) -> Nest:
         """Copies one step of prediction to the devices.
 
         Args:
@@ -79,7 +85,7 @@ class DeviceLoop:
         sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
-    def put_values(self, values: Any) -> Any:
+    def put_values(self, values: AnyValues) -> Values:
         """Copies variables' values to the devices, whole to each core."""
         cores = self._model.layout(ModeKeys.TRAIN).cores
         return jax.device_put(values, cores.replicated)
@@ -87,11 +93,11 @@ class DeviceLoop:
     def run(
         self,
         step: Step,
-        values: Mapping[str, Any],
-        metrics: list[Any],
-        batches: Any,
+        values: Mapping[str, jax.Array],
+        metrics: MetricsState,
+        batches: Nest,
         fetch: tuple[str, ...] = (),
-    ) -> tuple[Values, list[Any], Any, dict[str, Any]]:
+    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
         """Makes one step of TRAIN or EVAL for each of the stacked batches.
 
         Args:
@@ -116,9 +122,9 @@ class DeviceLoop:
         step: Step,
         assigned: Values,
         others: Values,
-        data: Any,
+        data: Nest,
         fetch: tuple[str, ...] = (),
-    ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Values, Outputs, Outputs]:
         """Predicts for one batch.
 
         Args:
@@ -138,15 +144,15 @@ class DeviceLoop:
         self,
         assigned: Values,
         others: Values,
-        metrics: list[Any],
-        batches: Any,
+        metrics: list[jax.Array],
+        batches: Nest,
         *,
         step: Step,
         fetch: tuple[str, ...],
-    ) -> Any:
+    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
         run_step = functools.partial(self._model.run_step, step)
 
-        def one(state: Any, batch: Any) -> tuple[Any, Any, Any]:
+        def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
             assigned, metrics = state
             changed, metrics, outputs = run_step(
                 others | assigned, metrics, batch
@@ -165,27 +171,27 @@ class DeviceLoop:
         self,
         assigned: Values,
         others: Values,
-        data: Any,
+        data: Nest,
         *,
         step: Step,
         fetch: tuple[str, ...],
-    ) -> tuple[Values, dict[str, Any], dict[str, Any]]:
+    ) -> tuple[Values, Outputs, Outputs]:
         changed, outputs = step.function(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
         wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
         return assigned | changed, wanted, named
 
 
-def _called(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
     """The same function under the name that a profile shows."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Nest, **kwargs: Nest) -> Nest:
         return function(*args, **kwargs)
 
     run.__name__ = name
     return run
 
 
-def _only(named: Mapping[str, Any], fetch: tuple[str, ...]) -> dict[str, Any]:
+def _only(named: Outputs, fetch: tuple[str, ...]) -> Outputs:
     return {name: named[name] for name in fetch}

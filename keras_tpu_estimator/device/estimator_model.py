@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,21 +16,28 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
 
-KerasState = tuple[list[Any], ...]
+MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
+KerasState: TypeAlias = tuple[list[jax.Array], ...]
 _WHOLE = sys.maxsize
 
 
@@ -100,7 +108,7 @@ class EstimatorModel(keras.Model):
     @classmethod
     def from_model_fn(
         cls,
-        model_fn: Callable[..., Any],
+        model_fn: Callable[..., Spec],
         params: Mapping[str, Any] | None = None,
         config: Any = None,
         cores: Cores = ONE_CORE,
@@ -142,7 +150,9 @@ class EstimatorModel(keras.Model):
         """The mean loss, which Keras resets and reports."""
         return [self._loss_mean]
 
-    def prepare(self, mode: str, features: Any, labels: Any = None) -> Step:
+    def prepare(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
         """Traces `model_fn` for inputs like these, if it has not been.
 
         Args:
@@ -169,8 +179,8 @@ class EstimatorModel(keras.Model):
             self.assign(self.program.store.initial_values(missing))
 
     def run_step(
-        self, step: Step, values: Values, metrics: list[Any], batch: Any
-    ) -> tuple[Values, list[Any], dict[str, Any]]:
+        self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
+    ) -> tuple[Values, list[jax.Array], Outputs]:
         """One step of training or evaluation, as a pure function.
 
         Args:
@@ -192,8 +202,8 @@ class EstimatorModel(keras.Model):
         return changed, metrics, outputs | {"loss": mean}
 
     def train_step(
-        self, state: KerasState, data: Any
-    ) -> tuple[dict[str, Any], KerasState]:
+        self, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
         """One step of training, as a pure function of the state.
 
         Args:
@@ -207,8 +217,8 @@ class EstimatorModel(keras.Model):
         return self._keras_step(ModeKeys.TRAIN, state, data)
 
     def test_step(
-        self, state: KerasState, data: Any
-    ) -> tuple[dict[str, Any], KerasState]:
+        self, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
         """One step of evaluation, as a pure function of the state.
 
         Args:
@@ -222,8 +232,8 @@ class EstimatorModel(keras.Model):
         return self._keras_step(ModeKeys.EVAL, state, data)
 
     def predict_step(
-        self, state: KerasState, data: Any
-    ) -> tuple[Any, list[Any]]:
+        self, state: KerasState, data: Nest
+    ) -> tuple[Nest, list[jax.Array]]:
         """One step of prediction, as a pure function of the state.
 
         Args:
@@ -316,17 +326,17 @@ class EstimatorModel(keras.Model):
         """Paths of the variables that `state` lists without slots."""
         return [v.path for v in self._model_variables]
 
-    def metrics_state(self) -> list[Any]:
+    def metrics_state(self) -> MetricsState:
         """The metrics' values before anything was counted."""
         return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
 
-    def assign(self, values: Mapping[str, Any]) -> None:
+    def assign(self, values: AnyValues) -> None:
         """Gives the model's variables these values by path."""
         for path, value in values.items():
             self.program.store.variables[path].assign(value)
         self._valued.update(values)
 
-    def _step(self, mode: str, features: Any, labels: Any) -> Step:
+    def _step(self, mode: str, features: Features, labels: Labels) -> Step:
         return self.program.step(
             mode, self.layout(mode).step_input(features, labels)
         )
@@ -351,8 +361,8 @@ class EstimatorModel(keras.Model):
         self.optimizer.adopt(store.optimizers, store.variables)
 
     def _keras_step(
-        self, mode: str, state: KerasState, data: Any
-    ) -> tuple[dict[str, Any], KerasState]:
+        self, mode: str, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
         """A step between the lists that Keras has and values by path."""
         *lists, metrics = state
         batch = _features_and_labels(data)
@@ -362,14 +372,14 @@ class EstimatorModel(keras.Model):
         new = self._as_state(values | changed, len(lists))
         return {"loss": outputs["loss"]}, (*new, metrics)
 
-    def _by_path(self, state: Sequence[list[Any]]) -> Values:
+    def _by_path(self, state: Sequence[list[jax.Array]]) -> Values:
         return {
             variable.path: value
             for variables, values in zip(self._lists, state, strict=False)
             for variable, value in zip(variables, values, strict=True)
         }
 
-    def _as_state(self, values: Values, lists: int) -> list[list[Any]]:
+    def _as_state(self, values: Values, lists: int) -> list[list[jax.Array]]:
         return [[values[v.path] for v in each] for each in self._lists[:lists]]
 
     @property
@@ -407,7 +417,7 @@ class EstimatorModel(keras.Model):
         self.initialize()
 
 
-def _features_and_labels(data: Any) -> tuple[Any, Any]:
+def _features_and_labels(data: Nest) -> tuple[Features, Labels]:
     features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is not None:
         raise ValueError(

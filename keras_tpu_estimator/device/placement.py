@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +24,7 @@ from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores
 from keras_tpu_estimator.program.options import micro_batches
+from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
 
 # Enough steps for what a program costs by itself: its temporary memory, page by
@@ -146,7 +146,7 @@ class Placement:
             return BatchAxes(self.batch_axis)
         return BatchAxes(self.batch_axis, self.cores.topology.replicas_per_host)
 
-    def _arrange(self, mode: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def _arrange(self, mode: str) -> Arrange:
         axes = self._axes(mode)
         if axes.axes is not None:
             return axes.from_front

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import keras
@@ -18,8 +17,8 @@ from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import without_tensors
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing.variables import AnyValues
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -27,9 +26,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 def initial_values(
     store: VariableStore,
     wanted: set[str],
-    known: Values,
+    known: AnyValues,
     warm_start: WarmStartSettings | None,
-) -> Values:
+) -> AnyValues:
     """The values that variables begin with.
 
     Args:
@@ -44,7 +43,8 @@ def initial_values(
     values, report = warm_start_values(warm_start, weights)
     _logger.info("%s", report)
     warm = {path: value for path, value in values.items() if path in wanted}
-    return store.initial_values(wanted, known | warm)
+    made = store.initial_values(wanted - warm.keys(), {**known, **warm})
+    return {**made, **warm}
 
 
 def restored_values(
@@ -52,7 +52,7 @@ def restored_values(
     checkpoint: str,
     wanted: set[str],
     required: Iterable[str],
-) -> Values:
+) -> dict[str, np.ndarray]:
     """The values that a checkpoint has of variables.
 
     Args:
@@ -78,7 +78,7 @@ def read_checked(
     checkpoint: str,
     paths: Iterable[str],
     variables: Mapping[str, keras.Variable],
-) -> Values:
+) -> dict[str, np.ndarray]:
     """Reads values from a checkpoint of this model.
 
     Raises:
@@ -106,7 +106,7 @@ def read_checked(
 
 
 def assigned_by_init_fn(
-    scaffold: Scaffold, values: Mapping[str, Any]
+    scaffold: Scaffold, values: AnyValues
 ) -> dict[str, np.ndarray]:
     """The initial values that a scaffold's `init_fn` sets."""
     session = InitSession(values)
@@ -118,10 +118,10 @@ def assigned_by_init_fn(
 
 def in_place_of(
     scaffold: Scaffold,
-    values: Mapping[str, Any],
+    values: AnyValues,
     checkpoint: str | None,
     variables: Mapping[str, keras.Variable],
-) -> Values:
+) -> AnyValues:
     """The values that a scaffold wants in place of others.
 
     Args:
@@ -146,7 +146,7 @@ def in_place_of(
             f"{sorted(variables)}."
         )
     missing = set(sources.values()) - values.keys()
-    read: Values = {}
+    read: dict[str, np.ndarray] = {}
     if missing and checkpoint is not None:
         read = read_checked(checkpoint, missing, variables)
     elif missing:
@@ -167,7 +167,7 @@ def in_place_of(
     return {path: known[name] for path, name in sources.items()}
 
 
-def on_host(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def on_host(values: AnyValues) -> dict[str, np.ndarray]:
     """Copies of values, which training may use up in the meantime."""
     fetched = jax.device_get(dict(values))
     return {
@@ -177,7 +177,7 @@ def on_host(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     }
 
 
-def _is_on_cpu(value: Any) -> bool:
+def _is_on_cpu(value: jax.Array | np.ndarray) -> bool:
     if not isinstance(value, jax.Array):
         return True
     return any(device.platform == "cpu" for device in value.devices())

@@ -5,15 +5,16 @@ stacked: it would need the memory of all of them.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import Nest
+
 
 def scan_with_newest(
-    step: Callable[[Any, Any], tuple[Any, Any, Any]], state: Any, xs: Any
-) -> tuple[Any, Any, Any]:
+    step: Callable[[Nest, Nest], tuple[Nest, Nest, Nest]], state: Nest, xs: Nest
+) -> tuple[Nest, Nest, Nest]:
     """Makes one step for each of `xs`, as `jax.lax.scan` does.
 
     Args:
@@ -41,7 +42,7 @@ def scan_with_newest(
     *_, shapes = jax.eval_shape(step, state, first)
     none_yet = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def keep(carry: tuple[Any, Any], x: Any) -> tuple[Any, Any]:
+    def keep(carry: tuple[Nest, Nest], x: Nest) -> tuple[Nest, Nest]:
         state, stacked, newest = step(carry[0], x)
         return (state, newest), stacked
 

@@ -23,14 +23,15 @@ from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 _INITIAL = ("initial values",)
 
 
-class CallValues(Mapping[str, Any]):
+class CallValues(Mapping[str, jax.Array]):
     """The values of the variables during one call, by path.
 
     What steps and user code assign holds for the rest of the call.
@@ -46,13 +47,13 @@ class CallValues(Mapping[str, Any]):
             one does.
     """
 
-    def __init__(self, values: Mapping[str, Any], mode: str):
+    def __init__(self, values: Mapping[str, jax.Array], mode: str):
         self._values = dict(values)
         self.mode = mode
         self.edits = 0
         self.checkpoint: str | None = None
 
-    def __getitem__(self, path: str) -> Any:
+    def __getitem__(self, path: str) -> jax.Array:
         return self._values[path]
 
     def __iter__(self) -> Iterator[str]:
@@ -61,11 +62,11 @@ class CallValues(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def update(self, assigned: Mapping[str, Any]) -> None:
+    def update(self, assigned: Mapping[str, jax.Array]) -> None:
         """Takes what a step has assigned."""
         self._values.update(assigned)
 
-    def edit(self, assigned: Mapping[str, Any]) -> None:
+    def edit(self, assigned: Mapping[str, jax.Array]) -> None:
         """Takes what user code has assigned."""
         self._values.update(assigned)
         self.edits += 1
@@ -300,35 +301,36 @@ class ModelValues:
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 
-    def _current(self, path: str) -> Any:
+    def _current(self, path: str) -> jax.Array:
         return self._store.variables[path].value
 
     def _fetch(
         self, wanted: set[str], step: Step, checkpoint: str | None
     ) -> None:
         """Keeps values of more variables."""
-        read: Values = {}
+        read: dict[str, np.ndarray] = {}
         if checkpoint is not None and wanted:
             read = restoring.restored_values(
                 self._store, checkpoint, wanted, step.reads
             )
             self._overridden |= self._store.constants & read.keys()
         rest = wanted - read.keys()
+        initial: AnyValues = {}
         if rest:
-            read |= restoring.initial_values(
+            initial = restoring.initial_values(
                 self._store,
                 rest,
-                self._kept | read,
+                {**self._kept, **read},
                 self._warm_start if checkpoint is None else None,
             )
-        self._keep(read)
+        self._keep({**read, **initial})
 
-    def _keep(self, values: Mapping[str, Any]) -> None:
+    def _keep(self, values: AnyValues) -> None:
         if values:
             self._kept = self._kept | self._put(dict(values))
 
     def _replaced(
-        self, step: Step, values: Mapping[str, Any], checkpoint: str | None
+        self, step: Step, values: AnyValues, checkpoint: str | None
     ) -> Values:
         """What the step's scaffold wants in place of some values."""
         return self._put(

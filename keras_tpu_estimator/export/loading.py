@@ -24,6 +24,7 @@ from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 
@@ -82,9 +83,7 @@ class LoadedModel:
         """A step as a function of values by path and flat features."""
         local = {path: np.asarray(self.known[path]) for path in self.local}
 
-        def function(
-            values: Mapping[str, TensorLike], features: Sequence[TensorLike]
-        ) -> Nest:
+        def function(values: AnyValues, features: Sequence[TensorLike]) -> Nest:
             inputs = _inputs(self._nest(features))
             _, outputs = step.function({**values, **local}, *inputs)
             return outputs["predictions"]

@@ -9,6 +9,7 @@ import keras
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -203,7 +204,7 @@ class _Epochs:
         return number, {k: v / counted for k, v in self._sums.items()}
 
 
-def with_callbacks(hooks: Iterable[Any]) -> tuple[SessionRunHook, ...]:
+def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:
     """Hooks with all callbacks among them as one hook, where the first is."""
     hooks = tuple(hooks)
     callbacks = [h for h in hooks if isinstance(h, keras.callbacks.Callback)]
@@ -214,7 +215,7 @@ def with_callbacks(hooks: Iterable[Any]) -> tuple[SessionRunHook, ...]:
     return tuple(rest)
 
 
-def callbacks_of(hooks: Iterable[Any]) -> list[keras.callbacks.Callback]:
+def callbacks_of(hooks: Iterable[Hook]) -> list[keras.callbacks.Callback]:
     """All callbacks among hooks, those in a `CallbackHook` included."""
     found: list[keras.callbacks.Callback] = []
     for hook in hooks:

@@ -1,9 +1,9 @@
 """Evaluating while training, without a checkpoint in between."""
 
-from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -49,7 +49,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
     def __init__(
         self,
         estimator: Any,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: int | None = None,
         hooks: Iterable[SessionRunHook] | None = None,
         name: str | None = None,

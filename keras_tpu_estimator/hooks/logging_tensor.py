@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import LaterArgs
@@ -123,7 +124,7 @@ class LoggingTensorHook(SessionRunHook):
             _logger.info("%s (%.3f sec)", line, seconds)
 
 
-def _by_tag(tensors: Any) -> dict[str, Any]:
+def _by_tag(tensors: Nest) -> dict[str, Any]:
     check_names("tensors", tensors)
     if isinstance(tensors, Mapping):
         return {tag: tensors[tag] for tag in sorted(tensors)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import values_of
@@ -117,7 +118,7 @@ class Session:
     def evaluate(
         self,
         estimator: Any,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: int | None = None,
         hooks: Iterable[Any] | None = None,
         name: str | None = None,

@@ -46,7 +46,7 @@ class StallWatch:
         self._thread.start()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._is_over.set()
         self._thread.join()
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
@@ -71,7 +72,7 @@ class StopAtStepHook(SessionRunHook):
 
 
 def steps_until_stop(
-    hooks: Iterable[Any], start: int, steps: int | None
+    hooks: Iterable[Hook], start: int, steps: int | None
 ) -> int | None:
     """How many steps training may make before a hook stops it.
 

@@ -42,7 +42,7 @@ class SecondOrStepTimer:
                 "Expected exactly one of `every_secs` and `every_steps`. "
                 f"Received: every_secs={every_secs}, every_steps={every_steps}"
             )
-        self._every_secs = math.inf if every_secs is None else every_secs
+        self._every_secs = every_secs
         self._every_steps = math.inf if every_steps is None else every_steps
         self._clock = clock
         self._last: tuple[int, float] | None = None
@@ -54,10 +54,9 @@ class SecondOrStepTimer:
         last_step, last_time = self._last
         if step == last_step:
             return False
-        return (
-            step >= last_step + self._every_steps
-            or self._clock() >= last_time + self._every_secs
-        )
+        if self._every_secs is not None:
+            return self._clock() >= last_time + self._every_secs
+        return step >= last_step + self._every_steps
 
     def update_last_triggered_step(
         self, step: int

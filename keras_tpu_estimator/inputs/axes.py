@@ -2,12 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.inputs.batch import Example
 
 
@@ -50,7 +51,9 @@ class BatchAxes:
         ]
         return Example(*jax.tree.unflatten(structure, moved))
 
-    def from_front(self, features: Any, labels: Any) -> tuple[Any, Any]:
+    def from_front(
+        self, features: Features, labels: Labels
+    ) -> tuple[Features, Labels]:
         """Moves the batch axes back, of tensors under a trace."""
         if self.axes is None:
             return features, labels

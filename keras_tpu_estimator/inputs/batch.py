@@ -9,6 +9,8 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.inputs.shared import Shared
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import is_shared
@@ -24,8 +26,8 @@ class Example:
         labels: The same, or `None`.
     """
 
-    features: Any
-    labels: Any
+    features: Features
+    labels: Labels
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -95,8 +97,8 @@ class Batch:
         labels: The same, or `None`.
     """
 
-    features: Any
-    labels: Any
+    features: Features
+    labels: Labels
 
     @classmethod
     def joined(cls, batches: Sequence["Batch"]) -> Self:
@@ -145,7 +147,7 @@ class Batch:
         )
 
 
-def _named(features: Any, labels: Any) -> list[tuple[str, np.ndarray]]:
+def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
     return [
         (name, leaf.value if is_shared(leaf) else leaf)
         for name, leaf in named_leaves(features, labels)

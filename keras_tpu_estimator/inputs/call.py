@@ -1,14 +1,14 @@
 """Calling a user's `input_fn` with what it asks for."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.types import InputFn
 
 
 def call_input_fn(
-    input_fn: Callable[..., Any], mode: str, params: Any, config: Any
+    input_fn: InputFn, mode: str, params: Any, config: Any
 ) -> Any:
     """Calls an `input_fn`, by the names of its arguments.
 

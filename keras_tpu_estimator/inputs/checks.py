@@ -171,7 +171,7 @@ def check_range(batch: Batch) -> None:
     """Checks that wide integers fit the 32 bits that devices have for them.
 
     Args:
-        batch: Any number of steps.
+        batch: Nest number of steps.
 
     Raises:
         ValueError: One does not.

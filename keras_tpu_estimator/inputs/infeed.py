@@ -4,7 +4,6 @@ import collections
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 from typing import Generic
 from typing import Self
 from typing import TypeVar
@@ -102,7 +101,7 @@ class Infeed(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _run(self) -> None:

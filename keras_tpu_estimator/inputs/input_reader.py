@@ -1,11 +1,11 @@
 """What the calls of `input_fn` return, as stacked steps."""
 
 import itertools
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.call import call_input_fn
@@ -40,7 +40,7 @@ class InputReader:
 
     def __init__(
         self,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         request: InputRequest,
         start: RestorePoint,
     ):
@@ -107,9 +107,7 @@ class InputReader:
         return (example.repeated(1) for example in examples)
 
 
-def _call(
-    input_fn: Callable[..., Any], request: InputRequest, call: Any
-) -> Any:
+def _call(input_fn: InputFn, request: InputRequest, call: Any) -> Any:
     additional: dict[str, Any] = {}
     if call.batch_size is not None:
         additional["batch_size"] = call.batch_size

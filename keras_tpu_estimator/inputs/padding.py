@@ -1,14 +1,13 @@
 """Filling a last, smaller batch up to the size of the others."""
 
-from typing import Any
-
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import map_batched
 
 
-def pad(nest: Any, size: int) -> tuple[Any, np.ndarray]:
+def pad(nest: Nest, size: int) -> tuple[Nest, np.ndarray]:
     """Appends zeros to the batch axis of every array that has one.
 
     Args:

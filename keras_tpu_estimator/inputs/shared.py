@@ -13,6 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +31,12 @@ class Shared:
     value: Any
 
 
-def is_shared(node: Any) -> bool:
+def is_shared(node: object) -> bool:
     """Whether a node of a nest is a shared tensor."""
     return isinstance(node, Shared)
 
 
-def named_leaves(features: Any, labels: Any) -> list[tuple[str, Any]]:
+def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     """All tensors with their marks, and names such as `features['image']`.
 
     Example:
@@ -47,7 +51,7 @@ def named_leaves(features: Any, labels: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def map_batched(function: Callable[..., Any], *nests: Any) -> Any:
+def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
     """Maps over the tensors that have a batch axis; others stay the first's.
 
     Example:
@@ -64,7 +68,7 @@ def map_batched(function: Callable[..., Any], *nests: Any) -> Any:
     )
 
 
-def batch_size(nest: Any, axis: int = 0) -> int:
+def batch_size(nest: Nest, axis: int = 0) -> int:
     """The length of the batch axis of a nest's tensors.
 
     Args:
@@ -84,7 +88,9 @@ def batch_size(nest: Any, axis: int = 0) -> int:
     )
 
 
-def joined_of_cores(batches: Sequence[Any], cores: int) -> Any:
+def joined_of_cores(
+    batches: Sequence[tuple[Features, Labels]], cores: int
+) -> tuple[Features, Labels]:
     """The batches of some cores as one, with their shared tensors stacked.
 
     Args:
@@ -108,7 +114,7 @@ def joined_of_cores(batches: Sequence[Any], cores: int) -> Any:
     return jax.tree_util.tree_map_with_path(join, *batches, is_leaf=is_shared)
 
 
-def unmarked(features: Any, labels: Any) -> tuple[Any, Any]:
+def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
     """Features and labels with their shared tensors as they are."""
     return jax.tree.map(
         lambda leaf: leaf.value if is_shared(leaf) else leaf,
@@ -117,7 +123,9 @@ def unmarked(features: Any, labels: Any) -> tuple[Any, Any]:
     )
 
 
-def unmarked_of_core(features: Any, labels: Any) -> tuple[Any, Any]:
+def unmarked_of_core(
+    features: Features, labels: Labels
+) -> tuple[Features, Labels]:
     """The same on one core, of which there is one in each shared tensor."""
     first = jax.tree.map(
         lambda leaf: Shared(leaf.value[0]) if is_shared(leaf) else leaf,

@@ -9,6 +9,8 @@ from typing import Any
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.base.params import with_additional
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
@@ -86,8 +88,8 @@ class ModelFn:
 
     def __call__(
         self,
-        features: Any,
-        labels: Any,
+        features: Features,
+        labels: Labels,
         mode: str,
         additional: Mapping[str, Any],
     ) -> Spec:
@@ -134,7 +136,7 @@ class ModelFn:
         spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
-    def _checked(self, spec: Any, mode: str, use_tpu: bool) -> Spec:
+    def _checked(self, spec: object, mode: str, use_tpu: bool) -> Spec:
         if not isinstance(spec, TPUEstimatorSpec | EstimatorSpec):
             raise ValueError(
                 "`model_fn` should return a TPUEstimatorSpec or an "

@@ -2,27 +2,31 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.micro_batches import over_micro_batches
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.program.options import widened
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import SUMMARIES
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.gradient_requests import GradientAnswers
 from keras_tpu_estimator.tracing.gradient_requests import GradientRequest
 from keras_tpu_estimator.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.tracing.variables import Values
 
-Batch = tuple[Any, Any]
+Batch: TypeAlias = tuple[Features, Labels]
 # Averaged, concatenated, assigned; as `over_micro_batches` wants them.
-Results = tuple[Any, Any, Values]
+Results: TypeAlias = tuple[Nest, Nest, Values]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +44,8 @@ class _Partial:
     reduction: str
 
     def __call__(
-        self, differentiated: Any, values: Values, batch: Batch
-    ) -> tuple[list[Any], Results]:
+        self, differentiated: Nest, values: Values, batch: Batch
+    ) -> tuple[list[jax.Array], Results]:
         """The loss, of the trainable values and the answers so far."""
         trainable, answers = differentiated
         loss, updates = self.captured({**values, **trainable}, *batch, answers)
@@ -66,7 +70,7 @@ class Differentiation:
 
     def differentiate(
         self, values: Values, batch: Batch, ops: Sequence[Update]
-    ) -> tuple[list[Any], dict[str, Any], Values]:
+    ) -> tuple[list[Nest], Outputs, Values]:
         """One forward and backward pass.
 
         Returns:
@@ -77,7 +81,7 @@ class Differentiation:
         paths = {v.path for op in minimized for v in op.variables}
         run = over_micro_batches(self._to_the_end, self.micro_batches)
 
-        def objectives(trainable: Values) -> Any:
+        def objectives(trainable: Values) -> Nest:
             current = {**values, **trainable}
             answers = self._answers(len(self.partial), current, batch)
             losses, results = run((trainable, answers), values, batch)
@@ -101,8 +105,8 @@ class Differentiation:
         return chosen, _together(means, rows), updates
 
     def _to_the_end(
-        self, differentiated: Any, values: Values, batch: Batch
-    ) -> tuple[list[Any], Results]:
+        self, differentiated: Nest, values: Values, batch: Batch
+    ) -> tuple[list[jax.Array], Results]:
         trainable, answers = differentiated
         outputs, updates = self.last({**values, **trainable}, *batch, answers)
         objectives = outputs.pop("objectives")
@@ -121,7 +125,7 @@ class Differentiation:
         partial = self.partial[count - 1]
         run = over_micro_batches(partial, self.micro_batches)
 
-        def loss(trainable: Values) -> Any:
+        def loss(trainable: Values) -> Nest:
             current = {**values, **trainable}
             answers = self._answers(count - 1, current, batch)
             (loss,), _ = run((trainable, answers), values, batch)
@@ -132,7 +136,7 @@ class Differentiation:
         )
         return [*answers, gradient]
 
-    def _combined(self, mean: Any, reduction: str | None) -> Any:
+    def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
         """What stands for the batch: the mean of its parts, or their sum."""
         return mean * self.micro_batches if reduction == "sum" else mean
 
@@ -163,7 +167,7 @@ def trace_for_gradients(
     requested: list[GradientRequest] = []
     sizes = call.example.cores.axis_sizes
 
-    def run(features: Any, labels: Any, answers: list[Values]) -> Any:
+    def run(features: Features, labels: Labels, answers: list[Values]) -> Nest:
         try:
             with GradientAnswers(answers):
                 outputs = call(features, labels)
@@ -192,7 +196,7 @@ def trace_for_gradients(
         ]
 
 
-def _to_differentiate(train_ops: Sequence[Any]) -> dict[str, Any]:
+def _to_differentiate(train_ops: Sequence[object]) -> Outputs:
     ops = [op for op in train_ops if isinstance(op, Update)]
     return {
         "objectives": [widened(op.loss) for op in ops if op.loss is not None],
@@ -200,7 +204,7 @@ def _to_differentiate(train_ops: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _apart(outputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
     """What is averaged over micro-batches, and what has rows of its own."""
     rows = dict(outputs)
     means = {name: rows.pop(name) for name in ("loss", "carried")}
@@ -213,7 +217,7 @@ def _apart(outputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return means, rows
 
 
-def _together(means: dict[str, Any], rows: dict[str, Any]) -> dict[str, Any]:
+def _together(means: Outputs, rows: Outputs) -> Outputs:
     """The outputs of which these are the parts."""
     outputs = means | rows
     outputs[NAMED] = means[NAMED] | rows[NAMED]

@@ -1,16 +1,17 @@
 """One step of evaluation or prediction: forward, on every core."""
 
-from typing import Any
-
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.capture import Captured
+from keras_tpu_estimator.tracing.variables import Values
 
 
 def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
@@ -29,7 +30,9 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
     store.enter(forward, *args)
     seeds = seed_paths(forward.objects)
 
-    def per_core(values: Values, features: Any, labels: Any) -> Any:
+    def per_core(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
@@ -41,7 +44,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
 
 
 def _trace_forward(
-    store: VariableStore, call: ModelCall, args: tuple[Any, Any]
+    store: VariableStore, call: ModelCall, args: tuple[Features, Labels]
 ) -> Captured:
     """Traces `model_fn`; once more if dicts that tell padding may disturb it.
 

@@ -5,19 +5,20 @@ whole batch: means of scalars and of their gradients, and every row.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.tracing.variables import Values
 
 # Of what is differentiated by, the values by path, and features and labels.
 # Returns a list of scalars to differentiate; and a nest that is averaged over
 # micro-batches, one whose rows are concatenated, and assigned values by path.
-Forward = Callable[
-    [Any, Values, Any], tuple[list[Any], tuple[Any, Any, Values]]
+Forward: TypeAlias = Callable[
+    [Nest, Values, Nest], tuple[list[jax.Array], tuple[Nest, Nest, Values]]
 ]
 
 
@@ -39,17 +40,17 @@ def over_micro_batches(function: Forward, count: int) -> Forward:
         return function
 
     @jax.custom_vjp
-    def whole(differentiated: Any, values: Values, batch: Any) -> Any:
-        def part(values: Values, batch: Any) -> Any:
+    def whole(differentiated: Nest, values: Values, batch: Nest) -> Nest:
+        def part(values: Values, batch: Nest) -> Nest:
             scalars, (means, *others) = function(differentiated, values, batch)
             return (scalars, means), *others
 
         (scalars, means), *others = _scan(part, count, values, batch)
         return scalars, (means, *others)
 
-    def forward(differentiated: Any, values: Values, batch: Any) -> Any:
-        def part(values: Values, batch: Any) -> Any:
-            def with_scalars(differentiated: Any) -> Any:
+    def forward(differentiated: Nest, values: Values, batch: Nest) -> Nest:
+        def part(values: Values, batch: Nest) -> Nest:
+            def with_scalars(differentiated: Nest) -> Nest:
                 scalars, others = function(differentiated, values, batch)
                 return scalars, (scalars, others)
 
@@ -61,7 +62,7 @@ def over_micro_batches(function: Forward, count: int) -> Forward:
         (gradients, scalars, means), *others = _scan(part, count, values, batch)
         return (scalars, (means, *others)), gradients
 
-    def backward(gradients: list[Any], cotangents: Any) -> Any:
+    def backward(gradients: list[Nest], cotangents: Nest) -> Nest:
         scalars, _ = cotangents
         rows = [
             jax.tree.map(
@@ -76,11 +77,11 @@ def over_micro_batches(function: Forward, count: int) -> Forward:
 
 
 def _scan(
-    part: Callable[[Values, Any], tuple[Any, Any, Values]],
+    part: Callable[[Values, Nest], tuple[Nest, Nest, Values]],
     count: int,
     values: Values,
-    batch: Any,
-) -> tuple[Any, Any, Values]:
+    batch: Nest,
+) -> tuple[Nest, Nest, Values]:
     """Averages, concatenates and carries what `part` returns in this order."""
     parts = jax.tree.map(
         lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch
@@ -88,7 +89,7 @@ def _scan(
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     likes, _, assigned = jax.eval_shape(part, values, first)
 
-    def body(carry: Any, batch: Any) -> Any:
+    def body(carry: Nest, batch: Nest) -> Nest:
         state, sums = carry
         summands, rows, updates = part({**values, **state}, batch)
         state = {

@@ -4,11 +4,15 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 import jax
 import keras
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.padded_features import PaddedFeatures
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
@@ -21,14 +25,17 @@ from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
 from keras_tpu_estimator.tracing.identity import names_collected
+from keras_tpu_estimator.tracing.variables import Values
 
-CallModelFn = Callable[[Any, Any, str, Mapping[str, Any]], Spec]
+CallModelFn: TypeAlias = Callable[
+    [Features, Labels, str, Mapping[str, Any]], Spec
+]
 
 
 class ModelCall:
@@ -68,7 +75,7 @@ class ModelCall:
         self.tells_padding = mode == ModeKeys.PREDICT
         self._outputs_split: dict[str, Any] = {}
 
-    def __call__(self, features: Any, labels: Any) -> dict[str, Any]:
+    def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
@@ -114,7 +121,7 @@ class ModelCall:
 
     def step(
         self,
-        per_core: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]],
+        per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
         reads: Iterable[str],
         assigned: Iterable[str],
     ) -> Step:
@@ -152,9 +159,9 @@ class ModelCall:
             )
         return scaffold
 
-    def _outputs(self) -> dict[str, Any]:
+    def _outputs(self) -> Outputs:
         spec = self.spec
-        outputs: dict[str, Any] = {}
+        outputs: Outputs = {}
         if self.mode == ModeKeys.PREDICT:
             outputs["predictions"] = spec.predictions
         else:
@@ -172,7 +179,7 @@ class ModelCall:
             outputs["host_call"] = spec.host_call.fed
         return outputs
 
-    def _named(self, named: Mapping[str, Any]) -> dict[str, Any]:
+    def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """What hooks may fetch: named tensors, and predictions."""
         predictions = self.spec.predictions
         if self.mode == ModeKeys.PREDICT or not isinstance(
@@ -185,13 +192,13 @@ class ModelCall:
             for name, tensor in tensors.items()
         }
 
-    def _of_cores(self, scalar: Any) -> Any:
+    def _of_cores(self, scalar: jax.Array) -> jax.Array:
         cores = self.example.cores
         if keras.backend.is_float_dtype(scalar.dtype):
             return cores.mean(scalar)
         return cores.of_first(scalar)
 
-    def _check_concatenable(self, outputs: Mapping[str, Any]) -> None:
+    def _check_concatenable(self, outputs: Outputs) -> None:
         # On one core, too, lest a program works on a single one only.
         split = self.example.additional["use_tpu"] and self.example.is_split
         if not split and self.example.micro_batches == 1:
@@ -207,7 +214,7 @@ class ModelCall:
                     )
 
 
-def _as_tensors(nest: Any) -> Any:
+def _as_tensors(nest: Nest) -> Nest:
     return jax.tree.map(
         keras.ops.convert_to_tensor,
         nest,

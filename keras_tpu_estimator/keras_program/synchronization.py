@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from collections.abc import Mapping
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_seed
 
 # Odd, so that multiples of it are distinct modulo 2**32.
@@ -21,7 +21,10 @@ def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
 
 
 def fold_seeds(
-    values: Mapping[str, Any], paths: Iterable[str], cores: Cores, sign: int
+    values: Mapping[str, jax.Array],
+    paths: Iterable[str],
+    cores: Cores,
+    sign: int,
 ) -> Values:
     """Gives each core a seed of its own, or takes it back.
 
@@ -47,8 +50,8 @@ def fold_seeds(
 
 
 def synchronize(
-    updates: Mapping[str, Any],
-    before: Mapping[str, Any],
+    updates: Mapping[str, jax.Array],
+    before: Mapping[str, jax.Array],
     variables: Mapping[str, keras.Variable],
     cores: Cores,
 ) -> Values:
@@ -70,7 +73,7 @@ def synchronize(
         Values by path, equal on all cores.
     """
 
-    def one(path: str, value: Any) -> Any:
+    def one(path: str, value: jax.Array) -> jax.Array:
         aggregation = variables[path].aggregation
         if aggregation == "sum":
             replicas = cores.topology.num_replicas

@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from keras import ops as keras_ops
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.differentiation import (
     trace_for_gradients,
 )
@@ -18,11 +22,12 @@ from keras_tpu_estimator.model_fn.optimizers import TrainOp
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.model_fn.optimizers import single_optimizers
 from keras_tpu_estimator.program.steps import REPORTS
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.capture import Captured
+from keras_tpu_estimator.tracing.variables import Values
 
 
 def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
@@ -49,7 +54,9 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
 
-    def per_core(values: Values, features: Any, labels: Any) -> Any:
+    def per_core(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         gradients, outputs, updates = forward.differentiate(
             own, (features, labels), ops
@@ -76,7 +83,7 @@ def _trace_update(
 ) -> Captured:
     """Traces what the ops do with the gradients and what else they need."""
 
-    def update(minimized: list[Any], carried: list[Any]) -> dict[str, Any]:
+    def update(minimized: list[Nest], carried: list[Nest]) -> Values:
         minimized, carried = list(minimized), list(carried)
         rates = _learning_rates(_of_optimizers(ops))
         with replica_context.replica_scope(call.example.cores.context):
@@ -84,7 +91,7 @@ def _trace_update(
                 op.apply((carried if op.loss is None else minimized).pop(0))
         return rates
 
-    def like(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    def like(tensors: Sequence[Any]) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
 
     gradients = (
@@ -113,7 +120,7 @@ def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
     return [op for op in ops if isinstance(op, TrainOp)]
 
 
-def _learning_rates(train_ops: Sequence[TrainOp]) -> dict[str, Any]:
+def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
     """The learning rate of this step, or those of several optimizers."""
     rates = {
         each.name: keras_ops.cast(each.learning_rate, "float32")

@@ -30,6 +30,7 @@ from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
 from keras_tpu_estimator.loops.staging import stage_ahead
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.storage.growing_files import show_all
@@ -216,7 +217,7 @@ class EvaluationLoop:
         self._progress.ran(0, losses, outputs)  # The global step stands still.
         self._outfeed.put(outputs)
 
-    def _consume(self, outputs: dict[str, Any]) -> None:
+    def _consume(self, outputs: Outputs) -> None:
         """Runs the host's functions, on a thread of their own."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])

@@ -1,18 +1,18 @@
 """Calling a `host_call` once for each step, with the number of that step."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.summary import recording
 
 
 def call_for_steps(
     host_call: HostFunction,
-    tensors: Any,
+    tensors: Nest,
     numbers: Sequence[int],
     every: int = 1,
 ) -> None:

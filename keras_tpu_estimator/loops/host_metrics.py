@@ -11,16 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.capture import Captured
+from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import VariableScope
 
 _NEEDS_CONCRETE_VALUES = (
@@ -73,7 +74,7 @@ class HostMetrics:
         self._values: Values = dict(self._initial)
         self._result: dict[str, Any] = {}
 
-    def update(self, steps: Any) -> None:
+    def update(self, steps: Nest) -> None:
         """Counts some steps.
 
         Args:
@@ -95,11 +96,11 @@ class HostMetrics:
             name: np.asarray(value)[()] for name, value in self._result.items()
         }
 
-    def _call(self, tensors: Any) -> dict[str, Any]:
+    def _call(self, tensors: Nest) -> dict[str, Any]:
         ops = check_metric_ops(self._host.call(tensors), self._own_names)
         return {name: metric_value(metric) for name, metric in ops.items()}
 
-    def _update_compiled(self, steps: Any) -> None:
+    def _update_compiled(self, steps: Nest) -> None:
         leaves, structure = jax.tree.flatten(steps)
         key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
         if key not in self._captured:
@@ -109,7 +110,7 @@ class HostMetrics:
             {path: self._values[path] for path in paths}, steps
         )
 
-    def _capture(self, key: Any, tensors: Any) -> None:
+    def _capture(self, key: Any, tensors: Nest) -> None:
         captured = self._store.capture(self._call, tensors)
         self._store.enter(captured, tensors)
         initial = self._store.initial_values()
@@ -117,8 +118,8 @@ class HostMetrics:
         self._values = {**initial, **self._values}
         self._captured[key] = captured
 
-        def run(values: Values, steps: Any) -> tuple[Values, Any]:
-            def step(values: Values, tensors: Any) -> tuple[Values, Any]:
+        def run(values: Values, steps: Nest) -> tuple[Values, Nest]:
+            def step(values: Values, tensors: Nest) -> tuple[Values, Nest]:
                 result, updates = captured(values, tensors)
                 return {**values, **updates}, result
 
@@ -127,7 +128,7 @@ class HostMetrics:
 
         self._compiled[key] = jax.jit(run)
 
-    def _update_one(self, tensors: Any) -> None:
+    def _update_one(self, tensors: Nest) -> None:
         known = self._store.variables
         scope = VariableScope(known, self._values, {})
         with keras_internals.fresh_names(), scope:

@@ -21,6 +21,7 @@ from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.loops.host_metrics import HostMetrics
+from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
@@ -43,7 +44,7 @@ class Job:
         log_every: Steps between two reports of training, or `None`.
     """
 
-    model_fn: Callable[..., Any]
+    model_fn: Callable[..., Spec]
     params: Any
     config: RunConfig
     model_dir: str

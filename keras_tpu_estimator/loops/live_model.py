@@ -11,11 +11,12 @@ from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.loops.progress import Progress
 
 
 def hooks_around(
-    hooks: Iterable[Any], runtime: Runtime, progress: Progress
+    hooks: Iterable[Hook], runtime: Runtime, progress: Progress
 ) -> HookList:
     """The hooks of one call, with a session, and callbacks made hooks.
 

@@ -39,7 +39,7 @@ class Outfeed:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error_type: type | None, *details: Any) -> None:
+    def __exit__(self, error_type: type | None, *details: object) -> None:
         try:
             if error_type is None:
                 self.wait()

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
+
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
@@ -24,7 +26,7 @@ class Predicted:
     2
     """
 
-    predictions: Any
+    predictions: Nest
     examples: int
 
     @property

@@ -5,12 +5,12 @@ import dataclasses
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
@@ -26,9 +26,10 @@ from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.progress import PredictionProgress
 from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.store import Values
 from keras_tpu_estimator.storage.growing_files import shown_at_end
+from keras_tpu_estimator.tracing.variables import Values
 
 # How many steps the devices are given beside the one that is awaited.
 _AHEAD = 4
@@ -85,7 +86,7 @@ class Padded:
         examples: How many rows are no padding.
     """
 
-    features: Any
+    features: Features
     is_padding: np.ndarray
     examples: int
 
@@ -268,8 +269,8 @@ class Running:
     step: Padded
     before: Values
     assigned: Values
-    outputs: dict[str, Any]
-    named: dict[str, Any]
+    outputs: Outputs
+    named: Outputs
 
     def finish(self) -> Predicted:
         """Waits for the predictions; returns them without padding."""

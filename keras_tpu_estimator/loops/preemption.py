@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from typing import Any
 from typing import Self
 
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
@@ -37,7 +36,7 @@ class Preemption(SessionRunHook):
         self._signals.__enter__()
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._signals.__exit__(*exception)
 
     def after_run(

@@ -1,6 +1,5 @@
 """Where a loop stands, as hooks see it."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SUMMARIES
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.summary.collecting import Collected
 
@@ -39,10 +39,12 @@ class Progress:
     def __init__(self, values: CallValues, steps: int | None = None):
         self.values = values
         self.step = int(values[GLOBAL_STEP])
-        self.losses: list[Any] = [np.full(1, np.nan, "float32")]
-        self._newest_losses: Any = self.losses[0]
-        self.fetched: dict[str, Any] = {}
-        self.reports: dict[str, Any] = {}
+        self.losses: list[jax.Array | np.ndarray] = [
+            np.full(1, np.nan, "float32")
+        ]
+        self._newest_losses: jax.Array | np.ndarray = self.losses[0]
+        self.fetched: Outputs = {}
+        self.reports: Outputs = {}
         self.summaries: Sequence[Collected] = ()
         self.outputs: dict[str, Any] = {}
         self.last_step = None if steps is None else self.step + steps
@@ -51,7 +53,7 @@ class Progress:
         """Forgets the losses of the loop before."""
         self.losses = []
 
-    def ran(self, steps: int, losses: Any, outputs: Mapping[str, Any]) -> None:
+    def ran(self, steps: int, losses: jax.Array, outputs: Outputs) -> None:
         """Tells of a part of a loop that is on its way.
 
         Waits for the part before it.

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
 from typing import NamedTuple
 from typing import Self
 
@@ -137,7 +136,7 @@ class Saver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.wait()
         except Exception:

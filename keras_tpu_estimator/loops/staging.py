@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import Any
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
@@ -26,7 +26,7 @@ class StagedSteps:
 
     mode: str
     batch: Batch
-    data: Any
+    data: Nest
     ends_loop: bool
 
     def prepare(self, runtime: Runtime) -> Step:

@@ -56,7 +56,7 @@ class StopSignals:
             _ACTIVE.append(self)
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         if not self._replaced:
             return
         self.put_back()

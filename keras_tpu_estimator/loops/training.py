@@ -13,6 +13,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.checkpoints.lock import only_training
+from keras_tpu_estimator.device.estimator_model import MetricsState
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.hook_list import HookList
@@ -40,6 +41,7 @@ from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.loops.training_report import REPORT_NAMES
 from keras_tpu_estimator.loops.training_report import TrainingReport
 from keras_tpu_estimator.loops.training_session import TrainingSession
+from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.storage.growing_files import shown_at_end
 
@@ -229,8 +231,8 @@ class TrainingLoop:
         return self._plan.is_done
 
     def _run_part(
-        self, staged: StagedSteps, metrics: list[Any], fetch: tuple[str, ...]
-    ) -> list[Any]:
+        self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
+    ) -> MetricsState:
         values = self._progress.values
         # The shape of a last, smaller batch is new, and its step with it.
         step = staged.prepare(self._runtime)
@@ -247,7 +249,7 @@ class TrainingLoop:
             self._outfeed.put(outputs, numbers)
         return metrics
 
-    def _consume(self, outputs: dict[str, Any], numbers: Sequence[int]) -> None:
+    def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
         """Runs the host's functions, on a thread of their own."""
         tpu_config = self._job.config.tpu_config
         if self._step.host_call is not None:

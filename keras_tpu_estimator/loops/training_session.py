@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
@@ -88,7 +89,7 @@ class TrainingSession(Session):
     def evaluate(
         self,
         estimator: Any,
-        input_fn: Callable[..., Any],
+        input_fn: InputFn,
         steps: int | None = None,
         hooks: Iterable[Hook] | None = None,
         name: str | None = None,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.outside_compilation import HostTensor
 from keras_tpu_estimator.model_fn.outside_compilation import is_host_tensor
 
@@ -161,7 +162,7 @@ class RegressionOutput(ExportOutput):
 
 
 def signature_outputs(
-    export_outputs: Mapping[str, Any] | None, predictions: Any
+    export_outputs: Mapping[str, Any] | None, predictions: Nest
 ) -> dict[str, ExportOutput]:
     """The outputs of every signature, the default one among them.
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.inputs.forms import hide_gpus
 
 
@@ -63,7 +64,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def outside_compilation(fn: Callable[..., Any], *tensors: Any) -> Any:
+def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Any:
     """Has TensorFlow's ops work on a model's outputs, on the host.
 
     For what JAX cannot hold or compute, such as strings. In `predict`, `fn`
@@ -117,7 +118,7 @@ def outside_compilation(fn: Callable[..., Any], *tensors: Any) -> Any:
     )
 
 
-def with_host_tensors(nest: Any, finish: Callable[[Any], Any]) -> Any:
+def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Any:
     """Computes the tensors of a nest that are the host's.
 
     Args:

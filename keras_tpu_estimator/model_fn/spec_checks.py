@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.model_fn.outside_compilation import HostTensor
 from keras_tpu_estimator.tracing.variables import current_scope
@@ -26,14 +27,14 @@ class HostFunction(NamedTuple):
     """
 
     function: Callable[..., Any]
-    tensors: Any
+    tensors: Nest
 
     @property
     def fed(self) -> Any:
         """What it is given of each step: one tensor at least, to count them."""
         return self.tensors or [np.zeros(1, "int32")]
 
-    def call(self, tensors: Any) -> Any:
+    def call(self, tensors: Nest) -> Any:
         """Calls the function with these values of what it is fed."""
         if not self.tensors:
             return self.function()
@@ -155,7 +156,7 @@ def checked_host_function(name: str, pair: Any) -> HostFunction:
 
 
 def _check_number_of_arguments(
-    name: str, function: Callable[..., Any], tensors: Any
+    name: str, function: Callable[..., Any], tensors: Nest
 ) -> None:
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -220,7 +221,7 @@ def checked_loss(mode: str | None, loss: Any) -> Any:
     return loss if loss.ndim == 0 else keras.ops.reshape(loss, ())
 
 
-def checked_predictions(mode: str | None, predictions: Any) -> Any:
+def checked_predictions(mode: str | None, predictions: Nest) -> Any:
     if predictions is None:
         if mode == ModeKeys.PREDICT:
             raise ValueError(

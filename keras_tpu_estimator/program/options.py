@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.config.run_config import RunConfig
 
 _SMALL = (jnp.bfloat16, jnp.float16)
@@ -52,7 +53,7 @@ class TraceOptions:
         finally:
             keras.config.set_dtype_policy(before)
 
-    def outputs(self, tensors: Any) -> Any:
+    def outputs(self, tensors: Nest) -> Nest:
         """Tensors that leave the device: under a policy, none is small."""
         return tensors if self.dtype_policy is None else widened(tensors)
 
@@ -64,7 +65,7 @@ def micro_batches(config: Any) -> int:
     return int(config.micro_batches)
 
 
-def widened(tensors: Any) -> Any:
+def widened(tensors: Nest) -> Nest:
     """A nest of tensors, those of 16-bit floats as float32."""
     return jax.tree.map(
         lambda leaf: leaf.astype("float32") if leaf.dtype in _SMALL else leaf,

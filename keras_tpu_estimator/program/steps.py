@@ -6,9 +6,14 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 import jax
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import is_shared
@@ -17,7 +22,14 @@ from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.program.store import Values
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
+
+Outputs: TypeAlias = dict[str, Nest]
+StepFunction: TypeAlias = Callable[
+    [AnyValues, Features, Labels], tuple[Values, Outputs]
+]
+Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
 
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
@@ -48,7 +60,7 @@ class BatchLayout:
     cores: Cores = ONE_CORE
     is_split: bool = True
     use_tpu: bool = False
-    arrange: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    arrange: Arrange | None = None
     micro_batches: int = 1
 
     def cores_for(self, size: int) -> Cores:
@@ -66,7 +78,7 @@ class BatchLayout:
             return self.cores_for(size).batch_sharding(axis)
         return self.cores.replicated
 
-    def step_input(self, features: Any, labels: Any) -> "StepInput":
+    def step_input(self, features: Features, labels: Labels) -> "StepInput":
         """What a step is given of a batch.
 
         Raises:
@@ -94,7 +106,9 @@ class BatchLayout:
             self.micro_batches,
         )
 
-    def _check_divisible(self, own: int, features: Any, labels: Any) -> None:
+    def _check_divisible(
+        self, own: int, features: Features, labels: Labels
+    ) -> None:
         if self.micro_batches == 1:
             return
         leaves = named_leaves(features, labels)
@@ -132,12 +146,12 @@ class StepInput:
         micro_batches: As in `BatchLayout`.
     """
 
-    features: Any
-    labels: Any
+    features: Features
+    labels: Labels
     cores: Cores
     is_split: bool
     additional: Mapping[str, Any]
-    arrange: Callable[[Any, Any], tuple[Any, Any]] | None
+    arrange: Arrange | None
     micro_batches: int
 
     @property
@@ -152,7 +166,7 @@ class StepInput:
         way = (self.cores, self.is_split, self.micro_batches)
         return avals, structure, way, use_tpu
 
-    def of_one_call(self) -> tuple[Any, Any]:
+    def of_one_call(self) -> tuple[Features, Labels]:
         """The features and labels that `model_fn` sees on the first core."""
         replicas = self.cores.topology.num_replicas if self.is_split else 1
         parts = replicas * self.micro_batches
@@ -189,16 +203,16 @@ class Step:
     """
 
     mode: str
-    function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
+    function: StepFunction
     reads: tuple[str, ...]
     assigned: tuple[str, ...]
     metric_fn: HostFunction | None
     host_call: HostFunction | None
-    hooks: tuple[Any, ...]
+    hooks: tuple[Hook, ...]
     scaffold: Scaffold
     named: frozenset[str]
 
-    def split(self, values: Mapping[str, Any]) -> tuple[Values, Values]:
+    def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:
         """The values that it assigns, and the others that it reads."""
         return (
             {path: values[path] for path in self.assigned},

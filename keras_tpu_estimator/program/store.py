@@ -14,11 +14,12 @@ from keras_tpu_estimator.model_fn.initialization import Target
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.capture import capture
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
 from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
-Values = dict[str, Any]
 
 
 class VariableStore:
@@ -89,7 +90,9 @@ class VariableStore:
         )
 
     def initial_values(
-        self, paths: Collection[str] | None = None, values: Values | None = None
+        self,
+        paths: Collection[str] | None = None,
+        values: AnyValues | None = None,
     ) -> Values:
         """Initial values, computed anew.
 
@@ -98,19 +101,19 @@ class VariableStore:
             values: Values of others, which they may depend on.
 
         Returns:
-            Values by path.
+            Values by path, of those variables.
         """
         paths = set(self.variables if paths is None else paths)
-        known = {
+        given = values or {}
+        made: Values = {
             GLOBAL_STEP: jnp.int32(0),
-            **self._from_checkpoints(values or {}),
-            **(values or {}),
+            **self._from_checkpoints(given),
         }
         for initial in self._initial:
-            known = initial(paths, known) | known
-        return {path: known[path] for path in paths}
+            made = initial(paths, {**made, **given}) | made
+        return {path: made[path] for path in paths}
 
-    def _from_checkpoints(self, values: Values) -> Values:
+    def _from_checkpoints(self, values: AnyValues) -> Values:
         """What `init_from_checkpoint` was called for, unless it has values."""
         missing = self.variables.keys() - values.keys()
         return {

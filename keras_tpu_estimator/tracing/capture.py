@@ -23,6 +23,7 @@ from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import LeakedTensorError
 from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
 from keras_tpu_estimator.tracing.variables import Values
@@ -102,7 +103,7 @@ class Captured:
     def initial_values(
         self,
         paths: Collection[str],
-        values: Mapping[str, jax.Array],
+        values: AnyValues,
         inputs: Mapping[int, np.ndarray],
     ) -> Values:
         """The initial values of some of `new`.

@@ -24,6 +24,8 @@ from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 
 Values: TypeAlias = dict[str, jax.Array]
+# Before they are copied to the devices, some may be on the host.
+AnyValues: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 Initializer: TypeAlias = Callable[..., jax.Array]
 
 _active: contextvars.ContextVar["VariableScope | None"] = (
