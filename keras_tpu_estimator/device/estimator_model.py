@@ -27,7 +27,6 @@ from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Outputs
@@ -132,9 +131,7 @@ class EstimatorModel(keras.Model):
             checks_params=False,
         )
         layouts = {
-            ModeKeys.TRAIN: BatchLayout(
-                cores, micro_batches=micro_batches(config)
-            ),
+            ModeKeys.TRAIN: BatchLayout(cores),
             ModeKeys.EVAL: BatchLayout(cores),
             ModeKeys.PREDICT: BatchLayout(cores),
         }

@@ -23,7 +23,6 @@ from keras_tpu_estimator.inputs.shared import unmarked_of_core
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores
-from keras_tpu_estimator.program.options import micro_batches
 from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
 
@@ -83,14 +82,12 @@ class Placement:
 
     def layout(self, mode: str) -> BatchLayout:
         """How the cores share the batches of a mode."""
-        parts = micro_batches(self.config) if mode == ModeKeys.TRAIN else 1
         is_on_tpu = self.is_on_tpu(mode)
         return BatchLayout(
             self.cores if is_on_tpu else self.cores.as_one(),
             is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
             use_tpu=is_on_tpu,
             arrange=self._arrange(mode),
-            micro_batches=parts,
         )
 
     def request(

@@ -182,7 +182,7 @@ def trace_for_gradients(
         if call.options.remat is not None:
             captured = captured.rematerialized(call.options.remat, sizes)
         if not requested:
-            count = call.example.micro_batches
+            count = call.micro_batches
             return Differentiation(partial, captured, answers, count)
         paths = requested[-1].paths
         partial.append(_Partial(captured, paths, requested[-1].reduction))

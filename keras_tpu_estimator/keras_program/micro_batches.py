@@ -11,6 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.inputs.shared import is_shared
+from keras_tpu_estimator.inputs.shared import named_leaves
+from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.tracing.gradient_requests import pull_back
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -20,6 +23,33 @@ from keras_tpu_estimator.tracing.variables import Values
 Forward: TypeAlias = Callable[
     [Nest, Values, Nest], tuple[list[jax.Array], tuple[Nest, Nest, Values]]
 ]
+
+
+def check_cut(example: StepInput, count: int) -> None:
+    """Checks that a batch can be cut into micro-batches.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if count == 1:
+        return
+    leaves = named_leaves(example.features, example.labels)
+    shared = [name for name, leaf in leaves if is_shared(leaf)]
+    if shared:
+        raise ValueError(
+            "With `micro_batches` all tensors should have the batch as their "
+            f"first axis. Received micro_batches={count} and tensors without "
+            f"it: {shared}. Repeat them for each example, pass them in params, "
+            "or set micro_batches=1."
+        )
+    own = example.additional["batch_size"]
+    if own % count:
+        raise ValueError(
+            "The batch of each core should be divisible by `micro_batches`. "
+            f"Received: {own} examples for each core and micro_batches={count}."
+            " Choose another `train_batch_size`, or drop a last, smaller batch "
+            "with batch(..., drop_remainder=True)."
+        )
 
 
 def over_micro_batches(function: Forward, count: int) -> Forward:

@@ -49,6 +49,7 @@ class ModelCall:
         options: How it is traced.
 
     Attributes:
+        micro_batches: Into how many parts each core cuts its batch.
         spec: What the last call returned.
         padded: The features that the last call was given, if they tell which
             rows are padding: dicts do in PREDICT.
@@ -69,6 +70,8 @@ class ModelCall:
         self.mode = mode
         self.example = example
         self.options = options
+        training = mode == ModeKeys.TRAIN
+        self.micro_batches = options.micro_batches if training else 1
         self._call_model_fn = call_model_fn
         self._records = options.records and mode != ModeKeys.PREDICT
         self.padded: PaddedFeatures | None = None
@@ -93,7 +96,7 @@ class ModelCall:
             names_collected() as named,
         ):
             self.spec = self._call_model_fn(
-                features, labels, self.mode, self.example.additional
+                features, labels, self.mode, self._additional()
             )
         self.named = tuple(named)
         outputs = {
@@ -118,6 +121,11 @@ class ModelCall:
         if self.mode == ModeKeys.TRAIN:
             self._outputs_split[REPORTS] = False
         return outputs
+
+    def _additional(self) -> dict[str, Any]:
+        """What `params` holds besides the user's own values."""
+        own = self.example.additional
+        return {**own, "batch_size": own["batch_size"] // self.micro_batches}
 
     def step(
         self,
@@ -201,7 +209,7 @@ class ModelCall:
     def _check_concatenable(self, outputs: Outputs) -> None:
         # On one core, too, lest a program works on a single one only.
         split = self.example.additional["use_tpu"] and self.example.is_split
-        if not split and self.example.micro_batches == 1:
+        if not split and self.micro_batches == 1:
             return
         for name, tensors in outputs.items():
             for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):

@@ -13,6 +13,7 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.differentiation import (
     trace_for_gradients,
 )
+from keras_tpu_estimator.keras_program.micro_batches import check_cut
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
@@ -42,10 +43,12 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
 
     Raises:
         ValueError: On several cores, gradients are not combined over them; or
-            trained variables are assigned for each micro-batch.
+            the batch cannot be cut into micro-batches, or trained variables
+            are assigned for each of them.
     """
     cores = call.example.cores
-    args = call.example.of_one_call()
+    check_cut(call.example, call.micro_batches)
+    args = call.example.of_one_call(call.micro_batches)
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
@@ -168,9 +171,9 @@ def _check_reduced(
 def _check_assigned(call: ModelCall, forward: Captured) -> None:
     """Several micro-batches must all see the same weights."""
     assigned = [p for p in forward.assigned if forward.objects[p].trainable]
-    if call.example.micro_batches > 1 and assigned:
+    if call.micro_batches > 1 and assigned:
         raise ValueError(
-            f"With micro_batches={call.example.micro_batches} model_fn should "
+            f"With micro_batches={call.micro_batches} model_fn should "
             "assign no trainable variables: it would do so for every "
             f"micro-batch. Received assignments to {assigned}. Return a train "
             "op of CrossShardOptimizer, which updates once in a step, or set "

@@ -136,7 +136,7 @@ class PredictionLoop:
         self._values = values
         self._progress = PredictionProgress(values)
         self._fetch: tuple[str, ...] = ()
-        self._prepared: dict[Any, Step] = {}
+        self._prepared: dict[object, Step] = {}
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: Values = {}

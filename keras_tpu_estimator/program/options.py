@@ -24,12 +24,15 @@ class TraceOptions:
             Defaults to `None`, for the one that is set in Keras.
         remat: What is computed anew for gradients, "full" or "activations".
             Defaults to `None`, for nothing.
+        micro_batches: Into how many parts each core cuts its batch in TRAIN.
+            Defaults to 1.
         records: Whether its summaries are among the outputs of TRAIN and EVAL.
             Defaults to `False`.
     """
 
     dtype_policy: str | None = None
     remat: str | None = None
+    micro_batches: int = 1
     records: bool = False
 
     @classmethod
@@ -37,8 +40,12 @@ class TraceOptions:
         """The options of a `RunConfig`; those of anything else are none."""
         if not isinstance(config, RunConfig):
             return cls()
-        records = bool(config.save_summary_steps)
-        return cls(config.dtype_policy, config.remat, records)
+        return cls(
+            config.dtype_policy,
+            config.remat,
+            config.micro_batches or 1,
+            records=bool(config.save_summary_steps),
+        )
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
@@ -56,13 +63,6 @@ class TraceOptions:
     def outputs(self, tensors: Nest) -> Nest:
         """Tensors that leave the device: under a policy, none is small."""
         return tensors if self.dtype_policy is None else widened(tensors)
-
-
-def micro_batches(config: Any) -> int:
-    """Into how many parts a `RunConfig` has batches of TRAIN cut."""
-    if not isinstance(config, RunConfig) or config.micro_batches is None:
-        return 1
-    return int(config.micro_batches)
 
 
 def widened(tensors: Nest) -> Nest:

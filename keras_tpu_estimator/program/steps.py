@@ -16,8 +16,6 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.inputs.shared import is_shared
-from keras_tpu_estimator.inputs.shared import named_leaves
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
@@ -53,15 +51,12 @@ class BatchLayout:
         arrange: Makes one core's features and labels what the user gave: with
             the batch axes where they were, and nothing marked as shared. By
             default nothing is done.
-        micro_batches: Into how many parts each core cuts what it gets.
-            Defaults to 1.
     """
 
     cores: Cores = ONE_CORE
     is_split: bool = True
     use_tpu: bool = False
     arrange: Arrange | None = None
-    micro_batches: int = 1
 
     def cores_for(self, size: int) -> Cores:
         """The cores that run a batch of this size.
@@ -79,18 +74,13 @@ class BatchLayout:
         return self.cores.replicated
 
     def step_input(self, features: Features, labels: Labels) -> "StepInput":
-        """What a step is given of a batch.
-
-        Raises:
-            ValueError: It cannot be cut into micro-batches.
-        """
+        """What a step is given of a batch."""
         size = batch_size((features, labels))
         cores = self.cores_for(size)
         split = self.is_split and cores.axes
         own = size // cores.topology.num_replicas if split else size
-        self._check_divisible(own, features, labels)
         additional: dict[str, Any] = {
-            "batch_size": own // self.micro_batches,
+            "batch_size": own,
             "use_tpu": self.use_tpu,
         }
         if self.use_tpu:
@@ -103,32 +93,7 @@ class BatchLayout:
             self.is_split,
             additional,
             self.arrange,
-            self.micro_batches,
         )
-
-    def _check_divisible(
-        self, own: int, features: Features, labels: Labels
-    ) -> None:
-        if self.micro_batches == 1:
-            return
-        leaves = named_leaves(features, labels)
-        shared = [name for name, leaf in leaves if is_shared(leaf)]
-        if shared:
-            raise ValueError(
-                "With `micro_batches` all tensors should have the batch as "
-                f"their first axis. Received micro_batches="
-                f"{self.micro_batches} and tensors without it: {shared}. "
-                "Repeat them for each example, pass them in params, or set "
-                "micro_batches=1."
-            )
-        if own % self.micro_batches:
-            raise ValueError(
-                "The batch of each core should be divisible by "
-                f"`micro_batches`. Received: {own} examples for each core and "
-                f"micro_batches={self.micro_batches}. Choose another "
-                "`train_batch_size`, or drop a last, smaller batch with "
-                "batch(..., drop_remainder=True)."
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +108,6 @@ class StepInput:
         is_split: Whether each core gets its slice, or each the whole.
         additional: What `params` holds besides the user's own values.
         arrange: As in `BatchLayout`.
-        micro_batches: As in `BatchLayout`.
     """
 
     features: Features
@@ -152,7 +116,6 @@ class StepInput:
     is_split: bool
     additional: Mapping[str, Any]
     arrange: Arrange | None
-    micro_batches: int
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -163,13 +126,18 @@ class StepInput:
             for leaf in leaves
         )
         use_tpu = self.additional["use_tpu"]
-        way = (self.cores, self.is_split, self.micro_batches)
+        way = (self.cores, self.is_split)
         return avals, structure, way, use_tpu
 
-    def of_one_call(self) -> tuple[Features, Labels]:
-        """The features and labels that `model_fn` sees on the first core."""
+    def of_one_call(self, micro_batches: int = 1) -> tuple[Features, Labels]:
+        """The features and labels that `model_fn` sees on the first core.
+
+        Args:
+            micro_batches: Into how many parts each core cuts its batch.
+                Defaults to 1.
+        """
         replicas = self.cores.topology.num_replicas if self.is_split else 1
-        parts = replicas * self.micro_batches
+        parts = replicas * micro_batches
 
         def part(leaf: Any) -> Any:
             # A scalar is never cut.

@@ -34,19 +34,18 @@ def test_shapes_are_as_good_as_arrays(is_split, micro_batches):
     features, labels = inputs()
     if is_split or micro_batches > 1:
         del features["rates"]
-    layout = BatchLayout(
-        all_cores(), is_split, use_tpu=True, micro_batches=micro_batches
-    )
+    layout = BatchLayout(all_cores(), is_split, use_tpu=True)
     made = layout.step_input(features, labels)
     shaped = layout.step_input(*as_structs((features, labels)))
     assert shaped.key == made.key
     assert shaped.additional == made.additional
-    parts = jax.tree.leaves(shaped.of_one_call())
+    parts = jax.tree.leaves(shaped.of_one_call(micro_batches))
     assert all(isinstance(part, jax.ShapeDtypeStruct) for part in parts)
     # Wide numbers are narrow on devices, whoever tells of them.
     on_device = jax.tree.map(jnp.asarray, (features, labels))
     assert layout.step_input(*on_device).key == made.key
-    assert as_structs(made.of_one_call()) == shaped.of_one_call()
+    cut = made.of_one_call(micro_batches)
+    assert as_structs(cut) == shaped.of_one_call(micro_batches)
 
 
 def linear_sum(reduction):
