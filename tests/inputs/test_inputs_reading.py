@@ -22,7 +22,7 @@ def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
             may_end.wait()
             has_ended.set()
 
-    monkeypatch.setattr(Dataset, "items", lambda self, state: SlowToEnd())
+    monkeypatch.setattr(Dataset, "items", lambda self, state=None: SlowToEnd())
     reading = Reading(Dataset(tf.data.Dataset.range(3)))
     assert next(reading) == 1
     reading.close()
