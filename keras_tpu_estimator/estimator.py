@@ -40,6 +40,7 @@ from keras_tpu_estimator.loops.evaluation import eval_dir
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
+from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
 
@@ -211,7 +212,7 @@ class TPUEstimator:
         return copied(self._job.params)
 
     @property
-    def model_fn(self) -> Callable[..., Any]:
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
         """`model_fn(features, labels, mode, config)` with its params bound.
 
         For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
@@ -220,7 +221,7 @@ class TPUEstimator:
 
         def model_fn(
             features: Features, labels: Labels, mode: str, config: RunConfig
-        ) -> Any:
+        ) -> EstimatorSpec:
             call = self.bound_model_fn(config)
             spec = call(features, labels, mode, {"use_tpu": False})
             return spec.as_estimator_spec()

@@ -10,6 +10,7 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.call import call_input_fn
 from keras_tpu_estimator.inputs.chunks import batches_among
+from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.form import Form
 from keras_tpu_estimator.inputs.forms import form_of
 from keras_tpu_estimator.inputs.forms import hide_gpus
@@ -107,7 +108,7 @@ class InputReader:
         return (example.repeated(1) for example in examples)
 
 
-def _call(input_fn: InputFn, request: InputRequest, call: Any) -> Any:
+def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
     additional: dict[str, Any] = {}
     if call.batch_size is not None:
         additional["batch_size"] = call.batch_size

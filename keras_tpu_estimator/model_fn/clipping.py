@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import keras
 from keras import ops
 
+from keras_tpu_estimator.base.types import TensorLike
+
 
 def clip_by_global_norm(
-    t_list: Sequence[Any],
-    clip_norm: Any,
+    t_list: Sequence[TensorLike | None],
+    clip_norm: TensorLike,
     use_norm: Any = None,
     name: str | None = None,
-) -> tuple[list[Any], Any]:
+) -> tuple[list[jax.Array | None], jax.Array]:
     """Scales tensors down together, so that their norm is `clip_norm` at most.
 
     The counterpart of `tf.clip_by_global_norm`, for a `model_fn` that works on
@@ -65,7 +68,7 @@ def clip_by_global_norm(
     return clipped, norm
 
 
-def _global_norm(tensors: Sequence[Any]) -> Any:
+def _global_norm(tensors: Sequence[jax.Array | None]) -> jax.Array:
     squares = [
         ops.sum(ops.square(ops.cast(t, _accurate(t.dtype))))
         for t in tensors
@@ -79,5 +82,5 @@ def _global_norm(tensors: Sequence[Any]) -> Any:
     return ops.sqrt(sum(squares))
 
 
-def _accurate(dtype: Any) -> str:
+def _accurate(dtype: jax.typing.DTypeLike) -> str:
     return keras.backend.result_type(dtype, "float32")

@@ -64,7 +64,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Any:
+def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Nest:
     """Has TensorFlow's ops work on a model's outputs, on the host.
 
     For what JAX cannot hold or compute, such as strings. In `predict`, `fn`
@@ -118,7 +118,7 @@ def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Any:
     )
 
 
-def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Any:
+def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Nest:
     """Computes the tensors of a nest that are the host's.
 
     Args:

@@ -30,7 +30,7 @@ class HostFunction(NamedTuple):
     tensors: Nest
 
     @property
-    def fed(self) -> Any:
+    def fed(self) -> Nest:
         """What it is given of each step: one tensor at least, to count them."""
         return self.tensors or [np.zeros(1, "int32")]
 
