@@ -27,6 +27,8 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
 
+StepFunction = Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
@@ -189,7 +191,7 @@ class Step:
     """
 
     mode: str
-    function: Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
+    function: StepFunction
     reads: tuple[str, ...]
     assigned: tuple[str, ...]
     metric_fn: HostFunction | None
