@@ -30,6 +30,7 @@ FLOORS = (
     ("program",),
     ("keras_program",),
     ("front_ends",),
+    ("cpu",),
     ("device",),
     ("export", "loops"),
     ("estimator",),

@@ -176,7 +176,8 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[Values, Outputs, Outputs]:
-        changed, outputs = step.function(others | assigned, *data)
+        run_step = self._model.to_compile(step)
+        changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
         wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
         return assigned | changed, wanted, named

@@ -19,6 +19,7 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.cpu.tuning import tuned
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.inputs.shared import batch_size
@@ -31,6 +32,7 @@ from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
@@ -175,6 +177,12 @@ class EstimatorModel(keras.Model):
         if missing:
             self.assign(self.program.store.initial_values(missing))
 
+    def to_compile(self, step: Step) -> StepFunction:
+        """A step's function as it is compiled for the cores that run it."""
+        if self.layout(step.mode).cores.platform == "cpu":
+            return tuned(step.function)
+        return step.function
+
     def run_step(
         self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
     ) -> tuple[Values, list[jax.Array], Outputs]:
@@ -190,7 +198,7 @@ class EstimatorModel(keras.Model):
             The values that changed, the metrics' new values, and the outputs;
             among them as `loss` the mean over examples so far.
         """
-        changed, outputs = step.function(values, *batch)
+        changed, outputs = self.to_compile(step)(values, *batch)
         weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
         metrics = self._loss_mean.stateless_update_state(
             metrics, outputs["loss"], sample_weight=weight
@@ -246,7 +254,7 @@ class EstimatorModel(keras.Model):
             is_padding = jnp.zeros((batch_size(features),), bool)
         step = self._step(ModeKeys.PREDICT, features, is_padding)
         values = self._by_path(state)
-        changed, outputs = step.function(values, features, is_padding)
+        changed, outputs = self.to_compile(step)(values, features, is_padding)
         _, others = self._as_state(values | changed, len(state))
         return outputs["predictions"], others
 

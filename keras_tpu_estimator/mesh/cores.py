@@ -45,6 +45,13 @@ class Cores:
             return ()
         return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
 
+    @property
+    def platform(self) -> str:
+        """What kind of devices they are, such as "cpu"."""
+        if self.mesh is None:
+            return jax.local_devices()[0].platform
+        return self.mesh.devices.flat[0].platform
+
     def as_one(self) -> "Cores":
         """One core in place of these; what it computes, all of them hold."""
         return dataclasses.replace(self, topology=Topology(1), axes=())

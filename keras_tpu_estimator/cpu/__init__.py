@@ -1,0 +1,1 @@
+"""How a traced step is written for a CPU; other devices see nothing of it."""

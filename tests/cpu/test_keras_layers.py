@@ -1,0 +1,160 @@
+"""Networks of Keras's layers, trained on a CPU with and without rewriting."""
+
+import jax
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import repeated
+from keras import layers
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device import estimator_model
+from keras_tpu_estimator.mesh.cores import Cores
+
+
+def small(*shape):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(16, *shape)).astype("float32")
+    return x, x.reshape(16, -1)[:, :1].copy()
+
+
+def head(x):
+    return layers.Dense(1)(layers.Flatten()(x))
+
+
+def one_axis(x, is_training):
+    x = layers.Conv1D(4, 3, padding="causal", activation="relu")(x)
+    x = layers.MaxPooling1D(2)(x)
+    x = layers.SeparableConv1D(5, 3, padding="same")(x)
+    return head(layers.AveragePooling1D(3, 2, padding="same")(x))
+
+
+def two_axes(x, is_training):
+    x = layers.Conv2D(4, 3, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization()(x, training=is_training)
+    x = layers.MaxPooling2D(3, 2, padding="same")(layers.ReLU()(x))
+    x = layers.Conv2D(4, 3, groups=2, dilation_rate=2, padding="same")(x)
+    return head(layers.AveragePooling2D(2)(x))
+
+
+def depthwise(x, is_training):
+    # A bias before a norm has no gradient but rounding.
+    x = layers.DepthwiseConv2D(
+        3, 2, depth_multiplier=2, padding="same", use_bias=False
+    )(x)
+    x = layers.BatchNormalization()(x, training=is_training)
+    x = layers.SeparableConv2D(4, 3, padding="same", activation="relu")(x)
+    return head(layers.GlobalAveragePooling2D()(x))
+
+
+def transposed(x, is_training):
+    x = layers.Conv2D(4, 3, 2, padding="same", activation="relu")(x)
+    x = layers.Conv2DTranspose(3, 3, 2, padding="same")(x)
+    return head(layers.GlobalMaxPooling2D()(x))
+
+
+def three_axes(x, is_training):
+    x = layers.Conv3D(4, 2, activation="relu")(x)
+    x = layers.MaxPooling3D(2, padding="same")(x)
+    return head(layers.Conv3DTranspose(2, 2)(x))
+
+
+def in_a_loop(x, is_training):
+    return head(layers.ConvLSTM1D(2, 3, padding="same")(x))
+
+
+NETWORKS = {
+    one_axis: (12, 3),
+    two_axes: (8, 8, 3),
+    depthwise: (8, 8, 3),
+    transposed: (6, 6, 2),
+    three_axes: (4, 4, 4, 2),
+    in_a_loop: (3, 6, 2),
+}
+
+
+def as_it_is(function):
+    return function
+
+
+def model_fn_for(network):
+    return model_fn_of(network, lambda: keras.optimizers.SGD(0.01, 0.9))
+
+
+def trained(network, model_dir, **settings):
+    """What three steps make of it, its evaluation, and its predictions."""
+    x, y = small(*NETWORKS[network])
+    estimator = estimator_of(
+        model_fn_for(network), model_dir, seed=1, **settings
+    )
+    estimator.train(repeated(x, y), steps=3)
+    predicted = estimator.predict(batches_of(x))
+    return (
+        kte.checkpoints.read(estimator.latest_checkpoint()),
+        estimator.evaluate(batches_of(x, y)),
+        np.stack([each["y"] for each in predicted]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "settings"),
+    [
+        *((network, {}) for network in NETWORKS),
+        (two_axes, {"use_tpu": True}),
+        (depthwise, {"use_tpu": True}),
+        (two_axes, {"config": {"micro_batches": 2}}),
+        (two_axes, {"config": {"remat": "full"}}),
+        (two_axes, {"config": {"remat": "activations"}}),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_estimators_come_to_the_same(network, settings, tmp_path, monkeypatch):
+    found = trained(network, tmp_path / "tuned", **settings)
+    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
+    expected = trained(network, tmp_path / "plain", **settings)
+    assert found[0].keys() == expected[0].keys()
+    compare(found, expected)
+
+
+def test_keras_loops_come_to_the_same(monkeypatch):
+    def fitted():
+        model = kte.EstimatorModel.from_model_fn(model_fn_for(two_axes), seed=1)
+        x, y = small(*NETWORKS[two_axes])
+        history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        loss = model.evaluate(x, y, batch_size=8, verbose=0)
+        predicted = model.predict(x, batch_size=8, verbose=0)
+        return history.history, loss, predicted, model.get_weights()
+
+    found = fitted()
+    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
+    compare(found, fitted())
+
+
+def test_mixed_precision_trains_nearly_the_same(tmp_path, monkeypatch):
+    settings = {"config": {"dtype_policy": "mixed_bfloat16"}}
+    found = trained(two_axes, tmp_path / "tuned", **settings)
+    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
+    expected = trained(two_axes, tmp_path / "plain", **settings)
+    compare(found, expected, rtol=0.05)
+
+
+def test_only_steps_for_a_cpu_are_rewritten(monkeypatch):
+    model = kte.EstimatorModel.from_model_fn(model_fn_for(two_axes))
+    step = model.prepare(ModeKeys.TRAIN, *small(*NETWORKS[two_axes]))
+    assert model.to_compile(step) is not step.function
+    monkeypatch.setattr(Cores, "platform", "tpu")
+    assert model.to_compile(step) is step.function
+
+
+def compare(found, expected, rtol=1e-5):
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(
+            a, b, rtol=rtol, atol=rtol * np.abs(b).max()
+        ),
+        found,
+        expected,
+    )
