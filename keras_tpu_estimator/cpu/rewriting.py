@@ -108,6 +108,11 @@ class _Rewriting:
         return value
 
 
+def like(variable: Any) -> jax.ShapeDtypeStruct:
+    """The shape and the dtype of an operand or a result of an equation."""
+    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+
+
 def _call(
     function: Callable[..., jax.Array], equation: jex.JaxprEqn
 ) -> jex.JaxprEqn:
@@ -115,11 +120,8 @@ def _call(
 
     Profiles and errors show it as what the user's line does.
     """
-    like = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
-        for v in equation.invars
-    ]
-    (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
+    operands = map(like, equation.invars)
+    (call,) = jax.make_jaxpr(jax.jit(function))(*operands).eqns
     inner = call.params["jaxpr"]
     eqns = [e.replace(source_info=equation.source_info) for e in inner.eqns]
     named = jex.ClosedJaxpr(inner.jaxpr.replace(eqns=eqns), inner.consts)

@@ -37,8 +37,6 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
 
-StepFunction = Callable[[Values, Any, Any], tuple[Values, dict[str, Any]]]
-
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
