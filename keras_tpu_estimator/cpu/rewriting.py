@@ -51,6 +51,12 @@ def rewritten(
     return run
 
 
+def like_of(operand: jex.Var | jex.Literal) -> jax.ShapeDtypeStruct:
+    """The shape and the dtype of an equation's operand, or of its result."""
+    aval: Any = operand.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
 class _Rewriting:
     """Rewrites traces, each once, since XLA compiles those that are equal once.
 
@@ -115,10 +121,7 @@ def _call(
 
     Profiles and errors show it as what the user's line does.
     """
-    like = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
-        for v in equation.invars
-    ]
+    like = [like_of(each) for each in equation.invars]
     (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
     inner = call.params["jaxpr"]
     eqns = [e.replace(source_info=equation.source_info) for e in inner.eqns]
