@@ -5,6 +5,7 @@ import sys
 
 from benchmarks import calls
 from benchmarks import checkpoints
+from benchmarks import convolutions
 from benchmarks import cores
 from benchmarks import exported
 from benchmarks import host_calls
@@ -16,6 +17,7 @@ from benchmarks.table import render
 
 _GROUPS = {
     "train": train.rows,
+    "convolutions": convolutions.rows,
     "inference": inference.rows,
     "exported": exported.rows,
     "calls": calls.rows,

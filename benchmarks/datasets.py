@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.models import Mlp
+from benchmarks.models import Classifier
 
 
-def batches(mlp: Mlp, examples: int) -> Any:
+def batches(network: Classifier, examples: int) -> Any:
     """A `tf.data.Dataset` of batches, over so many examples once."""
     import tensorflow as tf
 
-    slices = tf.data.Dataset.from_tensor_slices(mlp.data(examples))
-    return slices.batch(mlp.batch).cache()
+    slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
+    return slices.batch(network.batch).cache()
 
 
-def endless(mlp: Mlp, examples: int) -> Any:
+def endless(network: Classifier, examples: int) -> Any:
     """A `tf.data.Dataset` of whole batches, over the examples for ever."""
     import tensorflow as tf
 
-    slices = tf.data.Dataset.from_tensor_slices(mlp.data(examples))
+    slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
     # Whole batches are kept in memory: slicing single examples out of it would
     # be all that is measured, whoever reads them.
-    whole = slices.batch(mlp.batch, drop_remainder=True).cache()
+    whole = slices.batch(network.batch, drop_remainder=True).cache()
     return whole.repeat().prefetch(2)
 
 

@@ -1,28 +1,31 @@
 """Our contestant, with the settings that users have by default."""
 
 import keras_tpu_estimator as kte
-from benchmarks.models import Mlp
+from benchmarks.models import Classifier
 
 
 def estimator(
-    mlp: Mlp, model_dir: str, iterations: int = 100, use_tpu: bool = True
+    network: Classifier,
+    model_dir: str,
+    iterations: int = 100,
+    use_tpu: bool = True,
 ) -> kte.TPUEstimator:
     """An estimator of a network, summaries and checkpoints included.
 
     Args:
-        mlp: The network.
+        network: The network.
         model_dir: An empty directory.
         iterations: Steps of one loop. Defaults to 100.
         use_tpu: Whether to use all devices. Defaults to `True`.
     """
     return kte.TPUEstimator(
-        mlp.model_fn(),
+        network.model_fn(),
         model_dir=model_dir,
         config=kte.RunConfig(
             tpu_config=kte.TPUConfig(iterations_per_loop=iterations)
         ),
         use_tpu=use_tpu,
-        train_batch_size=mlp.batch,
-        eval_batch_size=mlp.batch,
-        predict_batch_size=mlp.batch,
+        train_batch_size=network.batch,
+        eval_batch_size=network.batch,
+        predict_batch_size=network.batch,
     )

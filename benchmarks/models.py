@@ -1,6 +1,8 @@
-"""The task that all contestants work on: a multilayer perceptron and data."""
+"""The tasks that all contestants work on: classifiers and their data."""
 
+import abc
 import dataclasses
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -14,39 +16,30 @@ import keras_tpu_estimator as kte
 LEARNING_RATE = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class Mlp:
-    """A multilayer perceptron that classifies.
+class Classifier(abc.ABC):
+    """A network that classifies, as every contestant wants it.
 
     Attributes:
-        sizes: Features, hidden units of each layer, classes.
+        shape: That of an example.
+        classes: How many there are.
         batch: Examples in a step.
     """
 
-    sizes: tuple[int, ...]
+    shape: tuple[int, ...]
+    classes: int
     batch: int
 
-    def __str__(self) -> str:
-        sizes = "-".join(map(str, self.sizes))
-        return f"MLP {sizes}, batch {self.batch}"
-
-    def logits(self, x: Any) -> Any:
+    @abc.abstractmethod
+    def logits(self, x: Any, training: bool | None = None) -> Any:
         """The network, the same from the first weights on for everybody."""
-        *hidden, classes = self.sizes[1:]
-        for index, units in enumerate([*hidden, classes]):
-            x = keras.layers.Dense(
-                units,
-                activation="relu" if index < len(hidden) else None,
-                kernel_initializer=keras.initializers.GlorotUniform(seed=index),
-            )(x)
-        return x
 
     def data(self, examples: int) -> tuple[np.ndarray, np.ndarray]:
         """Features and labels that can be learned, but not perfectly."""
         rng = np.random.default_rng(0)
-        features, classes = self.sizes[0], self.sizes[-1]
-        x = rng.normal(size=(examples, features)).astype("float32")
-        scores = x @ rng.normal(size=(features, classes))
+        x = rng.normal(size=(examples, *self.shape)).astype("float32")
+        features = math.prod(self.shape)
+        flat = x.reshape(examples, features)
+        scores = flat @ rng.normal(size=(features, self.classes))
         noise = rng.gumbel(size=scores.shape) * np.sqrt(features) / 2
         return x, np.argmax(scores + noise, axis=1).astype("int32")
 
@@ -57,7 +50,7 @@ class Mlp:
             features: Any, labels: Any, mode: str, params: Any
         ) -> kte.TPUEstimatorSpec:
             del params
-            logits = self.logits(features)
+            logits = self.logits(features, mode == kte.ModeKeys.TRAIN)
             if mode == kte.ModeKeys.PREDICT:
                 return kte.TPUEstimatorSpec(
                     mode, predictions={"logits": logits}
@@ -78,7 +71,7 @@ class Mlp:
         self, steps_per_execution: int = 1, metrics: Sequence[str] = ()
     ) -> keras.Model:
         """The network for Keras's `fit`, `evaluate` and `predict`."""
-        inputs = keras.Input((self.sizes[0],))
+        inputs = keras.Input(self.shape)
         model = keras.Model(inputs, self.logits(inputs))
         model.compile(
             optimizer=adam(),
@@ -87,6 +80,45 @@ class Mlp:
             metrics=list(metrics),
         )
         return model
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlp(Classifier):
+    """A multilayer perceptron that classifies.
+
+    Attributes:
+        sizes: Features, hidden units of each layer, classes.
+        batch: Examples in a step.
+    """
+
+    sizes: tuple[int, ...]
+    batch: int
+
+    def __str__(self) -> str:
+        sizes = "-".join(map(str, self.sizes))
+        return f"MLP {sizes}, batch {self.batch}"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of an example."""
+        return self.sizes[:1]
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return self.sizes[-1]
+
+    def logits(self, x: Any, training: bool | None = None) -> Any:
+        """The network, the same from the first weights on for everybody."""
+        del training
+        *hidden, classes = self.sizes[1:]
+        for index, units in enumerate([*hidden, classes]):
+            x = keras.layers.Dense(
+                units,
+                activation="relu" if index < len(hidden) else None,
+                kernel_initializer=keras.initializers.GlorotUniform(seed=index),
+            )(x)
+        return x
 
 
 def adam() -> keras.optimizers.Optimizer:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
-from benchmarks.models import Mlp
+from benchmarks.models import Classifier
 from benchmarks.models import adam
 from benchmarks.models import mean_loss
 
@@ -21,17 +21,18 @@ class ScanLoop:
     """`jax.lax.scan` over stacked batches, one jitted function in all.
 
     Args:
-        mlp: The network.
+        network: The network.
         cores: Over how many devices each batch is split. Defaults to 1.
     """
 
-    def __init__(self, mlp: Mlp, cores: int = 1):
-        inputs = keras.Input((mlp.sizes[0],))
-        self._model = keras.Model(inputs, mlp.logits(inputs))
+    def __init__(self, network: Classifier, cores: int = 1):
+        inputs = keras.Input(network.shape)
+        self._model = keras.Model(inputs, network.logits(inputs))
         self._optimizer = adam()
         self._optimizer.build(self._model.trainable_variables)
         self._state = (
             [v.value for v in self._model.trainable_variables],
+            [v.value for v in self._model.non_trainable_variables],
             [v.value for v in self._optimizer.variables],
         )
         self._mesh = None
@@ -63,22 +64,39 @@ class ScanLoop:
 
     def loss(self, x: Any, y: Any) -> float:
         """The mean loss over some examples."""
-        weights = jax.device_get(self._state[0])
-        return float(self._loss(weights, x, y))
+        weights, others, _ = jax.device_get(self._state)
+        logits, _ = self._model.stateless_call(weights, others, x)
+        return float(mean_loss(y, logits))
 
-    def _loss(self, weights: Any, x: Any, y: Any) -> Any:
-        logits, _ = self._model.stateless_call(weights, [], x)
-        return mean_loss(y, logits)
+    def _loss(self, weights: Any, others: Any, x: Any, y: Any) -> Any:
+        logits, others = self._model.stateless_call(
+            weights, others, x, training=True
+        )
+        return mean_loss(y, logits), others
 
     def _steps(self, state: Any, batches: Any) -> tuple[Any, Any]:
-        def step(state: Any, batch: Any) -> tuple[Any, Any]:
-            weights, slots = state
-            found = jax.value_and_grad(self._loss)(weights, *batch)
-            if self._mesh is not None:
-                found = jax.lax.pmean(found, "core")
-            loss, gradients = found
-            return self._optimizer.stateless_apply(
-                slots, gradients, weights
-            ), loss
+        return jax.lax.scan(self._step, state, batches)
 
-        return jax.lax.scan(step, state, batches)
+    def _step(self, state: Any, batch: Any) -> tuple[Any, Any]:
+        weights, others, slots = state
+        differentiated = jax.value_and_grad(self._loss, has_aux=True)
+        found = differentiated(weights, others, *batch)
+        if self._mesh is not None:
+            found = jax.lax.pmean(found, "core")
+        (loss, others), gradients = found
+        weights, slots = self._optimizer.stateless_apply(
+            slots, gradients, weights
+        )
+        return (weights, others, slots), loss
+
+
+class StepLoop(ScanLoop):
+    """One jitted function for each step, as on one core.
+
+    Args:
+        network: The network.
+    """
+
+    def __init__(self, network: Classifier):
+        super().__init__(network)
+        self._run = jax.jit(self._step, donate_argnums=0)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from keras_tpu_estimator.cpu.rewriting import like
+from keras_tpu_estimator.cpu.rewriting import like_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Convolution:
         """The convolution that an equation computes."""
         options = dict(equation.params)
         axes = _Axes.of(options.pop("dimension_numbers"))
-        lhs, rhs = (like(operand).shape for operand in equation.invars)
-        out = like(equation.outvars[0])
+        lhs, rhs = (like_of(each).shape for each in equation.invars)
+        out = like_of(equation.outvars[0])
         return cls(
             tuple(lhs[axis] for axis in axes.lhs),
             tuple(rhs[axis] for axis in axes.rhs),

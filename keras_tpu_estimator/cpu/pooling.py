@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jex
 
-from keras_tpu_estimator.cpu.rewriting import like
+from keras_tpu_estimator.cpu.rewriting import like_of
 from keras_tpu_estimator.cpu.windows import exact
 from keras_tpu_estimator.cpu.windows import padded
 from keras_tpu_estimator.cpu.windows import slices
@@ -46,7 +46,7 @@ def faster_pooling(
 
     def rule(equation: jex.JaxprEqn) -> Callable[..., jax.Array] | None:
         p = equation.params
-        out = like(equation.outvars[0])
+        out = like_of(equation.outvars[0])
         if out.dtype.name not in dtypes or not _is_small(p):
             return None
 

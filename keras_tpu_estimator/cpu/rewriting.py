@@ -51,6 +51,12 @@ def rewritten(
     return run
 
 
+def like_of(operand: jex.Var | jex.Literal) -> jax.ShapeDtypeStruct:
+    """The shape and the dtype of an equation's operand, or of its result."""
+    aval: Any = operand.aval
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+
+
 class _Rewriting:
     """Rewrites traces, each once, since XLA compiles those that are equal once.
 
@@ -108,11 +114,6 @@ class _Rewriting:
         return value
 
 
-def like(variable: Any) -> jax.ShapeDtypeStruct:
-    """The shape and the dtype of an operand or a result of an equation."""
-    return jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
-
-
 def _call(
     function: Callable[..., jax.Array], equation: jex.JaxprEqn
 ) -> jex.JaxprEqn:
@@ -120,8 +121,8 @@ def _call(
 
     Profiles and errors show it as what the user's line does.
     """
-    operands = map(like, equation.invars)
-    (call,) = jax.make_jaxpr(jax.jit(function))(*operands).eqns
+    like = [like_of(each) for each in equation.invars]
+    (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
     inner = call.params["jaxpr"]
     eqns = [e.replace(source_info=equation.source_info) for e in inner.eqns]
     named = jex.ClosedJaxpr(inner.jaxpr.replace(eqns=eqns), inner.consts)
