@@ -70,7 +70,7 @@ def _steps_per_second(network: ConvolutionalNetwork) -> dict[str, float]:
                     dataset, **fit
                 ),
             },
-            repetitions=5,
+            repetitions=3,
         )
         x, y = network.data(_BATCHES * network.batch)
         data = batches(network, len(x))

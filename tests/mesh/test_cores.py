@@ -13,6 +13,7 @@ from helpers import squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import all_cores
 
 X, Y = regression_data(examples=128)
@@ -183,3 +184,7 @@ def test_training_moves_between_one_core_and_eight(tmp_path):
         )
         estimator.train(repeated(X, Y), steps=2)
     assert estimator.get_variable_value("global_step") == 6
+
+
+def test_cores_know_what_devices_they_are():
+    assert all_cores().platform == ONE_CORE.platform == "cpu"
