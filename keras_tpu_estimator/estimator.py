@@ -233,6 +233,9 @@ class TPUEstimator:
 
         Args:
             config: What it gets as `config`. Defaults to the estimator's.
+
+        Returns:
+            A function of features, labels, mode and additional params.
         """
         job = self._job
         return ModelFn(
@@ -279,8 +282,10 @@ class TPUEstimator:
         validation.check_train_steps(steps, max_steps)
         if config.fast_dev_run:
             steps, max_steps = 1, None
-        if self._job.has_come_to(max_steps):
-            return self
+        if max_steps is not None:
+            latest = self._job.latest_checkpoint()
+            if self._job.is_done(latest, max_steps):
+                return self
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.TRAIN)
         if self._job.placement.use_tpu:

@@ -165,12 +165,7 @@ class ModelValues:
         try:
             yield values
         finally:
-            self._kept = {
-                path: value
-                for path, value in values.items()
-                # Metrics count anew in each call.
-                if not is_accumulator(self._store.variables[path])
-            }
+            self._kept = self._lasting(values)
             if values.checkpoint is not None:
                 self._source = _identity(values.checkpoint)
             self._model.assign(self._kept)
@@ -203,7 +198,8 @@ class ModelValues:
             training: The values of the call of TRAIN.
         """
         self.complete(training, step)
-        values = CallValues(training, step.mode)
+        values = CallValues(self._lasting(training), step.mode)
+        self.complete(values, step)
         values.update(self._replaced(step, training, checkpoint=None))
         return values
 
@@ -300,6 +296,14 @@ class ModelValues:
         values.edit(self._put(jax.tree.map(jnp.copy, assigned)))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
+
+    def _lasting(self, values: CallValues) -> Values:
+        """What outlives a call: not metrics, which count anew in each."""
+        return {
+            path: value
+            for path, value in values.items()
+            if not is_accumulator(self._store.variables[path])
+        }
 
     def _current(self, path: str) -> jax.Array:
         return self._store.variables[path].value

@@ -76,12 +76,11 @@ class Job:
         """
         return checkpoints.latest_intact(self.model_dir)
 
-    def has_come_to(self, max_steps: int | None) -> bool:
+    def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
         """Whether a checkpoint has come so far that there is nothing to do."""
-        if max_steps is None:
+        if checkpoint is None or max_steps is None:
             return False
-        checkpoint = self.latest_checkpoint()
-        if checkpoint is None or checkpoints.step_of(checkpoint) < max_steps:
+        if checkpoints.step_of(checkpoint) < max_steps:
             return False
         _logger.info("Skipping training since max_steps has already saved.")
         return True

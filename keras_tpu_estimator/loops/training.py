@@ -82,9 +82,9 @@ class Training:
             Preemption() as preemption,
         ):
             # Not before the lock: another training may just be saving.
-            if self.job.has_come_to(self.max_steps):
-                return
             checkpoint = self.job.latest_checkpoint()
+            if self.job.is_done(checkpoint, self.max_steps):
+                return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
             plan = LoopPlan(config.tpu_config.iterations, steps)

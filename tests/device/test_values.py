@@ -1,6 +1,7 @@
 """Every state in every mode, on one core and on eight, and who looks at it."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -38,10 +39,11 @@ def rows(value, x):
 
 
 def model_fn_with(seen):
-    """A model_fn with every kind of state; each step's is told to `seen`."""
+    """A model_fn with every kind of state; `seen` is told each step's."""
 
-    def note(**tensors):
-        seen.append({name: np.array(t) for name, t in tensors.items()})
+    def note(mode, **tensors):
+        told = {name: np.array(t) for name, t in tensors.items()}
+        seen.append((mode, told))
 
     def model_fn(features, labels, mode, params):
         training = mode == TRAIN
@@ -63,7 +65,7 @@ def model_fn_with(seen):
             "metric": rows(mean.result(), features),
             "noise": Noise()(features),
         }
-        host_call = (note, tensors)
+        host_call = (functools.partial(note, mode), tensors)
         if mode == PREDICT:
             return kte.TPUEstimatorSpec(
                 mode, {"y": y, **tensors}, host_call=host_call
@@ -100,11 +102,14 @@ class Subject:
             self.estimator.evaluate(batches_of(x, y), hooks=hooks)
         else:
             assert len(list(self.estimator.predict(batches_of(x), hooks=hooks)))
-        assert len(self.seen) == STEPS[mode]
+        steps = self.told(mode)
+        assert len(steps) == STEPS[mode]
         return {
-            name: np.stack([step[name] for step in self.seen])
-            for name in self.seen[0]
+            name: np.stack([step[name] for step in steps]) for name in steps[0]
         }
+
+    def told(self, mode):
+        return [step for of, step in self.seen if of == mode]
 
     def saved(self, path):
         return self.estimator.get_variable_value(path)
@@ -284,3 +289,24 @@ def test_training_is_as_without_the_callback(subject, callback, tmp_path):
         trained.append([estimator.get_variable_value(n) for n in names])
     for plain, with_callback in zip(*trained, strict=True):
         np.testing.assert_array_equal(plain, with_callback)
+
+
+class EvaluatesBetween(kte.hooks.SessionRunHook):
+    """Evaluates the values of a training after each of its runs."""
+
+    def __init__(self, estimator):
+        self.estimator = estimator
+
+    def after_run(self, run_context, run_values):
+        x, y = X[: 2 * BATCH], Y[: 2 * BATCH]
+        run_context.session.evaluate(self.estimator, batches_of(x, y))
+
+
+def test_an_evaluation_inside_training_counts_anew(subject):
+    start = state(subject)
+    hook = EvaluatesBetween(subject.estimator)
+    check(subject, subject.call(TRAIN, hook), start)
+    steps = subject.told(EVAL)
+    counts = start["count"] + np.array([3, 4, 5, 6])
+    assert [step["count"][0] for step in steps] == counts.tolist()
+    assert [step["metric"][0] for step in steps[::2]] == counts[::2].tolist()
