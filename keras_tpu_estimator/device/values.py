@@ -165,7 +165,7 @@ class ModelValues:
         try:
             yield values
         finally:
-            self._kept = self._lasting(values)
+            self._kept = self._lasting(values, step)
             if values.checkpoint is not None:
                 self._source = _identity(values.checkpoint)
             self._model.assign(self._kept)
@@ -190,15 +190,18 @@ class ModelValues:
         finally:
             self._borrowers -= 1
 
-    def of_training(self, step: Step, training: CallValues) -> CallValues:
+    def of_training(
+        self, step: Step, training: CallValues, trained: Step
+    ) -> CallValues:
         """The values that a call of TRAIN has now, for one of EVAL inside it.
 
         Args:
             step: The step of EVAL.
             training: The values of the call of TRAIN.
+            trained: The step of TRAIN.
         """
         self.complete(training, step)
-        values = CallValues(self._lasting(training), step.mode)
+        values = CallValues(self._lasting(training, trained), step.mode)
         self.complete(values, step)
         values.update(self._replaced(step, training, checkpoint=None))
         return values
@@ -297,13 +300,17 @@ class ModelValues:
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 
-    def _lasting(self, values: CallValues) -> Values:
+    def _lasting(self, values: CallValues, trained: Step) -> Values:
         """What outlives a call: not metrics, which count anew in each."""
-        return {
+        lasting = {
             path: value
             for path, value in values.items()
             if not is_accumulator(self._store.variables[path])
         }
+        if trained.is_grouped:
+            first = {p: v.addressable_data(0) for p, v in lasting.items()}
+            return self._put(first)
+        return lasting
 
     def _current(self, path: str) -> jax.Array:
         return self._store.variables[path].value

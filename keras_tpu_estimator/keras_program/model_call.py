@@ -132,6 +132,7 @@ class ModelCall:
         per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
         reads: Iterable[str],
         assigned: Iterable[str],
+        is_grouped: bool = False,
     ) -> Step:
         """Makes a step for all cores of one for each core."""
         split = self.example.is_split
@@ -149,6 +150,7 @@ class ModelCall:
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
+            is_grouped=is_grouped,
         )
 
     def _metric_fn(self) -> HostFunction | None:

@@ -75,7 +75,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
 
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
-    return call.step(per_core, reads, assigned)
+    return call.step(per_core, reads, assigned, _is_grouped(call, ops))
 
 
 def _trace_update(
@@ -117,6 +117,21 @@ def _trace_update(
         }
         store.constants.update(rates & forward.objects.keys())
     return captured
+
+
+def _is_grouped(call: ModelCall, ops: Sequence[Update]) -> bool:
+    """Whether groups of cores train models of their own."""
+    cores = call.example.cores
+    is_asked_for = any(op.groups for op in _of_optimizers(ops))
+    if is_asked_for and cores.mesh is not None and not cores.axes:
+        raise ValueError(
+            "With several groups in `group_assignment`, each batch should be "
+            f"divisible by the {cores.mesh.size} cores, as each group trains "
+            "a model of its own. Received a batch of "
+            f"{call.example.additional['batch_size']} examples. Drop a last, "
+            "smaller batch with batch(..., drop_remainder=True)."
+        )
+    return is_asked_for and bool(cores.axes)
 
 
 def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:

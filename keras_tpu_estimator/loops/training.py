@@ -303,7 +303,7 @@ class TrainingLoop:
             del slots  # Training has them all.
             values = self._progress.values
             return contextlib.nullcontext(
-                self._runtime.values.of_training(step, values)
+                self._runtime.values.of_training(step, values, self._step)
             )
 
         evaluation = self._training.evaluation(input_fn, steps, hooks, name)

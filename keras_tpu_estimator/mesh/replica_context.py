@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import jax
 
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.mesh.replica_groups import Groups
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def cross_replica_sum(x: Nest, name: str | None = None) -> Nest:
     2.0
     """
     del name
-    return _reduce(jax.lax.psum, x)
+    return sum_in_groups(x, None)
 
 
 def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
@@ -87,11 +88,25 @@ def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
     2.0
     """
     del name
-    return _reduce(jax.lax.pmean, x)
+    return mean_in_groups(x, None)
 
 
-def _reduce(reduction: Callable[..., jax.Array], x: Nest) -> Nest:
+def sum_in_groups(x: Nest, groups: Groups | None) -> Nest:
+    """Sums tensors over the cores of each group; `None` for all cores."""
+    return _reduce(jax.lax.psum, x, groups)
+
+
+def mean_in_groups(x: Nest, groups: Groups | None) -> Nest:
+    """Averages tensors over the cores of each group; `None` for all cores."""
+    return _reduce(jax.lax.pmean, x, groups)
+
+
+def _reduce(
+    reduction: Callable[..., jax.Array], x: Nest, groups: Groups | None
+) -> Nest:
     context = replica_context()
     if not context.axes:
         return x
-    return jax.tree.map(lambda leaf: reduction(leaf, context.axes), x)
+    return jax.tree.map(
+        lambda leaf: reduction(leaf, context.axes, axis_index_groups=groups), x
+    )

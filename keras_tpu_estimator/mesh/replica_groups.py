@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.mesh.replica_context import ReplicaContext
-
 Groups = Sequence[Sequence[int]]
 
 
@@ -40,38 +38,29 @@ def check_groups(groups: Any) -> None:
         )
 
 
-def check_one_group(groups: Groups | None, context: ReplicaContext) -> None:
-    """Checks that groups are one group of all replicas.
+def check_partition(groups: Groups | None, num_replicas: int) -> None:
+    """Checks that groups hold all replicas.
 
     Args:
-        groups: Checked groups; `None` for the default.
-        context: What is known of the replicas. On one core nothing is reduced,
-            and any groups will do.
+        groups: Checked groups; `None` for one of all replicas.
+        num_replicas: How many replicas there are. On one core nothing is
+            reduced, and any groups will do.
 
     Raises:
-        ValueError: They are of other replicas, or several.
+        ValueError: They are of other replicas.
 
     Example:
 
-    >>> check_one_group([[0, 1]], ReplicaContext(2, ("batch",)))
+    >>> check_partition([[0, 1], [2, 3]], num_replicas=4)
     """
-    if groups is None or not context.axes:
+    if groups is None or num_replicas == 1:
         return
     count = sum(len(group) for group in groups)
-    if count != context.num_replicas:
+    if count != num_replicas:
         raise ValueError(
             "`group_assignment` should partition the "
-            f"{context.num_replicas} replicas. Received {count} of them: "
+            f"{num_replicas} replicas. Received {count} of them: "
             f"{groups!r}. Leave it out for one group of all replicas."
-        )
-    if len(groups) > 1:
-        raise ValueError(
-            "`group_assignment` should be one group of all replicas. Received "
-            f"{len(groups)} groups: {groups!r}. An estimator keeps variables "
-            "equal on all cores, and gradients that are reduced in groups "
-            "would make those of one group differ from those of another. "
-            "Leave it out; to reduce other tensors in groups, use "
-            "jax.lax.psum with `axis_index_groups`."
         )
 
 

@@ -17,7 +17,7 @@ import keras
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.mesh.replica_groups import Groups
 from keras_tpu_estimator.mesh.replica_groups import check_groups
-from keras_tpu_estimator.mesh.replica_groups import check_one_group
+from keras_tpu_estimator.mesh.replica_groups import check_partition
 from keras_tpu_estimator.model_fn import slots
 from keras_tpu_estimator.model_fn.initialization import program_variables
 from keras_tpu_estimator.tracing.gradient_requests import gradients
@@ -75,6 +75,8 @@ class TrainOp(Update):
             `None` if they are equal on all, as what `cross_replica_mean`
             returns. Other gradients without a reduction are an error on
             several cores.
+        groups: Lists of replica numbers, each of which combines gradients
+            among its own; `None` for one group of all.
 
     Raises:
         ValueError: The optimizer expects a scaled loss.
@@ -94,6 +96,7 @@ class TrainOp(Update):
     loss: Any = None
     gradients: tuple[Gradient, ...] | None = None
     reduction: Reduction | None = None
+    groups: Groups | None = None
 
     def __post_init__(self) -> None:
         check_unscaled(self.optimizer)
@@ -105,18 +108,17 @@ class TrainOp(Update):
 
     def apply(self, tensors: Sequence[Gradient]) -> None:
         """Combines gradients over the cores and updates the variables."""
-        reduce: dict[Reduction | None, Callable[[Any], Any]] = {
-            "mean": replica_context.cross_replica_mean,
-            "sum": replica_context.cross_replica_sum,
-            None: lambda gradients: gradients,
+        reduce: dict[Reduction | None, Callable[[Any, Any], Any]] = {
+            "mean": replica_context.mean_in_groups,
+            "sum": replica_context.sum_in_groups,
+            None: lambda gradients, groups: gradients,
         }
+        combined = reduce[self.reduction](tuple(tensors), self.groups)
         # They may have been built for an earlier trace's or another loss's.
         for each in {self.optimizer, *single_optimizers(self.optimizer)}:
             each.built = False
         with scope_for("TrainOp.apply").numbering():
-            self.optimizer.apply(
-                list(reduce[self.reduction](tuple(tensors))), self.variables
-            )
+            self.optimizer.apply(list(combined), self.variables)
 
 
 class CrossShardOptimizer:
@@ -129,9 +131,10 @@ class CrossShardOptimizer:
         opt: A `keras.optimizers.Optimizer`, with any schedule.
         reduction: `"mean"` (the default) or `"sum"` over the cores.
         name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
-        group_assignment: Lists of replica numbers, which have to be one group
-            of all replicas: variables are equal on all cores. Defaults to
-            `None`, for that group.
+        group_assignment: Lists of replica numbers. Each group combines its
+            gradients alone, and so trains a model of its own; the first core's
+            is what is saved, evaluated and shown. Defaults to `None`, for one
+            group of all replicas.
 
     Raises:
         ValueError: `reduction` is none of the two, or `group_assignment` is
@@ -195,16 +198,16 @@ class CrossShardOptimizer:
 
         Raises:
             ValueError: It is called outside a `model_fn`, there are no
-                variables, `loss` is not a scalar, or `group_assignment` is not
-                one group of all replicas.
+                variables, `loss` is not a scalar, or `group_assignment` is of
+                other replicas.
         """
         del global_step, name
-        self._check_groups()
         return TrainOp(
             self.optimizer,
             _variables("minimize", var_list),
             loss=scalar(loss),
             reduction=self.reduction,
+            groups=self._several_groups(),
         )
 
     def compute_gradients(
@@ -215,7 +218,8 @@ class CrossShardOptimizer:
         """This core's share of the gradients of `loss`.
 
         As in the original, with reduction "mean" the loss is divided by the
-        number of cores first, so that `apply_gradients` only has to sum.
+        number of cores (of a group) first, so that `apply_gradients` only has
+        to sum.
 
         Args:
             loss: Scalar tensor.
@@ -228,10 +232,9 @@ class CrossShardOptimizer:
         Raises:
             ValueError: As `minimize`.
         """
-        self._check_groups()
         variables = _variables("compute_gradients", var_list)
         if self.reduction == "mean":
-            loss = loss / replica_context.replica_context().num_replicas
+            loss = loss / self._reduced_together()
         shares = gradients(loss, variables, self.reduction)
         return list(zip(shares, variables, strict=True))
 
@@ -253,11 +256,10 @@ class CrossShardOptimizer:
             A `TrainOp`.
 
         Raises:
-            ValueError: No pair has a gradient, or `group_assignment` is not
-                one group of all replicas.
+            ValueError: No pair has a gradient, or `group_assignment` is of
+                other replicas.
         """
         del global_step, name
-        self._check_groups()
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise ValueError(
@@ -266,7 +268,11 @@ class CrossShardOptimizer:
             )
         grads, variables = zip(*pairs, strict=True)
         return TrainOp(
-            self.optimizer, variables, gradients=grads, reduction="sum"
+            self.optimizer,
+            variables,
+            gradients=grads,
+            reduction="sum",
+            groups=self._several_groups(),
         )
 
     def variables(self) -> list[keras.Variable]:
@@ -300,8 +306,18 @@ class CrossShardOptimizer:
         """
         return slots.slot_names(single_optimizers(self.optimizer))
 
-    def _check_groups(self) -> None:
-        check_one_group(self._groups, replica_context.replica_context())
+    def _several_groups(self) -> Groups | None:
+        """The checked groups, unless they are one of all replicas."""
+        replicas = replica_context.replica_context().num_replicas
+        check_partition(self._groups, replicas)
+        is_one = self._groups is None or len(self._groups) == 1
+        return None if is_one else self._groups
+
+    def _reduced_together(self) -> int:
+        """How many replicas combine their gradients."""
+        replicas = replica_context.replica_context().num_replicas
+        groups = self._several_groups()
+        return len(groups[0]) if groups and replicas > 1 else replicas
 
 
 def trainable_variables() -> list[keras.Variable]:

@@ -168,6 +168,8 @@ class Step:
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.
         named: The names of tensors that may be fetched.
+        is_grouped: Whether cores come to have values of their own, in groups.
+            Those of the first core are the model's. Defaults to `False`.
     """
 
     mode: str
@@ -179,6 +181,7 @@ class Step:
     hooks: tuple[Hook, ...]
     scaffold: Scaffold
     named: frozenset[str]
+    is_grouped: bool = False
 
     def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:
         """The values that it assigns, and the others that it reads."""

@@ -152,15 +152,19 @@ def test_a_hook_that_saves_finds_its_checkpoint(estimator, tmp_path):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Writing of every step but the first fails."""
+    """Writing of every step but the first fails, while this is set."""
+    gate = threading.Event()
+    gate.set()
     original = files.write
 
     def write(path, variables):
         if not path.endswith("-0.h5"):
+            assert gate.wait(60)
             raise OSError(28, "No space left on device")
         original(path, variables)
 
     monkeypatch.setattr(files, "write", write)
+    return gate
 
 
 def test_an_error_comes_out_before_the_next_checkpoint(
@@ -191,11 +195,13 @@ def test_an_error_of_the_writer_ends_training(
 
 
 def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
-    estimator, full_disk, caplog
+    estimator, full_disk, caplog, monkeypatch
 ):
     def fail(_):
+        open_when_joined(monkeypatch, full_disk, "checkpoint-writer")
         raise RuntimeError("training failed")
 
+    full_disk.clear()
     with (
         caplog.at_level(logging.ERROR),
         pytest.raises(RuntimeError, match="training failed"),
