@@ -53,8 +53,9 @@ def launcher() -> type[clusters.ClusterEnv] | None:
     """The launcher of this process, if JAX knows it.
 
     It is the first of those that `jax.distributed.initialize()` would use. But
-    JAX takes every pod of Kubernetes for a part of a job, and fails if it is
-    none: only those of an indexed job count here.
+    JAX also takes a pod of Kubernetes that belongs to no indexed job for a part
+    of one, and asks for the metadata of a TPU that is known to have one host;
+    where there are none, it fails. Neither counts here.
 
     Returns:
         A class with the name of a launcher; `None` for a process that was
@@ -65,12 +66,28 @@ def launcher() -> type[clusters.ClusterEnv] | None:
     >>> from keras_tpu_estimator.hosts import jax_internals
     >>> jax_internals.launcher()
     """
+    passed_over: set[type[clusters.ClusterEnv]] = set()
+    if "JOB_COMPLETION_INDEX" not in os.environ:
+        passed_over |= {clusters.K8sCluster}
+    if _is_one_tpu_host():
+        passed_over |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
     for known in clusters.ClusterEnv._cluster_types:
-        is_pod = known is clusters.K8sCluster
-        if known.opt_in_only_method or (
-            is_pod and "JOB_COMPLETION_INDEX" not in os.environ
+        if (
+            known not in passed_over
+            and not known.opt_in_only_method
+            and known.is_env_present()
         ):
-            continue
-        if known.is_env_present():
             return known
     return None
+
+
+def _is_one_tpu_host() -> bool:
+    """Whether the environment names one host of a TPU, as in notebooks."""
+    hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get(
+        "TPU_WORKER_HOSTNAMES"
+    )
+    return (
+        bool(hosts)
+        and "," not in str(hosts)
+        and "MEGASCALE_NUM_SLICES" not in os.environ
+    )

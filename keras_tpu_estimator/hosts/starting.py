@@ -190,7 +190,9 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
         raise TimeoutError(_not_all_came(cluster, timeout))
     for error in errors:
         raise RuntimeError(
-            f"This is {cluster}, which could not be joined: {error}"
+            f"This is {cluster}, which could not be joined. Received: {error}. "
+            "See whether that is the address of process 0, and whether its "
+            "port is free."
         ) from error
 
 

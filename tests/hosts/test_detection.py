@@ -2,6 +2,7 @@ import json
 
 import pytest
 from jax._src import clusters
+from jax._src.clusters import cloud_tpu_cluster
 
 from keras_tpu_estimator.hosts import detection
 from keras_tpu_estimator.hosts.cluster import Cluster
@@ -28,6 +29,15 @@ _LAUNCHED = {
     "KTE_COORDINATOR_ADDRESS": "127.0.0.1:5",
     "KTE_NUM_PROCESSES": "3",
     "KTE_PROCESS_ID": "1",
+}
+
+
+_GKE = {
+    "TPU_WORKER_HOSTNAMES": "localhost,other",
+    "TPU_WORKER_ID": "1",
+    "MEGASCALE_NUM_SLICES": "2",
+    "MEGASCALE_SLICE_ID": "1",
+    "MEGASCALE_COORDINATOR_ADDRESS": "localhost",
 }
 
 
@@ -185,6 +195,11 @@ def test_the_first_that_says_anything_is_believed(variables, expected, found):
 def test_a_wrong_cluster(variables, exception, message, found):
     with pytest.raises(exception, match=message):
         found(variables)
+
+
+def test_a_tpu_of_gke(found, monkeypatch):
+    monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    assert found(_GKE) == Cluster("localhost:8482", 4, 3)
 
 
 @pytest.mark.parametrize("method", ["is_env_present", "get_process_count"])

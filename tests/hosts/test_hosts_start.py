@@ -1,5 +1,6 @@
-"""Two processes that really start."""
+"""Two processes that really start, and one that waits in vain."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -41,3 +42,30 @@ def test_two_processes_of_two_cores(tmp_path):
     assert done.returncode == 0, done.stderr
     # Gloo has its own lines, too.
     assert {"[0] 2 4 [0, 1]", "[1] 2 4 [0, 1]"} <= set(done.stdout.splitlines())
+
+
+def test_jax_does_not_abort_before_the_error():
+    environment = {
+        "KTE_COORDINATOR_ADDRESS": "127.0.0.1:9",
+        "KTE_NUM_PROCESSES": "2",
+        "KTE_PROCESS_ID": "1",
+    }
+    code = """
+import keras_tpu_estimator as kte
+try:
+    kte.initialize(initialization_timeout=1)
+except TimeoutError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "All 2 processes should meet at 127.0.0.1:9 within 1 seconds. Process 0"
+    )

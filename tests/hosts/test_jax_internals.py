@@ -76,6 +76,29 @@ def test_only_pods_of_indexed_jobs_count(monkeypatch):
     assert jax_internals.launcher() is clusters.K8sCluster
 
 
+@pytest.mark.parametrize(
+    ("variables", "counts"),
+    [
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "host0,host1"}, True),
+        (
+            {"TPU_WORKER_HOSTNAMES": "host0", "MEGASCALE_NUM_SLICES": "2"},
+            True,
+        ),
+        ({}, True),
+    ],
+)
+@pytest.mark.parametrize(
+    "tpu", [clusters.GkeTpuCluster, clusters.GceTpuCluster]
+)
+def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
+    monkeypatch.setattr(tpu, "is_env_present", classmethod(lambda cls: True))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert jax_internals.launcher() is (tpu if counts else None)
+
+
 def test_the_collectives_of_a_cpu():
     # Without them, several processes on CPUs could not train.
     assert jax.config.jax_cpu_collectives_implementation == "gloo"

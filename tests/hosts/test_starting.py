@@ -197,7 +197,9 @@ def test_errors_of_jax_are_raised(fake_jax, monkeypatch):
         raise OSError("the port is in use")
 
     monkeypatch.setattr(jax.distributed, "initialize", fail)
-    with pytest.raises(RuntimeError, match="process 1 of 4, .*port is in use"):
+    with pytest.raises(
+        RuntimeError, match="process 1 of 4, .*port is in use. See"
+    ):
         kte.initialize(*_HERE)
 
 
