@@ -22,7 +22,8 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
     ("_backend", "base"),
-    ("storage",),
+    ("hosts", "storage"),
+    ("launch",),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
     ("inputs",),
@@ -179,14 +180,23 @@ def test_all_that_is_imported_is_declared() -> None:
     assert not undeclared
 
 
-def test_private_modules_are_imported_in_one_file() -> None:
-    private = {
+@pytest.mark.parametrize(
+    ("private", "importer"),
+    [
+        ("keras.src", "tracing.keras_internals"),
+        ("jax._src", "hosts.jax_internals"),
+    ],
+)
+def test_private_modules_are_imported_in_one_file(
+    private: str, importer: str
+) -> None:
+    importers = {
         module
         for module, tree in sources().items()
         for each in imports(tree)
-        if each.module.startswith(("keras.src", "jax._src"))
+        if each.module.startswith(private)
     }
-    assert private == {"tracing.keras_internals"}
+    assert importers == {importer}
 
 
 def test_the_contributing_page_lists_every_room() -> None:

@@ -1,1 +1,1 @@
-"""What users set: the configuration, the cluster, and their checks."""
+"""What users set: the configuration, and its checks."""

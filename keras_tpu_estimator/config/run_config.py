@@ -10,13 +10,13 @@ from typing import Any
 from keras_tpu_estimator.base.field_checks import directory_string
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
-from keras_tpu_estimator.config.cluster import Task
 from keras_tpu_estimator.config.run_config_checks import check_cluster
 from keras_tpu_estimator.config.run_config_checks import check_fields
 from keras_tpu_estimator.config.run_config_checks import check_one_interval
 from keras_tpu_estimator.config.tpu_config import TPUConfig
 from keras_tpu_estimator.config.without_effect import set_without_effect
 from keras_tpu_estimator.config.without_effect import warn_without_effect
+from keras_tpu_estimator.hosts.task import Task
 
 _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-import keras_tpu_estimator as kte
+from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.task import Task
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
 _MASTER = {"master": ["m:1"], "worker": ["w:1"], "ps": ["p:1"]}
@@ -18,17 +19,21 @@ _PROPERTIES = (
 
 
 @pytest.fixture
-def config_of(monkeypatch):
-    """Makes a RunConfig in a process with a TF_CONFIG."""
+def task_of(monkeypatch):
+    """Reads the task of a process with a TF_CONFIG."""
 
-    def make(tf_config, **kwargs):
+    def read(tf_config, *cluster):
         text = tf_config
         if not isinstance(tf_config, str):
             text = json.dumps(tf_config)
         monkeypatch.setenv("TF_CONFIG", text)
-        return kte.RunConfig(**kwargs)
+        return Task.from_environment(*cluster)
 
-    return make
+    return read
+
+
+def _shown(task):
+    return tuple(getattr(task, name) for name in _PROPERTIES)
 
 
 def _with(cluster, task_type, index):
@@ -47,13 +52,12 @@ def _with(cluster, task_type, index):
         {"task": {"index": "0"}},
     ],
 )
-def test_a_process_alone(tf_config, config_of):
-    config = config_of(tf_config)
-    found = tuple(getattr(config, name) for name in _PROPERTIES)
-    assert found == ("worker", 0, True, 1, 0, 0)
-    assert config.cluster_spec == {}
-    assert config.service is None
-    assert (config.master, config.evaluation_master) == ("", "")
+def test_a_process_alone(tf_config, task_of):
+    task = task_of(tf_config)
+    assert _shown(task) == ("worker", 0, True, 1, 0, 0)
+    assert task.cluster_spec == {}
+    assert task.service is None
+    assert (task.master, task.evaluation_master) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -69,72 +73,43 @@ def test_a_process_alone(tf_config, config_of):
         (_with(_MASTER, "ps", 0), ("ps", 0, False, 2, 1, 2)),
     ],
 )
-def test_a_process_of_a_cluster(tf_config, expected, config_of):
-    config = config_of(tf_config)
-    assert tuple(getattr(config, name) for name in _PROPERTIES) == expected
+def test_a_process_of_a_cluster(tf_config, expected, task_of):
+    task = task_of(tf_config)
+    assert _shown(task) == expected
     alone = expected[0] == "evaluator"
-    assert config.cluster_spec == ({} if alone else tf_config["cluster"])
+    assert task.cluster_spec == ({} if alone else tf_config["cluster"])
 
 
-def test_session_config_stays_unset_in_a_cluster(config_of):
-    assert config_of(_with(_CHIEF, "chief", 0)).session_config is None
-
-
-def test_results_are_copies(config_of):
-    config = config_of(
-        _with(_CHIEF, "chief", 0) | {"service": {"names": ["a"]}}
+@pytest.mark.parametrize("tf_config", ["", {"environment": "cloud"}])
+def test_a_process_of_a_cluster_without_tf_config(tf_config, task_of):
+    chief, worker = (
+        task_of(tf_config, Cluster("c:1", 4, number)) for number in (0, 3)
     )
-    config.cluster_spec["chief"].append("other:1")
-    config.service["names"].append("b")
-    assert config.cluster_spec == _CHIEF
-    assert config.service == {"names": ["a"]}
+    assert _shown(chief) == ("worker", 0, True, 4, 0, 0)
+    assert _shown(worker) == ("worker", 3, False, 4, 0, 3)
+    assert worker.cluster_spec == {}
+
+
+def test_an_evaluator_is_none_of_them(task_of):
+    evaluator = task_of(_with(_CHIEF, "evaluator", 0), Cluster())
+    assert _shown(evaluator) == ("evaluator", 0, False, 0, 0, None)
 
 
 @pytest.mark.parametrize(
-    ("tf_config", "arguments", "expected"),
-    [
-        ({"session_master": "s"}, {}, ("s", "s")),
-        ({"session_master": "s", "eval_session_master": "e"}, {}, ("s", "e")),
-        ({"eval_session_master": "e"}, {}, ("", "e")),
-        ({"session_master": "s"}, {"master": ""}, ("", "")),
-        (
-            {"session_master": "s", "eval_session_master": "e"},
-            {"evaluation_master": ""},
-            ("s", ""),
-        ),
-        (
-            _with(_CHIEF, "evaluator", 0) | {"session_master": "s"},
-            {},
-            ("s", ""),
-        ),
-    ],
+    ("cluster", "address"), [(_CHIEF, "c:1"), (_MASTER, "m:1")]
 )
-def test_masters(tf_config, arguments, expected, config_of):
-    # No warning either: TF_CONFIG's are not the program's.
-    config = config_of(tf_config, **arguments)
-    assert (config.master, config.evaluation_master) == expected
+def test_the_address_of_the_chief(cluster, address, task_of):
+    assert task_of(_with(cluster, "worker", 0)).chief_address == address
 
 
-@pytest.mark.parametrize("given", [None, "/of/environment"])
-def test_model_dir_of_environment(given, config_of):
-    config = config_of({"model_dir": "/of/environment"}, model_dir=given)
-    assert config.model_dir == "/of/environment"
+def test_addresses_are_copies(task_of):
+    task = task_of(_with(_CHIEF, "chief", 0))
+    task.addresses()["chief"].append("other:1")
+    assert task.addresses() == _CHIEF
 
 
-def test_no_model_dir_of_environment(config_of):
-    assert config_of({"model_dir": None}).model_dir is None
-
-
-def test_replace_keeps_the_task(config_of, monkeypatch):
-    config = config_of(_with(_CHIEF, "worker", 1))
-    monkeypatch.delenv("TF_CONFIG")
-    assert config.replace(tf_random_seed=1).task_id == 1
-
-
-def test_equal_in_equal_processes_only(config_of):
-    worker = config_of(_with(_CHIEF, "worker", 0))
-    assert worker == config_of(_with(_CHIEF, "worker", 0))
-    assert worker != config_of(_with(_CHIEF, "worker", 1))
+def test_no_model_dir(task_of):
+    assert task_of({"model_dir": None}).model_dir is None
 
 
 @pytest.mark.parametrize(
@@ -269,11 +244,6 @@ def test_equal_in_equal_processes_only(config_of):
         ),
     ],
 )
-def test_contradictions(tf_config, exception, message, config_of):
+def test_contradictions(tf_config, exception, message, task_of):
     with pytest.raises(exception, match=message):
-        config_of(tf_config)
-
-
-def test_two_model_dirs(config_of):
-    with pytest.raises(ValueError, match="Received: '/a' and '/b'. Set one"):
-        config_of({"model_dir": "/b"}, model_dir="/a")
+        task_of(tf_config)

@@ -6,16 +6,19 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import TypeAlias
 
 from keras_tpu_estimator.base.field_checks import directory_string
+from keras_tpu_estimator.hosts.cluster import Cluster
 
 # What TF_CONFIG is, and parts of it.
 _Json: TypeAlias = Mapping[str, Any]
 # In the order in which processes are numbered.
 _TRAINING = ("chief", "master", "worker")
 _MEMBERS = (*_TRAINING, "ps")
+_ALONE = Cluster()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Task:
         task_type: `'chief'`, `'master'`, `'worker'`, `'ps'` or `'evaluator'`.
             Defaults to `'worker'`.
         task_id: Its number among those of its type. Defaults to 0.
+        num_processes: How many train together, where no addresses are known.
+            Defaults to 1.
         cluster_spec: Addresses by type. Defaults to an empty one, for a
             process alone and for evaluators.
         service: The `service` of TF_CONFIG. Defaults to `None`.
@@ -35,13 +40,14 @@ class Task:
 
     Example:
 
-    >>> from keras_tpu_estimator.config.cluster import Task
+    >>> from keras_tpu_estimator.hosts.task import Task
     >>> Task().is_chief, Task().num_worker_replicas
     (True, 1)
     """
 
     task_type: str = "worker"
     task_id: int = 0
+    num_processes: int = 1
     cluster_spec: _Json = dataclasses.field(default_factory=dict)
     service: _Json | None = None
     master: str = ""
@@ -49,8 +55,13 @@ class Task:
     model_dir: str | None = None
 
     @classmethod
-    def from_environment(cls) -> "Task":
+    def from_environment(cls, cluster: Cluster = _ALONE) -> "Task":
         """Reads TF_CONFIG.
+
+        Args:
+            cluster: The processes that train together, by whoever named them.
+                Where TF_CONFIG names none, this one is a worker with its
+                number among them. Defaults to a process alone.
 
         Returns:
             A `Task`; that of a process alone if the variable is not set.
@@ -61,20 +72,23 @@ class Task:
 
         Example:
 
-        >>> from keras_tpu_estimator.config.cluster import Task
+        >>> from keras_tpu_estimator.hosts.task import Task
         >>> Task.from_environment().task_type
         'worker'
         """
         config = _parsed(os.environ.get("TF_CONFIG"))
-        cluster = _mapping(config, "cluster") or {}
+        addresses = _mapping(config, "cluster") or {}
         task = _mapping(config, "task") or {}
-        task_type, task_id = (
-            _cluster_task(cluster, task) if cluster else _local_task(task)
-        )
+        if addresses:
+            task_type, task_id = _cluster_task(addresses, task)
+        else:
+            _check_local_task(task)
+            task_type, task_id = "worker", cluster.process_id
         return cls(
             task_type=task_type,
             task_id=task_id,
-            cluster_spec={} if task_type == "evaluator" else cluster,
+            num_processes=cluster.num_processes,
+            cluster_spec={} if task_type == "evaluator" else addresses,
             service=_mapping(config, "service"),
             master=config.get("session_master") or "",
             evaluation_master=config.get("eval_session_master") or "",
@@ -84,9 +98,7 @@ class Task:
     @property
     def is_chief(self) -> bool:
         """Whether this process saves checkpoints."""
-        if not self.cluster_spec:
-            return self.task_type != "evaluator"
-        return self.task_type in ("chief", "master")
+        return self.global_id_in_cluster == 0
 
     @property
     def num_ps_replicas(self) -> int:
@@ -97,7 +109,7 @@ class Task:
     def num_worker_replicas(self) -> int:
         """Number of processes that train."""
         if not self.cluster_spec:
-            return 0 if self.task_type == "evaluator" else 1
+            return 0 if self.task_type == "evaluator" else self.num_processes
         return self._count(_TRAINING)
 
     @property
@@ -107,6 +119,12 @@ class Task:
             return None
         before = _MEMBERS[: _MEMBERS.index(self.task_type)]
         return self._count(before) + self.task_id
+
+    @property
+    def chief_address(self) -> Any:
+        """The address of the chief, as it stands in TF_CONFIG."""
+        (address,) = _chiefs(self.cluster_spec)
+        return address
 
     def addresses(self) -> dict[str, Any]:
         """A copy of the addresses by type."""
@@ -152,8 +170,8 @@ def _model_dir(config: _Json) -> str | None:
     return directory_string("`model_dir` in TF_CONFIG", value)
 
 
-def _local_task(task: _Json) -> tuple[str, int]:
-    """The type and index of a process alone."""
+def _check_local_task(task: _Json) -> None:
+    """Checks that nothing is said of a process that belongs to no cluster."""
     task_type = task.get("type", "worker")
     index = _index(task) if "index" in task else 0
     if task_type != "worker" or index != 0:
@@ -162,7 +180,6 @@ def _local_task(task: _Json) -> tuple[str, int]:
             f"'worker' with index 0. Received: {dict(task)}. Add the cluster, "
             "or leave the task out."
         )
-    return task_type, index
 
 
 def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
@@ -213,13 +230,16 @@ def _check_chief(cluster: _Json) -> None:
             "The cluster in TF_CONFIG should have a chief or a master. "
             f"Received both: {dict(cluster)}. Remove the master."
         )
-    chiefs = cluster.get("chief") or cluster.get("master") or ()
-    if len(chiefs) != 1:
+    if len(_chiefs(cluster)) != 1:
         raise ValueError(
             "The cluster in TF_CONFIG should have exactly one chief (or "
             f"master). Received: {dict(cluster)}. Write one address under "
             "'chief', and the others under 'worker'."
         )
+
+
+def _chiefs(cluster: _Json) -> Sequence[object]:
+    return cluster.get("chief") or cluster.get("master") or ()
 
 
 def _check_evaluator(cluster: _Json, index: int) -> None:

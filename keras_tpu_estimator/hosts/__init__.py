@@ -1,0 +1,1 @@
+"""The processes of one program: how they find each other, and agree."""

@@ -1,0 +1,93 @@
+"""Every private part of JAX that this package touches, one function each.
+
+`tests/hosts/test_jax_internals.py` fails when JAX changes any of them.
+"""
+
+import os
+
+from jax._src import clusters
+from jax._src import distributed
+from jax._src import xla_bridge
+
+
+def devices_are_in_use() -> bool:
+    """Whether this process has touched a device.
+
+    From then on, JAX starts no cluster.
+
+    Returns:
+        A `bool`.
+
+    Example:
+
+    >>> import jax
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> _ = jax.devices()
+    >>> jax_internals.devices_are_in_use()
+    True
+    """
+    return xla_bridge.backends_are_initialized()
+
+
+def joined_cluster() -> tuple[str, int, int] | None:
+    """What `jax.distributed.initialize` was called with, by whomever.
+
+    `jax.process_index()` would touch a device.
+
+    Returns:
+        The coordinator's address, the number of processes and that of this
+        one; `None` if it was not called.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> jax_internals.joined_cluster()
+    """
+    state = distributed.global_state
+    if state.client is None or state.coordinator_address is None:
+        return None
+    return state.coordinator_address, state.num_processes, state.process_id
+
+
+def launcher() -> type[clusters.ClusterEnv] | None:
+    """The launcher of this process, if JAX knows it.
+
+    It is the first of those that `jax.distributed.initialize()` would use. But
+    JAX also takes a pod of Kubernetes that belongs to no indexed job for a part
+    of one, and asks for the metadata of a TPU that is known to have one host;
+    where there are none, it fails. Neither counts here.
+
+    Returns:
+        A class with the name of a launcher; `None` for a process that was
+        started by none.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> jax_internals.launcher()
+    """
+    passed_over: set[type[clusters.ClusterEnv]] = set()
+    if "JOB_COMPLETION_INDEX" not in os.environ:
+        passed_over |= {clusters.K8sCluster}
+    if _is_one_tpu_host():
+        passed_over |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
+    for known in clusters.ClusterEnv._cluster_types:
+        if (
+            known not in passed_over
+            and not known.opt_in_only_method
+            and known.is_env_present()
+        ):
+            return known
+    return None
+
+
+def _is_one_tpu_host() -> bool:
+    """Whether the environment names one host of a TPU, as in notebooks."""
+    hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get(
+        "TPU_WORKER_HOSTNAMES"
+    )
+    return (
+        bool(hosts)
+        and "," not in str(hosts)
+        and "MEGASCALE_NUM_SLICES" not in os.environ
+    )

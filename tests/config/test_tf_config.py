@@ -1,0 +1,110 @@
+"""What a RunConfig takes from TF_CONFIG."""
+
+import json
+
+import pytest
+
+import keras_tpu_estimator as kte
+
+_CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
+
+
+@pytest.fixture
+def config_of(monkeypatch):
+    """Makes a RunConfig in a process with a TF_CONFIG."""
+
+    def make(tf_config, **kwargs):
+        text = tf_config
+        if not isinstance(tf_config, str):
+            text = json.dumps(tf_config)
+        monkeypatch.setenv("TF_CONFIG", text)
+        return kte.RunConfig(**kwargs)
+
+    return make
+
+
+def _with(cluster, task_type, index):
+    return {"cluster": cluster, "task": {"type": task_type, "index": index}}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task_type", "worker"),
+        ("task_id", 1),
+        ("is_chief", False),
+        ("num_worker_replicas", 3),
+        ("num_ps_replicas", 2),
+        ("global_id_in_cluster", 2),
+        ("cluster_spec", _CHIEF),
+        ("service", None),
+    ],
+)
+def test_the_task(name, value, config_of):
+    assert getattr(config_of(_with(_CHIEF, "worker", 1)), name) == value
+
+
+def test_session_config_stays_unset_in_a_cluster(config_of):
+    assert config_of(_with(_CHIEF, "chief", 0)).session_config is None
+
+
+def test_results_are_copies(config_of):
+    config = config_of(
+        _with(_CHIEF, "chief", 0) | {"service": {"names": ["a"]}}
+    )
+    config.cluster_spec["chief"].append("other:1")
+    config.service["names"].append("b")
+    assert config.cluster_spec == _CHIEF
+    assert config.service == {"names": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "arguments", "expected"),
+    [
+        ({"session_master": "s"}, {}, ("s", "s")),
+        ({"session_master": "s", "eval_session_master": "e"}, {}, ("s", "e")),
+        ({"eval_session_master": "e"}, {}, ("", "e")),
+        ({"session_master": "s"}, {"master": ""}, ("", "")),
+        (
+            {"session_master": "s", "eval_session_master": "e"},
+            {"evaluation_master": ""},
+            ("s", ""),
+        ),
+        (
+            _with(_CHIEF, "evaluator", 0) | {"session_master": "s"},
+            {},
+            ("s", ""),
+        ),
+    ],
+)
+def test_masters(tf_config, arguments, expected, config_of):
+    # No warning either: TF_CONFIG's are not the program's.
+    config = config_of(tf_config, **arguments)
+    assert (config.master, config.evaluation_master) == expected
+
+
+@pytest.mark.parametrize("given", [None, "/of/environment"])
+def test_model_dir_of_environment(given, config_of):
+    config = config_of({"model_dir": "/of/environment"}, model_dir=given)
+    assert config.model_dir == "/of/environment"
+
+
+def test_no_model_dir_of_environment(config_of):
+    assert config_of({"model_dir": None}).model_dir is None
+
+
+def test_replace_keeps_the_task(config_of, monkeypatch):
+    config = config_of(_with(_CHIEF, "worker", 1))
+    monkeypatch.delenv("TF_CONFIG")
+    assert config.replace(tf_random_seed=1).task_id == 1
+
+
+def test_equal_in_equal_processes_only(config_of):
+    worker = config_of(_with(_CHIEF, "worker", 0))
+    assert worker == config_of(_with(_CHIEF, "worker", 0))
+    assert worker != config_of(_with(_CHIEF, "worker", 1))
+
+
+def test_two_model_dirs(config_of):
+    with pytest.raises(ValueError, match="Received: '/a' and '/b'. Set one"):
+        config_of({"model_dir": "/b"}, model_dir="/a")

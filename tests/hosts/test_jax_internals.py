@@ -1,0 +1,104 @@
+"""What this package takes from inside JAX is still there, and as it was."""
+
+import inspect
+
+import jax
+import pytest
+from jax._src import clusters
+from jax._src import distributed
+
+from keras_tpu_estimator.hosts import jax_internals
+
+
+def test_devices_are_in_use():
+    jax.devices()
+    assert jax_internals.devices_are_in_use()
+
+
+def test_no_cluster_was_joined():
+    assert not jax.distributed.is_initialized()
+    assert jax_internals.joined_cluster() is None
+
+
+def test_what_was_joined(monkeypatch):
+    # `test_hosts_start.py` joins one.
+    state = distributed.State()
+    assert (state.num_processes, state.process_id) == (1, 0)
+    assert state.client is state.coordinator_address is None
+    state.client = object()
+    state.coordinator_address, state.num_processes = "a:1", 2
+    monkeypatch.setattr(distributed, "global_state", state)
+    assert jax.distributed.is_initialized()
+    assert jax_internals.joined_cluster() == ("a:1", 2, 0)
+
+
+def test_the_launchers_that_jax_knows():
+    known = [each.__name__ for each in clusters.ClusterEnv._cluster_types]
+    assert known == [
+        "OmpiCluster",
+        "SlurmCluster",
+        "Mpi4pyCluster",
+        "BaseTpuCluster",
+        "GceTpuCluster",
+        "GkeTpuCluster",
+        "K8sCluster",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("is_env_present", []),
+        (
+            "get_coordinator_address",
+            ["timeout_secs", "override_coordinator_port"],
+        ),
+        ("get_process_count", []),
+        ("get_process_id", []),
+    ],
+)
+@pytest.mark.parametrize("launcher", clusters.ClusterEnv._cluster_types)
+def test_what_a_launcher_is_asked(launcher, method, parameters):
+    signature = inspect.signature(getattr(launcher, method))
+    assert list(signature.parameters) == parameters
+
+
+def test_a_process_that_nobody_launched():
+    assert jax_internals.launcher() is None
+
+
+def test_only_pods_of_indexed_jobs_count(monkeypatch):
+    monkeypatch.setattr(
+        clusters.K8sCluster, "is_env_present", classmethod(lambda cls: True)
+    )
+    assert jax_internals.launcher() is None
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    assert jax_internals.launcher() is clusters.K8sCluster
+
+
+@pytest.mark.parametrize(
+    ("variables", "counts"),
+    [
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "host0,host1"}, True),
+        (
+            {"TPU_WORKER_HOSTNAMES": "host0", "MEGASCALE_NUM_SLICES": "2"},
+            True,
+        ),
+        ({}, True),
+    ],
+)
+@pytest.mark.parametrize(
+    "tpu", [clusters.GkeTpuCluster, clusters.GceTpuCluster]
+)
+def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
+    monkeypatch.setattr(tpu, "is_env_present", classmethod(lambda cls: True))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert jax_internals.launcher() is (tpu if counts else None)
+
+
+def test_the_collectives_of_a_cpu():
+    # Without them, several processes on CPUs could not train.
+    assert jax.config.jax_cpu_collectives_implementation == "gloo"

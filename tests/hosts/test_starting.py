@@ -1,0 +1,229 @@
+"""Joining a cluster, without one: what JAX would be told, and errors."""
+
+import json
+import threading
+
+import jax
+import pytest
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts import starting
+from keras_tpu_estimator.hosts.cluster import Cluster
+
+_HERE = ("10.0.0.1:8476", 4, 1)
+
+
+class FakeJax:
+    """Joins any cluster at once, and says what it was told."""
+
+    def __init__(self):
+        self.joined = None
+        self.calls = []
+
+    def initialize(self, *cluster, **options):
+        self.joined = cluster
+        self.calls.append((cluster, options))
+
+
+@pytest.fixture
+def fake_jax(monkeypatch):
+    """A JAX whose devices are untouched."""
+    fake = FakeJax()
+    monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
+    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
+    monkeypatch.setattr(jax_internals, "devices_are_in_use", lambda: False)
+    for name in ("is_alone_by_choice", "has_waited_in_vain"):
+        monkeypatch.setattr(starting._Process, name, False)
+    return fake
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The environment of a process of four."""
+    for name, value in zip(
+        ("KTE_COORDINATOR_ADDRESS", "KTE_NUM_PROCESSES", "KTE_PROCESS_ID"),
+        _HERE,
+        strict=True,
+    ):
+        monkeypatch.setenv(name, str(value))
+
+
+def tf_config(task_type, index, **cluster):
+    return json.dumps(
+        {"cluster": cluster, "task": {"type": task_type, "index": index}}
+    )
+
+
+def test_a_process_alone_starts_nothing(fake_jax):
+    kte.initialize()
+    kte.initialize(num_processes=1)
+    assert starting.ensure_started() == Cluster()
+    assert not fake_jax.calls
+
+
+def test_what_jax_is_told(fake_jax):
+    kte.initialize(*_HERE, initialization_timeout=20)
+    assert fake_jax.calls == [
+        (
+            _HERE,
+            {
+                "cluster_detection_method": "deactivate",
+                "initialization_timeout": 80,
+                "heartbeat_timeout_seconds": 10,
+                "shutdown_timeout_seconds": 10,
+            },
+        )
+    ]
+
+
+def test_jax_asks_a_launcher_for_devices(fake_jax, monkeypatch):
+    monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "1.0;tcp://10.96.0.1:34911")
+    kte.initialize(*_HERE)
+    assert fake_jax.calls[0][1]["cluster_detection_method"] is None
+
+
+def test_a_launcher_that_does_not_answer_is_not_asked(fake_jax, monkeypatch):
+    def fail():
+        raise ConnectionError
+
+    monkeypatch.setattr(jax_internals, "launcher", fail)
+    kte.initialize(*_HERE)
+    options = fake_jax.calls[0][1]
+    assert options["cluster_detection_method"] == "deactivate"
+
+
+@pytest.mark.parametrize("again", [(), _HERE])
+def test_a_second_call_does_nothing(again, fake_jax):
+    kte.initialize(*_HERE)
+    kte.initialize(*again)
+    assert starting.ensure_started() == Cluster(*_HERE)
+    assert len(fake_jax.calls) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [("10.0.0.2:8476", 4, 1), ("10.0.0.1:8476", 4, 2), (None, 1, 0)]
+)
+def test_another_cluster_is_an_error(other, fake_jax):
+    kte.initialize(*_HERE)
+    with pytest.raises(
+        ValueError, match="process 1 of 4, .*, and was told to be .* same arg"
+    ):
+        kte.initialize(*other)
+
+
+def test_alone_is_alone(fake_jax, launched):
+    kte.initialize(num_processes=1)
+    assert starting.ensure_started() == Cluster()
+    with pytest.raises(ValueError, match="this is a process alone, and was to"):
+        kte.initialize(*_HERE)
+
+
+def test_the_environment_is_joined(fake_jax, launched):
+    assert starting.ensure_started() == Cluster(*_HERE)
+    assert starting.ensure_started() == Cluster(*_HERE)
+    assert [cluster for cluster, _ in fake_jax.calls] == [_HERE]
+
+
+def test_what_the_program_joined_is_honoured(fake_jax):
+    jax.distributed.initialize(*_HERE)
+    assert starting.ensure_started() == Cluster(*_HERE)
+    kte.initialize(*_HERE)
+    assert len(fake_jax.calls) == 1
+
+
+def test_tf_config_is_joined(fake_jax, monkeypatch):
+    addresses = {"chief": ["c:1"], "worker": ["w:1"], "ps": ["p:1"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
+    assert starting.ensure_started() == Cluster("c:1", 2, 1)
+
+
+def test_an_evaluator_joins_nothing(fake_jax, launched, monkeypatch):
+    addresses = {"chief": ["c:1"], "worker": ["w:1"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config("evaluator", 0, **addresses))
+    with pytest.raises(ValueError, match="this is a process alone; otherwise"):
+        kte.initialize()
+    kte.initialize(num_processes=1)
+    assert not fake_jax.calls
+
+
+def test_tf_config_names_other_processes(fake_jax, monkeypatch):
+    addresses = {"chief": ["c:1"], "worker": ["w:1"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
+    with pytest.raises(ValueError, match="process 1 of 2.*process 1 of 4"):
+        kte.initialize(*_HERE)
+    jax.distributed.initialize(*_HERE)
+    with pytest.raises(ValueError, match="process 1 of 2.*process 1 of 4"):
+        starting.ensure_started()
+
+
+def test_devices_that_are_in_use_are_an_error(launched):
+    jax.devices()
+    with pytest.raises(
+        RuntimeError,
+        match="process 1 of 4, .* Call keras_tpu_estimator.initialize.. right "
+        "after the imports, before jax.devices",
+    ):
+        starting.ensure_started()
+
+
+@pytest.mark.parametrize(
+    ("process", "missing"),
+    [(0, "At least one of the others did not"), (1, "Process 0, or another")],
+)
+def test_nobody_comes(process, missing, fake_jax, monkeypatch):
+    for_ever = threading.Event()
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda *_, **__: for_ever.wait()
+    )
+    monkeypatch.setattr(
+        threading.Thread, "join", lambda self, timeout=None: None
+    )
+    cluster = ("a:1", 2, process)
+    with pytest.raises(
+        TimeoutError,
+        match=f"All 2 processes should meet at a:1 within 300 sec.*{missing}"
+        f".*to this one, which is process {process}. See whether",
+    ):
+        kte.initialize(*cluster)
+    fake_jax.joined = cluster
+    with pytest.raises(RuntimeError, match="not come in time.* start all pro"):
+        starting.ensure_started()
+    for_ever.set()
+
+
+def test_errors_of_jax_are_raised(fake_jax, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("the port is in use")
+
+    monkeypatch.setattr(jax.distributed, "initialize", fail)
+    with pytest.raises(
+        RuntimeError, match="process 1 of 4, .*port is in use. See"
+    ):
+        kte.initialize(*_HERE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "initialization_timeout",
+        "heartbeat_timeout_seconds",
+        "shutdown_timeout_seconds",
+    ],
+)
+def test_time_outs_are_positive(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be positive"):
+        kte.initialize(**{name: 0})
+
+
+def test_jax_has_the_arguments():
+    # Those that `FakeJax` takes whatever they are.
+    with pytest.raises(RuntimeError, match="must be called before"):
+        jax.devices()
+        jax.distributed.initialize(
+            *_HERE,
+            cluster_detection_method="deactivate",
+            initialization_timeout=1,
+            heartbeat_timeout_seconds=10,
+            shutdown_timeout_seconds=10,
+        )

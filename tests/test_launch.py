@@ -1,0 +1,251 @@
+"""The command that starts a script in several processes, without JAX."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from keras_tpu_estimator import launch
+
+
+@pytest.fixture
+def run(tmp_path, capfd, monkeypatch):
+    """Runs a script in processes; gives the exit code, and what was shown."""
+    for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def start(script, *options, processes=2, arguments=()):
+        path = tmp_path / "script.py"
+        path.write_text(
+            "import os, pathlib, signal, sys, time\n"
+            "me = int(os.environ['KTE_PROCESS_ID'])\n" + textwrap.dedent(script)
+        )
+        code = launch.main(
+            ["--processes", str(processes), *options, str(path), *arguments]
+        )
+        return code, *capfd.readouterr()
+
+    return start
+
+
+# Waits for a file that another process writes.
+_WAIT = """
+def wait_for(name):
+    while not pathlib.Path(name).exists():
+        time.sleep(0.01)
+"""
+
+
+def lines_of(number, text):
+    prefix = f"[{number}] "
+    return [
+        line.removeprefix(prefix)
+        for line in text.splitlines()
+        if line.startswith(prefix)
+    ]
+
+
+def test_each_process_finds_its_place(run):
+    code, out, err = run(
+        """
+        names = ("KTE_COORDINATOR_ADDRESS", "KTE_NUM_PROCESSES")
+        names += ("JAX_COORDINATOR_BIND_ADDRESS", "JAX_LOCAL_DEVICE_IDS")
+        print(*(os.environ[name] for name in names))
+        print(os.environ.get("JAX_PLATFORMS"), os.environ.get("XLA_FLAGS"))
+        """,
+        processes=3,
+    )
+    assert (code, err) == (0, "")
+    addresses = set()
+    for number in range(3):
+        first, second = lines_of(number, out)
+        address, count, bound, device = first.split()
+        assert (count, bound, device) == ("3", address, str(number))
+        assert second == "None None"
+        addresses.add(address)
+    (address,) = addresses
+    host, port = address.split(":")
+    assert host == "127.0.0.1" and int(port) > 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("--xla_a=1 --xla_b", "--xla_a=1 --xla_b "),
+        ("--xla_force_host_platform_device_count=8 --xla_b", "--xla_b "),
+    ],
+)
+def test_simulated_cores(before, after, run, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", before)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    code, out, _ = run(
+        "print(os.environ['JAX_PLATFORMS'], os.environ['XLA_FLAGS'])",
+        "--cores",
+        "3",
+        processes=1,
+    )
+    assert lines_of(0, out) == [
+        f"cpu {after}--xla_force_host_platform_device_count=3"
+    ]
+    assert code == 0
+
+
+def test_arguments_are_the_scripts_own(run):
+    arguments = ("--cores", "5", "-m", "a b", "--processes=7")
+    _, out, _ = run("print(sys.argv[1:])", processes=1, arguments=arguments)
+    assert lines_of(0, out) == [str(list(arguments))]
+
+
+def test_a_module(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.py").write_text("import sys; print(sys.argv[1:])")
+    assert launch.main(["--processes", "1", "-m", "here", "-m", "x"]) == 0
+    assert capfd.readouterr().out == "[0] ['-m', 'x']\n"
+
+
+def test_lines_are_whole(run):
+    code, out, err = run(
+        """
+        for line in range(200):
+            for part in range(4):
+                sys.stdout.write(f"{me}-{line}-{part};")
+            sys.stdout.write("\\n")
+            sys.stderr.write(f"{line}\\n")
+        sys.stdout.write("no end")
+        """,
+        processes=3,
+    )
+    for number in range(3):
+        lines = lines_of(number, out)
+        assert lines[-1] == "no end"
+        assert lines[:-1] == [
+            "".join(f"{number}-{line}-{part};" for part in range(4))
+            for line in range(200)
+        ]
+        assert lines_of(number, err) == [str(line) for line in range(200)]
+    assert len(out.splitlines()) == 3 * 201
+    assert code == 0
+
+
+def test_any_bytes_are_shown(run):
+    _, out, _ = run("sys.stdout.buffer.write(b'\\xff\\xc3\\xa4')", processes=1)
+    assert out == "[0] \\xffä\n"
+
+
+def test_one_that_fails_ends_all(run):
+    code, out, err = run(
+        _WAIT
+        + """
+if me == 1:
+    wait_for("ready")
+    sys.exit(7)
+try:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+    pathlib.Path("ready").touch()
+    signal.pause()
+finally:
+    print("the end")
+"""
+    )
+    assert code == 7
+    assert out == "[0] the end\n"
+
+
+def test_an_error_is_shown(run):
+    code, out, err = run("raise ValueError('no such thing')", processes=1)
+    assert code == 1
+    assert lines_of(0, err)[-1] == "ValueError: no such thing"
+
+
+def test_one_that_is_killed(run):
+    code, *_ = run("os.kill(os.getpid(), signal.SIGKILL)", processes=1)
+    assert code == 128 + signal.SIGKILL
+
+
+def test_one_that_does_not_end_is_killed_with_its_children(run):
+    # The child has the output of its parent, for which all would wait.
+    code, *_ = run(
+        _WAIT
+        + """
+import subprocess
+if me == 0:
+    wait_for("ready")
+    sys.exit(3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+pathlib.Path("ready").touch()
+while True:
+    signal.pause()
+""",
+        "--grace",
+        "0",
+    )
+    assert code == 3
+
+
+_STOPPED = """
+import os, pathlib, signal, sys, time
+
+os.chdir(pathlib.Path(__file__).parent)
+got = []
+for each in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(each, lambda number, _: got.append(number))
+pid = pathlib.Path("pid")
+if os.environ["KTE_PROCESS_ID"] == "0":
+    pid.write_text(str(os.getpid()))
+print("ready")
+while not got:
+    time.sleep(0.01)
+try:
+    # The other one is still writing a checkpoint when this one is gone.
+    while int(pid.read_text()) != os.getpid():
+        time.sleep(0.01)
+        os.kill(int(pid.read_text()), 0)
+except ProcessLookupError:
+    print(f"got {got}")
+sys.exit(128 + got[0])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_passed_on_once(number, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_STOPPED)
+    command = [sys.executable, "-m", "keras_tpu_estimator.launch"]
+    with subprocess.Popen(
+        [*command, "--processes", "2", str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        ready = {next(process.stdout) for _ in range(2)}
+        process.send_signal(number)
+        rest = process.stdout.read()
+    assert ready == {"[0] ready\n", "[1] ready\n"}
+    assert rest == f"[1] got [{int(number)}]\n"
+    assert process.returncode == 128 + number
+
+
+def test_handlers_are_put_back(run):
+    before = [signal.getsignal(each) for each in launch._SIGNALS]
+    run("")
+    assert [signal.getsignal(each) for each in launch._SIGNALS] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["x.py"], "the following arguments are required: --processes"),
+        (["--processes", "0", "x.py"], "should be a whole number, 1 or more"),
+        (["--processes", "2"], "the following arguments are required: script"),
+        (["--processes", "2", "--cores", "1.5", "x.py"], "Received: '1.5'"),
+    ],
+)
+def test_wrong_commands(arguments, message, capfd):
+    with pytest.raises(SystemExit) as end:
+        launch.main(arguments)
+    assert end.value.code == 2
+    assert message in capfd.readouterr().err
