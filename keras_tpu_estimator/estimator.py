@@ -33,6 +33,7 @@ from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.stall import watched
+from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
 from keras_tpu_estimator.loops.evaluation import Evaluation
@@ -169,7 +170,7 @@ class TPUEstimator:
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
-        directory = directory or _temporary_dir()
+        directory = directory or _temporary_dir(config)
         own_config = config.replace(
             model_dir=directory, log_step_count_steps=None
         )
@@ -282,7 +283,7 @@ class TPUEstimator:
         validation.check_train_steps(steps, max_steps)
         if config.fast_dev_run:
             steps, max_steps = 1, None
-        if max_steps is not None:
+        if max_steps is not None and not self._job.hosts.are_several:
             latest = self._job.latest_checkpoint()
             if self._job.is_done(latest, max_steps):
                 return self
@@ -581,7 +582,13 @@ class TPUEstimator:
         )
         job = self._job
         model_fn = ModelFn(job.model_fn, job.params, job.config)
-        return run_export(export, self._export_settings, model_fn, checkpoint)
+        with job.hosts.call("export_saved_model") as call:
+            return job.hosts.by_chief(
+                call,
+                lambda: run_export(
+                    export, self._export_settings, model_fn, checkpoint
+                ),
+            )
 
     def _existing_checkpoint(self) -> str:
         checkpoint = self.latest_checkpoint()
@@ -593,7 +600,10 @@ class TPUEstimator:
         return checkpoint
 
 
-def _temporary_dir() -> str:
-    directory = tempfile.mkdtemp()
+def _temporary_dir(config: RunConfig) -> str:
+    """A new folder, which is the chief's on all hosts."""
+    hosts = Hosts.of_this_process(config.host_timeout_secs)
+    with hosts.conversation("model_dir") as conversation:
+        directory: str = conversation.chiefs(tempfile.mkdtemp)
     _logger.warning("Using temporary folder as model_dir: %s", directory)
     return directory

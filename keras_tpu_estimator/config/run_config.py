@@ -16,6 +16,7 @@ from keras_tpu_estimator.config.run_config_checks import check_one_interval
 from keras_tpu_estimator.config.tpu_config import TPUConfig
 from keras_tpu_estimator.config.without_effect import set_without_effect
 from keras_tpu_estimator.config.without_effect import warn_without_effect
+from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.task import Task
 
 _DEFAULT_SAVE_SECS = 600
@@ -38,7 +39,9 @@ class RunConfig:
 
     The counterpart of `tf.compat.v1.estimator.tpu.RunConfig`. Fields that have
     no meaning on JAX are accepted, and those that are set are named in one
-    warning. The environment variable TF_CONFIG is read when one is made.
+    warning. The environment variable TF_CONFIG is read when one is made,
+    and the cluster of this process, if it is in one, is joined as by
+    `initialize`.
 
     Args:
         tpu_config: A `TPUConfig`. Defaults to `TPUConfig()`.
@@ -105,6 +108,8 @@ class RunConfig:
         export_timeout_secs: Seconds that a process of an export may take: the
             one that loads it and runs it once, and the one that rebuilds it as
             ops of TensorFlow. `None` for any time. Defaults to 600.
+        host_timeout_secs: Seconds that hosts wait for one of them that is
+            silent, or behind the others, before all end. Defaults to 60.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -152,11 +157,12 @@ class RunConfig:
     resume_input: bool = True
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
+    host_timeout_secs: float = 60
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster, self.master, self.session_config)
-        self._set("_task", Task.from_environment())
+        self._set("_task", Task.from_environment(starting.ensure_started()))
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))

@@ -287,15 +287,6 @@ def check_system(
             f"Received: {size}. Pass "
             f"{_nearest_multiples(size, replicas)}."
         )
-    if mode != ModeKeys.TRAIN and topology.num_hosts != 1 and not broadcast:
-        per_host_v2 = deployment == InputPipelineConfig.PER_HOST_V2
-        if not per_host_v2 or (mode == ModeKeys.PREDICT and replicas > 1):
-            raise ValueError(
-                f"On {topology.num_hosts} hosts, evaluation needs BROADCAST "
-                "or PER_HOST_V2 input, and prediction BROADCAST. Received in "
-                f"mode {mode!r}: {deployment.name}. Set "
-                "TPUConfig.per_host_input_for_training."
-            )
 
 
 def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:

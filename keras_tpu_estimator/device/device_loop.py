@@ -51,23 +51,34 @@ class DeviceLoop:
         self._evaluate = compiled(_called("evaluate_steps", self._run))
         self._predict = compiled(_called("predict_step", self._run_one))
 
-    def put(self, mode: str, features: Features, labels: Labels) -> Nest:
+    def put(
+        self,
+        mode: str,
+        features: Features,
+        labels: Labels,
+        is_part: bool = False,
+    ) -> Nest:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
             mode: A value of `ModeKeys`.
             features: Nest of arrays of shape `[steps, batch, ...]`.
             labels: The same, or `None`.
+            is_part: Whether they are the part of this host alone. Defaults to
+                `False`.
 
         Returns:
             What `run` takes.
         """
-        layout = self._model.layout(mode)
-        if mode != ModeKeys.TRAIN and layout.cores.mesh is None:
+        layout, cores = self._model.layout(mode), self._model.layout(mode).cores
+        if mode != ModeKeys.TRAIN and cores.mesh is None:
             # Few steps: a compiled function copies them by itself, and faster.
             return features, labels
+        if is_part:
+            return cores.put_parts((features, labels), axis=1)
         size = batch_size((features, labels), axis=1)
-        return jax.device_put((features, labels), layout.sharding(size, axis=1))
+        sharding = layout.sharding(size, axis=1)
+        return cores.put_whole((features, labels), sharding)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> Nest:
         """Copies one step of prediction to the devices.
@@ -88,7 +99,12 @@ class DeviceLoop:
     def put_values(self, values: AnyValues) -> Values:
         """Copies variables' values to the devices, whole to each core."""
         cores = self._model.layout(ModeKeys.TRAIN).cores
-        return jax.device_put(values, cores.replicated)
+        return cores.put_whole(values, cores.replicated)
+
+    def own_copies(self, values: Values) -> Values:
+        """The same values for this host's cores alone, in PREDICT."""
+        cores = self._model.layout(ModeKeys.TRAIN).cores
+        return cores.own_copies(values) if cores.are_on_hosts else values
 
     def run(
         self,
@@ -165,7 +181,9 @@ class DeviceLoop:
         (assigned, metrics), (losses, outputs), newest = scan_with_newest(
             one, (assigned, metrics), batches
         )
-        return assigned, metrics, losses, outputs | newest
+        cores = self._model.layout(step.mode).cores
+        outputs = cores.whole_on_hosts(outputs | newest)
+        return assigned, metrics, losses, outputs
 
     def _run_one(
         self,

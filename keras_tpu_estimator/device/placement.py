@@ -63,6 +63,10 @@ class Placement:
         )
         return ONE_CORE if one else all_cores()
 
+    def _cores_of(self, mode: str) -> Cores:
+        """The cores of a mode: hosts predict by themselves."""
+        return self.cores.own() if mode == ModeKeys.PREDICT else self.cores
+
     def check(self, mode: str) -> None:
         """Checks a mode's settings against the cores there are.
 
@@ -83,8 +87,9 @@ class Placement:
     def layout(self, mode: str) -> BatchLayout:
         """How the cores share the batches of a mode."""
         is_on_tpu = self.is_on_tpu(mode)
+        cores = self._cores_of(mode)
         return BatchLayout(
-            self.cores if is_on_tpu else self.cores.as_one(),
+            cores if is_on_tpu else cores.as_one(),
             is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
             use_tpu=is_on_tpu,
             arrange=self._arrange(mode),
@@ -125,6 +130,10 @@ class Placement:
             checks_size=self.is_on_tpu(mode),
             max_bytes=_MAX_BYTES,
         )
+
+    def input_size(self, mode: str) -> int | None:
+        """Examples that this host's input has for a step, if that is known."""
+        return self._plan(mode).step_size
 
     def _plan(self, mode: str) -> InputPlan:
         size = self.batch_sizes[mode]

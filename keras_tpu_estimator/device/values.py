@@ -93,6 +93,7 @@ class ModelValues:
         self._model = model
         self._store = model.program.store
         self._put = loop.put_values
+        self._own_copies = loop.own_copies
         self._warm_start = warm_start
         self._kept: Values = {}
         # What says that a checkpoint, or initial values, are those kept.
@@ -183,7 +184,8 @@ class ModelValues:
             checkpoint: As in `load`.
             slots: As in `load`.
         """
-        values = CallValues(self.load(step, checkpoint, slots), step.mode)
+        loaded = self.load(step, checkpoint, slots)
+        values = CallValues(self._where_used(loaded, step.mode), step.mode)
         self._borrowers += 1
         try:
             yield values
@@ -211,7 +213,7 @@ class ModelValues:
         missing = {*self._model.paths(), *step.reads} - values.keys()
         if missing:
             initial = self._store.initial_values(missing, dict(values))
-            values.update(self._put(initial))
+            values.update(self._where_used(self._put(initial), values.mode))
 
     def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
         """Copies on the host of what belongs into a checkpoint."""
@@ -296,7 +298,8 @@ class ModelValues:
         if not assigned:
             return
         # Copied, for training uses up each array, and no two may be one.
-        values.edit(self._put(jax.tree.map(jnp.copy, assigned)))
+        copies = self._put(jax.tree.map(jnp.copy, assigned))
+        values.edit(self._where_used(copies, values.mode))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 
@@ -311,6 +314,10 @@ class ModelValues:
             first = {p: v.addressable_data(0) for p, v in lasting.items()}
             return self._put(first)
         return lasting
+
+    def _where_used(self, values: Values, mode: str) -> Values:
+        """The values on the cores of a mode: each host predicts by itself."""
+        return self._own_copies(values) if mode == ModeKeys.PREDICT else values
 
     def _current(self, path: str) -> jax.Array:
         return self._store.variables[path].value

@@ -159,7 +159,7 @@ class CheckpointSaverHook(SessionRunHook):
         # Raises what has hindered the last one, as soon as it is known.
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
-        if self._timer.should_trigger_for_step(step):
+        if session.is_so_anywhere(self._timer.should_trigger_for_step(step)):
             self._timer.update_last_triggered_step(step)
             if self._save_once(session, step):
                 run_context.request_stop()

@@ -101,6 +101,22 @@ class Session:
         """
         raise _only_in_training("save checkpoints")
 
+    def is_so_anywhere(self, is_so: bool) -> bool:
+        """Whether something is so on any host; all hosts ask at once.
+
+        Args:
+            is_so: Whether it is so here.
+        """
+        return is_so
+
+    def by_chief(self, action: Callable[[], None]) -> None:
+        """Does something on the chief alone, for which other hosts wait.
+
+        Args:
+            action: What to do.
+        """
+        action()
+
     @property
     def is_interrupted(self) -> bool:
         """Whether the process was asked to stop, so that it should hurry."""

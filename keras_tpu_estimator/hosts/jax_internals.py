@@ -4,6 +4,7 @@
 """
 
 import os
+from typing import Any
 
 from jax._src import clusters
 from jax._src import distributed
@@ -91,3 +92,20 @@ def _is_one_tpu_host() -> bool:
         and "," not in str(hosts)
         and "MEGASCALE_NUM_SLICES" not in os.environ
     )
+
+
+def coordination_client() -> Any:
+    """The client of JAX's coordination service, whose store is of use to us.
+
+    JAX has no public door to it.
+
+    Returns:
+        What has `key_value_set`, `blocking_key_value_get` and their like;
+        `None` in a process alone.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> jax_internals.coordination_client()
+    """
+    return distributed.global_state.client

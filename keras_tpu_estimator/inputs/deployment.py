@@ -38,6 +38,19 @@ class InputPlan:
         """Whether a step has a batch of its own for each core."""
         return self.way in PER_CORE
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each host reads the batches of all."""
+        return self.calls[0].total == 1
+
+    @property
+    def step_size(self) -> int | None:
+        """Examples that this host reads for a step, if that is known."""
+        size = self.calls[0].batch_size
+        if size is None:
+            return None
+        return size * self.batches_per_call * len(self.calls)
+
     def context(self, call: Deployment) -> TPUContext | None:
         """The value of `params["context"]` in a call."""
         if self.topology is None:

@@ -24,6 +24,8 @@ class Infeed(Generic[T]):
         depth: How many items may wait. Defaults to 2.
         is_cancelled: Whether to end when no item is ready, instead of waiting
             for one; asked again and again. Defaults to never.
+        give_up: Called by `close`, lest `produce` wait for others. Defaults to
+            nothing.
 
     Raises:
         Exception: An error of `produce` is raised as itself, after the items
@@ -42,8 +44,10 @@ class Infeed(Generic[T]):
         produce: Callable[[], T | None],
         depth: int = 2,
         is_cancelled: Callable[[], bool] = lambda: False,
+        give_up: Callable[[], None] = lambda: None,
     ):
         self._produce = produce
+        self._give_up = give_up
         self._is_cancelled = is_cancelled
         self._depth = depth
         self._ready: collections.deque[T] = collections.deque()
@@ -96,6 +100,7 @@ class Infeed(Generic[T]):
             self._is_over = True
             self._ready.clear()
             self._changed.notify_all()
+        self._give_up()
         self._thread.join(_PATIENCE_SECS)
 
     def __enter__(self) -> Self:

@@ -52,11 +52,25 @@ class Pipeline:
         if difference:
             self._start = None
             _warn_of_beginning(f"the run before had {difference}")
+        if self._start and self._start.is_dealt_anew(self._recipe):
+            _logger.warning(
+                "The input was read by %d calls of input_fn, and is read by %d "
+                "now: steps are counted. That is right if input_fn deals "
+                "examples to its calls in turn, as Dataset.shard does; "
+                "otherwise some are used again, and others missed.",
+                self._start.recipe.calls,
+                self._recipe.calls,
+            )
         self._open(
             self._start.restore_point_for(self._recipe)
             if self._start
             else RestorePoint()
         )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each host reads the batches of all."""
+        return self._request.plan.is_whole
 
     def take(self, steps: int) -> Batch | None:
         """Up to so many steps, stacked; `None` at the end of the input.

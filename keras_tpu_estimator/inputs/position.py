@@ -71,9 +71,11 @@ class Position:
             return (
                 f"batches of {old.batch_size} examples, now {recipe.batch_size}"
             )
-        if old.calls != recipe.calls:
-            return f"{old.calls} calls of input_fn, now {recipe.calls}"
         return None
+
+    def is_dealt_anew(self, recipe: StepRecipe) -> bool:
+        """Whether other calls of `input_fn` share the same batches now."""
+        return self.recipe.calls != recipe.calls
 
     def restore_point_for(self, recipe: StepRecipe) -> RestorePoint:
         """Where to start reading, with batches that may be cut otherwise."""

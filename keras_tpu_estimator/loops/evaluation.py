@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
+from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import call_for_steps
@@ -86,10 +89,17 @@ class Evaluation:
         with (
             stalls_shown(job.config.stall_timeout_secs) as watch,
             shown_at_end(),
+            job.hosts.call("evaluate") as call,
+            self._together(call),
             job.pipeline(
                 ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
             ) as pipeline,
-            stage_ahead(job.runtime, ModeKeys.EVAL, pipeline, plan) as infeed,
+            stage_ahead(
+                job.runtime,
+                ModeKeys.EVAL,
+                job.steps(ModeKeys.EVAL, pipeline),
+                plan,
+            ) as infeed,
         ):
             first = next(infeed, None)
             if first is None:
@@ -101,9 +111,16 @@ class Evaluation:
             hooks = (*watch, *self.hooks, *step.hooks)
             with open_values(step, bool(callbacks_of(hooks))) as values:
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
-                result = loop.run(first, hooks)
-        self._write(result, loop.summaries, checkpoint)
+                result = loop.run(first, hooks, call)
+        if job.hosts.is_chief:
+            self._write(result, loop.summaries, checkpoint)
         return result
+
+    @contextlib.contextmanager
+    def _together(self, call: Conversation) -> Iterator[None]:
+        """Checks that all hosts evaluate the same."""
+        self.job.check_together(call, steps=self.steps, name=self.name)
+        yield
 
     def _write(
         self,
@@ -151,6 +168,7 @@ class EvaluationLoop:
         steps: int | None,
     ):
         self._runtime = job.runtime
+        self._is_writer = job.hosts.is_chief
         self._step = step
         self._infeed = infeed
         self._steps = steps
@@ -167,13 +185,14 @@ class EvaluationLoop:
         return self._progress.summaries
 
     def run(
-        self, first: StagedSteps, hooks: tuple[Hook, ...]
+        self, first: StagedSteps, hooks: tuple[Hook, ...], call: Conversation
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
         Args:
             first: The first steps.
             hooks: Called around each run.
+            call: With the other hosts.
 
         Returns:
             The metrics by name, the mean loss over examples, and the global
@@ -183,7 +202,7 @@ class EvaluationLoop:
         hook_list.begin()
         hook_list.after_create_session()
         with self._outfeed:
-            run_hooked(hook_list, first, self._infeed, self._run_loop)
+            run_hooked(hook_list, first, self._infeed, self._run_loop, call.any)
         result = dict(self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()
@@ -210,6 +229,7 @@ class EvaluationLoop:
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
             step, values, self._metrics, staged.data, step.named_among(fetch)
         )
+        watch.ran()
         values.update(assigned)
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
@@ -221,7 +241,7 @@ class EvaluationLoop:
         """Runs the host's functions, on a thread of their own."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])
-        if self._step.host_call is not None:
+        if self._step.host_call is not None and self._is_writer:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
             numbers = [self._progress.step] * steps

@@ -12,6 +12,7 @@ def run_hooked(
     first: StagedSteps,
     infeed: Infeed[StagedSteps],
     run: Callable[[StagedSteps, tuple[str, ...]], bool],
+    agree: Callable[[bool], bool],
 ) -> None:
     """Runs the device loop until the input, `run` or a hook ends it.
 
@@ -24,6 +25,8 @@ def run_hooked(
         infeed: The others.
         run: Makes one run, which begins with some steps; is given the names
             that hooks fetch. Returns whether it was the last one.
+        agree: Whether to stop, as some hook of any host wants to; told what
+            the hooks here want.
     """
     staged: StagedSteps | None = first
     while True:
@@ -32,6 +35,6 @@ def run_hooked(
             return
         hooked.start()
         is_last = run(staged, hooked.fetches)
-        if hooked.after_run() or is_last:
+        if agree(hooked.after_run()) or is_last:
             return
         staged = next(infeed, None)

@@ -3,7 +3,10 @@
 import dataclasses
 import functools
 import logging
+import os
+import secrets
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
@@ -17,9 +20,12 @@ from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
+from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
 from keras_tpu_estimator.loops.host_metrics import HostMetrics
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
@@ -56,17 +62,51 @@ class Job:
     def runtime(self) -> Runtime:
         """The model on the devices, made when the cores are first needed."""
         call = ModelFn(self.model_fn, self.params, self.config)
-        program = make_program(
-            call, self.config.tf_random_seed, TraceOptions.of(self.config)
-        )
+        seed = self.config.tf_random_seed
+        if seed is None and self.hosts.are_several:
+            with self.hosts.conversation("the seed") as conversation:
+                seed = conversation.chiefs(lambda: secrets.randbits(31))
+        program = make_program(call, seed, TraceOptions.of(self.config))
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         model = EstimatorModel(program, layouts)
         return Runtime.of(model, self.config.debug_nans, self.warm_start)
 
-    def batch_size(self, mode: str) -> int | None:
-        """The global batch size of a mode, if it is known."""
-        return self.placement.batch_sizes[mode]
+    @functools.cached_property
+    def hosts(self) -> Hosts:
+        """The processes that run the same calls, this one among them."""
+        return Hosts.of_this_process(self.config.host_timeout_secs)
+
+    def check_together(self, call: Conversation, **arguments: Any) -> None:
+        """Checks that all hosts are about to do the same.
+
+        Args:
+            call: With the other hosts.
+            **arguments: Those of the call that have to be equal.
+
+        Raises:
+            ValueError: They are not.
+        """
+        if not self.hosts.are_several:
+            return
+        latest = self.latest_checkpoint()
+        if not self.placement.use_tpu:
+            raise ValueError(
+                "On several hosts, an estimator should have use_tpu=True, as "
+                "with use_tpu=False each would train by itself. Received: "
+                f"use_tpu=False on {self.hosts.count} hosts. The devices are "
+                "used whatever they are."
+            )
+        names = (__package__.partition(".")[0], "keras", "jax")
+        call.check_same(
+            {
+                **{f"version of {n}": metadata.version(n) for n in names},
+                "model_dir": self.model_dir,
+                "latest checkpoint": latest and os.path.basename(latest),
+                "number of cores": self.placement.cores.topology.num_replicas,
+                **arguments,
+            }
+        )
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the latest checkpoint that is whole, or `None`.
@@ -125,6 +165,15 @@ class Job:
             and (steps is None or steps > chunk)
         )
         return Pipeline(input_fn, request, start, is_kept)
+
+    def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
+        """The steps of an input, as many on each host."""
+        return AgreedSteps(
+            mode,
+            pipeline,
+            self.hosts,
+            self.placement.cores.topology.replicas_per_host,
+        )
 
     def host_metrics(
         self, step: Step, own_names: OwnNames = EVALUATION_NAMES

@@ -18,6 +18,8 @@ class LoopPlan:
         iterations: Steps, or seconds, of one loop.
         steps: Steps to make, or `None` for no end.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        agree: Makes all hosts have the same size of a loop. By default there
+            is one host.
 
     Example:
 
@@ -31,7 +33,9 @@ class LoopPlan:
         iterations: IterationsPerLoop,
         steps: int | None,
         clock: Callable[[], float] = time.monotonic,
+        agree: Callable[[int], int] = int,
     ):
+        self._agree = agree
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
@@ -54,7 +58,7 @@ class LoopPlan:
     def __iter__(self) -> Iterator[int]:
         """Yields the steps of each loop, which may be planned ahead."""
         while self._remaining is None or self._remaining > 0:
-            size = self._size
+            size = self._agree(self._size) if self._is_timed else self._size
             if self._remaining is not None:
                 size = min(size, self._remaining)
                 self._remaining -= size

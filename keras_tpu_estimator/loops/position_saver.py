@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.storage import paths
@@ -23,13 +24,16 @@ class PositionSaver:
         position: Returns the position after so many steps of this call.
             `None` saves none.
         is_interrupted: Whether a clean end is not the call's own.
+        hosts: Each of them saves the position of its own input.
     """
 
     def __init__(
         self,
         position: Callable[[int], Position] | None,
         is_interrupted: Callable[[], bool],
+        hosts: Hosts,
     ):
+        self._hosts = hosts
         self._position = position
         self.is_interrupted = is_interrupted
         self._first_step = 0
@@ -55,7 +59,7 @@ class PositionSaver:
             "the beginning."
         )
         if checkpoint is not None:
-            position_files.remove(checkpoint)
+            position_files.remove(checkpoint, self._hosts)
 
     def beside(
         self, prefix: str, step: int
@@ -73,8 +77,8 @@ class PositionSaver:
             self._last = (step, [])
         self._last[1].append(prefix)
         if self._position is None:
-            return _beside(prefix, None)
-        return _beside(prefix, self._position(step - self._first_step))
+            return self._beside(prefix, None)
+        return self._beside(prefix, self._position(step - self._first_step))
 
     def end(self, step: int) -> None:
         """Forgets the position at the call's own end, if that was saved.
@@ -85,17 +89,17 @@ class PositionSaver:
         saved, prefixes = self._last
         if saved == step and not self.is_interrupted():
             for prefix in prefixes:
-                position_files.remove(prefix)
+                position_files.remove(prefix, self._hosts)
 
-
-@contextlib.contextmanager
-def _beside(prefix: str, position: Position | None) -> Iterator[None]:
-    directory = os.path.dirname(prefix)
-    paths.make_directory(directory)
-    # First, for a checkpoint without a position means that there is none.
-    if position is None:
-        position_files.remove(prefix)
-    else:
-        position_files.write(prefix, position)
-    yield
-    position_files.prune(directory)
+    @contextlib.contextmanager
+    def _beside(self, prefix: str, position: Position | None) -> Iterator[None]:
+        directory = os.path.dirname(prefix)
+        paths.make_directory(directory)
+        # First, for a checkpoint without a position means that there is none.
+        if position is None:
+            position_files.remove(prefix, self._hosts)
+        else:
+            position_files.write(prefix, position, self._hosts)
+        yield
+        if self._hosts.is_chief:
+            position_files.prune(directory)

@@ -62,7 +62,7 @@ class Prediction:
             shown_at_end(),
             job.pipeline(mode, self.input_fn, None, 1) as pipeline,
         ):
-            steps = PaddedSteps(pipeline, job.batch_size(mode))
+            steps = PaddedSteps(pipeline, job.placement.input_size(mode))
             first = steps.next()
             if first is None:
                 return

@@ -1,12 +1,14 @@
 """Stopping at the end of a loop when the process is asked to stop."""
 
 import logging
+import signal
 import sys
 from typing import Self
 
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.loops.stop_signals import StopSignals
 from keras_tpu_estimator.loops.stop_signals import is_for_prompt
 
@@ -31,6 +33,19 @@ class Preemption(SessionRunHook):
     def is_requested(self) -> bool:
         """Whether a signal has come."""
         return self._signals.received is not None
+
+    def agree(self, conversation: Conversation, stops: bool) -> bool:
+        """Whether all hosts stop, as one was asked to, by hooks or a signal.
+
+        Args:
+            conversation: With the other hosts.
+            stops: Whether hooks want to stop here.
+        """
+        said = conversation.gather([stops, self._signals.received or 0])
+        received = max(number for _, number in said)
+        if received:
+            self._signals.received = signal.Signals(received)
+        return bool(received) or any(each for each, _ in said)
 
     def __enter__(self) -> Self:
         self._signals.__enter__()

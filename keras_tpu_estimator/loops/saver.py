@@ -16,9 +16,12 @@ from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.location import name_for
 from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.hosts import watch
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
+
+_SLOW_BYTES_PER_SEC = 10**7
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -46,6 +49,8 @@ class Saver:
     ):
         self._positions = positions
         self._config = job.config
+        self._hosts = job.hosts
+        self._others = job.hosts.conversation("the checkpoint")
         self._model_dir = job.model_dir
         self._runtime = job.runtime
         self._progress = progress
@@ -83,8 +88,6 @@ class Saver:
                 were not finite, so that it was not written.
             Exception: It could not be written.
         """
-        if not self._config.is_chief:
-            return
         self.wait()
         step = self._progress.step
         last = self._last.get(self._key(directory))
@@ -96,7 +99,9 @@ class Saver:
             step,
             os.path.join(os.fsdecode(directory), basename),
         )
-        values = self._runtime.values.to_save(self._progress.values)
+        values = self._to_save()
+        # On a slow disk, others wait longer for the chief.
+        patience = self._bytes() / _SLOW_BYTES_PER_SEC
         trained = sorted(values.keys() & self._trained_paths())
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         self._remember(directory, prefix)
@@ -111,15 +116,22 @@ class Saver:
             if is_new:
                 _check_finite({path: values[path] for path in trained}, step)
             with beside:
-                checkpoints.save(
-                    directory,
-                    step,
-                    values,
-                    retention=retention,
-                    basename=basename,
-                )
+                self._others.barrier(patience)
+                if self._hosts.is_chief:
+                    checkpoints.save(
+                        directory,
+                        step,
+                        values,
+                        retention=retention,
+                        basename=basename,
+                    )
+                self._others.barrier(patience)
 
-        self._writer.start(directory, write)
+        def write_together() -> None:
+            with watch.told_of_errors("saving a checkpoint"):
+                write()
+
+        self._writer.start(directory, write_together)
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -143,6 +155,8 @@ class Saver:
             if kind is None:
                 raise
             _logger.exception("The last checkpoint could not be written.")
+        finally:
+            self._others.close()
 
     @property
     def current(self) -> str | None:
@@ -152,6 +166,15 @@ class Saver:
         if not is_saved or self._writer.is_busy:
             return None
         return self._last[self._key(directory)].prefix
+
+    def _to_save(self) -> dict[str, np.ndarray]:
+        """What this host writes."""
+        if not self._hosts.is_chief:
+            return {}
+        return self._runtime.values.to_save(self._progress.values)
+
+    def _bytes(self) -> int:
+        return sum(value.nbytes for value in self._progress.values.values())
 
     def _key(self, directory: PathLike) -> str:
         return self._real_path(os.fsdecode(directory))

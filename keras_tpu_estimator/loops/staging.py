@@ -4,11 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
 
+import jax
+
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.program.steps import Step
 
@@ -19,26 +21,35 @@ class StagedSteps:
 
     Attributes:
         mode: A value of `ModeKeys`.
-        batch: The steps on the host.
+        batch: The steps on the host, or this host's part of them.
         data: The steps on the devices.
         ends_loop: Whether the loop that they belong to ends with them.
+        is_part: Whether other hosts have other parts of them.
     """
 
     mode: str
     batch: Batch
     data: Nest
     ends_loop: bool
+    is_part: bool
 
     def prepare(self, runtime: Runtime) -> Step:
         """The program's step for batches of this shape."""
         first = self.batch.step(0)
-        return runtime.model.prepare(self.mode, first.features, first.labels)
+        features, labels = first.features, first.labels
+        if self.is_part:
+            features, labels = jax.tree.map(_one_step_of, self.data)
+        return runtime.model.prepare(self.mode, features, labels)
+
+
+def _one_step_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 def stage_ahead(
     runtime: Runtime,
     mode: str,
-    pipeline: Pipeline,
+    steps: AgreedSteps,
     plan: LoopPlan,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Infeed[StagedSteps]:
@@ -49,24 +60,30 @@ def stage_ahead(
     Args:
         runtime: Knows the devices.
         mode: A value of `ModeKeys`.
-        pipeline: The steps.
+        steps: The steps.
         plan: How many steps each loop makes.
         is_cancelled: As in `Infeed`. Defaults to never.
     """
 
     def stage() -> Iterator[StagedSteps]:
-        for steps in plan:
-            left = steps
+        for left in plan:
             while left:
-                batch = pipeline.take(left)
-                if batch is None:
+                taken = steps.take(left)
+                if taken is None:
                     return
+                batch, is_part = taken.batch, taken.is_part
                 left -= batch.steps
-                data = runtime.loop.put(mode, batch.features, batch.labels)
-                yield StagedSteps(mode, batch, data, ends_loop=not left)
+                data = runtime.loop.put(
+                    mode, batch.features, batch.labels, is_part
+                )
+                yield StagedSteps(mode, batch, data, not left, is_part)
 
     staged = stage()
-    return Infeed(lambda: next(staged, None), is_cancelled=is_cancelled)
+    return Infeed(
+        lambda: next(staged, None),
+        is_cancelled=is_cancelled,
+        give_up=steps.give_up,
+    )
 
 
 def parts_of_loop(

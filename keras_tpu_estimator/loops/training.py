@@ -22,6 +22,8 @@ from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
@@ -33,6 +35,7 @@ from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
@@ -78,16 +81,20 @@ class Training:
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
             shown_at_end(),
-            self._alone(),
+            self.job.hosts.call("train") as call,
+            self._alone(call),
             Preemption() as preemption,
         ):
             # Not before the lock: another training may just be saving.
             checkpoint = self.job.latest_checkpoint()
+            self.job.check_together(
+                call, steps=self.steps, max_steps=self.max_steps
+            )
             if self.job.is_done(checkpoint, self.max_steps):
                 return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
-            plan = LoopPlan(config.tpu_config.iterations, steps)
+            plan = self._plan(steps)
             with self._input(plan, steps, checkpoint, preemption) as (
                 infeed,
                 positions,
@@ -98,16 +105,31 @@ class Training:
                 else:
                     step = staged.prepare(self.job.runtime)
                     hooks = (*watch, *self.hooks, preemption)
-                    TrainingLoop(self, step, plan, infeed, positions).run(
-                        staged, checkpoint, steps, hooks
-                    )
+                    TrainingLoop(
+                        self, step, plan, infeed, positions, call, preemption
+                    ).run(staged, checkpoint, steps, hooks)
         preemption.exit_if_requested(self.job.latest_checkpoint())
 
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _alone(self, call: Conversation) -> Iterator[None]:
         """Keeps others from writing into the directory."""
-        if not self.job.config.is_chief:
-            return contextlib.nullcontext()
-        return only_training(self.job.model_dir)
+        is_writer = self.job.hosts.is_chief
+        with (
+            only_training(self.job.model_dir)
+            if is_writer
+            else contextlib.nullcontext()
+        ):
+            call.barrier()
+            yield
+
+    def _plan(self, steps: int | None) -> LoopPlan:
+        """How many steps each run makes: the chief has the clock."""
+        conversation = self.job.hosts.conversation("the size of loops")
+        return LoopPlan(
+            self.job.config.tpu_config.iterations,
+            steps,
+            agree=lambda size: conversation.chiefs(lambda: size),
+        )
 
     def _steps_from(self, first: int) -> int | None:
         """How many steps to make from a global step on, or `None`."""
@@ -128,14 +150,20 @@ class Training:
         job, resumes = self.job, self.job.config.resume_input
         start = None
         if checkpoint is not None and resumes:
-            start = position_files.read(checkpoint)
+            start = position_files.read(checkpoint, job.hosts)
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
+        # Several hosts stop together, after a run.
+        is_alone = not job.hosts.are_several
         with (
             job.pipeline(
                 mode, self.input_fn, steps, plan.chunk, start
             ) as pipeline,
             stage_ahead(
-                job.runtime, mode, pipeline, plan, is_requested
+                job.runtime,
+                mode,
+                job.steps(mode, pipeline),
+                plan,
+                lambda: is_alone and is_requested(),
             ) as infeed,
         ):
             yield (
@@ -143,6 +171,7 @@ class Training:
                 PositionSaver(
                     pipeline.position if resumes else None,
                     lambda: is_requested() and not plan.is_done,
+                    job.hosts,
                 ),
             )
 
@@ -156,6 +185,8 @@ class TrainingLoop:
         plan: How many steps each run makes.
         infeed: The steps, on the devices.
         positions: Saves how far the input was read.
+        call: With the other hosts.
+        preemption: Knows of signals.
     """
 
     def __init__(
@@ -165,7 +196,11 @@ class TrainingLoop:
         plan: LoopPlan,
         infeed: Infeed[StagedSteps],
         positions: PositionSaver,
+        call: Conversation,
+        preemption: Preemption,
     ):
+        self._call = call
+        self._preemption = preemption
         self._training = training
         self._job = training.job
         self._runtime = training.job.runtime
@@ -193,6 +228,7 @@ class TrainingLoop:
         """
         with self._runtime.values.handed_over(self._step, checkpoint) as values:
             self._progress = Progress(values, steps)
+            check_same_model(self._call, values, is_new=checkpoint is None)
             self._positions.start(self._progress.step)
             self._saver = Saver(
                 self._job,
@@ -208,7 +244,11 @@ class TrainingLoop:
                     hook_list.after_create_session()
                     with self._outfeed:
                         run_hooked(
-                            hook_list, first, self._infeed, self._run_loop
+                            hook_list,
+                            first,
+                            self._infeed,
+                            self._run_loop,
+                            self._agree,
                         )
                     has_ended = True
                     hook_list.end()
@@ -218,6 +258,10 @@ class TrainingLoop:
                     self._positions.end(self._progress.step)
         loss = self._progress.fetch("loss")
         _logger.info("Loss for final step: %.6g.", loss)
+
+    def _agree(self, stops: bool) -> bool:
+        """Whether all hosts stop, as hooks or a signal on one want."""
+        return self._preemption.agree(self._call, stops)
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
         """Runs the parts of one loop; whether it was the last."""
@@ -241,6 +285,7 @@ class TrainingLoop:
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             step, values, metrics, staged.data, step.named_among(fetch)
         )
+        watch.ran()
         values.update(assigned)
         self._progress.ran(staged.batch.steps, losses, outputs)
         if "host_call" in outputs or "train_metrics" in outputs:
@@ -252,7 +297,7 @@ class TrainingLoop:
     def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
         """Runs the host's functions, on a thread of their own."""
         tpu_config = self._job.config.tpu_config
-        if self._step.host_call is not None:
+        if self._step.host_call is not None and self._job.hosts.is_chief:
             call_for_steps(
                 self._step.host_call,
                 outputs["host_call"],
@@ -279,6 +324,8 @@ class TrainingLoop:
             self._training.owner,
             self._evaluate,
             self._positions.is_interrupted,
+            self._call,
+            self._job.hosts,
         )
         all_hooks = training_hooks(
             self._job,

@@ -54,9 +54,8 @@ def training_hooks(
     config = job.config
     user, spec = tuple(user), tuple(spec)
     hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(job)
-    if config.is_chief:
-        _attach(listeners, savers_among((*hooks, *user, *spec)))
-    if config.save_summary_steps and config.is_chief:
+    _attach(listeners, savers_among((*hooks, *user, *spec)))
+    if config.save_summary_steps and job.hosts.is_chief:
         writer = EventWriter.for_dir(job.model_dir)
         hooks.append(
             RecordedSummariesHook(
@@ -81,7 +80,7 @@ def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
 def _own_saver(job: Job) -> list[Hook]:
     """What saves as a configuration says, if it asks for checkpoints."""
     config = job.config
-    if not (config.is_chief and is_saving(config)):
+    if not is_saving(config):
         return []
     return [
         CheckpointSaverHook(

@@ -78,9 +78,9 @@ class TrainingReport:
         config = job.config
         iterations = config.tpu_config.iterations
         timed = iterations.unit == "seconds"
-        writes = bool(config.save_summary_steps) and config.is_chief
+        writes = bool(config.save_summary_steps) and job.hosts.is_chief
         return TrainingLogHook(
-            batch_size=job.batch_size(ModeKeys.TRAIN),
+            batch_size=job.placement.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
             directory=job.model_dir if writes else None,
             every_n_steps=None if timed else job.log_every,

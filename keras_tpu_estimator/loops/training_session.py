@@ -12,6 +12,8 @@ from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.saver import Saver
@@ -29,9 +31,11 @@ class TrainingSession(Session):
         estimator: Who trains.
         evaluate: Evaluates them; called with the arguments of `evaluate`.
         is_interrupted: Whether the process was asked to stop.
+        call: With the other hosts.
+        hosts: The hosts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a call has, for whoever may ask
         self,
         runtime: Runtime,
         progress: Progress,
@@ -39,6 +43,8 @@ class TrainingSession(Session):
         estimator: Any,
         evaluate: Evaluate,
         is_interrupted: Callable[[], bool],
+        call: Conversation,
+        hosts: Hosts,
     ):
         live = LiveModel(runtime, progress)
         super().__init__(progress.fetch, live, progress.wait)
@@ -48,11 +54,21 @@ class TrainingSession(Session):
         self._estimator = estimator
         self._evaluate = evaluate
         self._is_interrupted = is_interrupted
+        self._call = call
+        self._hosts = hosts
 
     @property
     def is_interrupted(self) -> bool:
         """Whether the process was asked to stop, so that it should hurry."""
         return self._is_interrupted()
+
+    def is_so_anywhere(self, is_so: bool) -> bool:
+        """Whether something is so on any host; all hosts ask at once."""
+        return self._call.any(is_so)
+
+    def by_chief(self, action: Callable[[], None]) -> None:
+        """Does something on the chief alone, for which other hosts wait."""
+        self._hosts.by_chief(self._call, action)
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""

@@ -6,10 +6,12 @@ Only this module knows how the mesh is laid out.
 import dataclasses
 import functools
 from collections.abc import Callable
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import keras
+import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
@@ -57,6 +59,11 @@ class Cores:
         return dataclasses.replace(self, topology=Topology(1), axes=())
 
     @property
+    def are_on_hosts(self) -> bool:
+        """Whether some of them belong to other processes."""
+        return self.mesh is not None and self.mesh.is_multi_process
+
+    @property
     def replicated(self) -> jax.sharding.Sharding:
         """The sharding of what every core holds whole, such as weights."""
         if self.mesh is None:
@@ -70,6 +77,82 @@ class Cores:
         return NamedSharding(
             self.mesh, PartitionSpec(*[None] * axis, self.axes)
         )
+
+    def put_whole(self, nest: Nest, sharding: jax.sharding.Sharding) -> Nest:
+        """Copies to the devices what every host has whole.
+
+        Args:
+            nest: Nest of arrays, equal on all hosts.
+            sharding: How they shall lie.
+        """
+        if not self.are_on_hosts:
+            return jax.device_put(nest, sharding)
+
+        def put(leaf: jax.Array | np.ndarray) -> jax.Array:
+            if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
+                return leaf
+            array = np.asarray(leaf)
+            return jax.make_array_from_callback(
+                array.shape, sharding, array.__getitem__
+            )
+
+        return jax.tree.map(put, nest)
+
+    def put_parts(self, nest: Nest, axis: int) -> Nest:
+        """Copies to the devices batches of which each host has its cores' part.
+
+        No host sends anything to another.
+
+        Args:
+            nest: Nest of arrays of one shape on all hosts.
+            axis: Their dimension that is the batch.
+        """
+        sharding = self.batch_sharding(axis)
+        hosts = self.topology.num_hosts
+
+        def put(leaf: np.ndarray) -> jax.Array:
+            before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
+            return jax.make_array_from_process_local_data(
+                sharding, leaf, (*before, size * hosts, *after)
+            )
+
+        return jax.tree.map(put, nest)
+
+    def whole_on_hosts(self, nest: Nest) -> Nest:
+        """Has every host hold the whole of what a compiled function makes."""
+        if not self.are_on_hosts:
+            return nest
+        return jax.lax.with_sharding_constraint(nest, self.replicated)
+
+    def own(self) -> "Cores":
+        """Those of this host alone, as if there were no others."""
+        if self.mesh is None or not self.are_on_hosts:
+            return self
+        devices = self.mesh.local_mesh.devices
+        if devices.size == 1:
+            return ONE_CORE
+        mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
+        return Cores(Topology(devices.size), mesh, self.mesh.axis_names)
+
+    def own_copies(
+        self, values: Mapping[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """What this host's devices hold of `replicated` arrays, on `own` cores.
+
+        Nothing is copied.
+
+        Args:
+            values: Arrays by name.
+        """
+        sharding = self.own().replicated
+
+        def view(value: jax.Array) -> jax.Array:
+            shards = [shard.data for shard in value.addressable_shards]
+            return jax.make_array_from_single_device_arrays(
+                value.shape, sharding, shards
+            )
+
+        return {name: view(value) for name, value in values.items()}
 
     def per_core(
         self,

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.hosts.agreement import is_chief
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.growing_files import flush_at_end
 from keras_tpu_estimator.summary.event_file import EventFile
@@ -31,7 +32,8 @@ class EventWriter:
     written, and is open only while it is written to. After `close`, or if
     someone deletes the directory, the next flush starts a new file, which
     TensorBoard shows as the continuation. Any thread may write. The end of
-    each `train`, `evaluate` and `predict` flushes all writers there are.
+    each `train`, `evaluate` and `predict` flushes all writers there are. Of
+    several hosts only the chief writes.
 
     Args:
         logdir: The directory of the file, made if need be, or its URL.
@@ -197,6 +199,8 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.write(summary, step=1)
         """
+        if not is_chief():
+            return
         if wall_time is None:
             wall_time = time.time()
         event = serialized(wall_time, int(step), summary)

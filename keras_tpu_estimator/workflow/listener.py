@@ -40,7 +40,8 @@ class EvaluationListener(CheckpointSaverListener):
         if global_step_value == self._start:
             return
         for evaluation in self._evaluations:
-            if evaluation.is_due(global_step_value):
+            is_due = evaluation.is_due(global_step_value)
+            if session.is_so_anywhere(is_due):
                 self._evaluate(evaluation, session, global_step_value)
 
     def end(self, session: Session, global_step_value: int) -> None:
@@ -52,7 +53,7 @@ class EvaluationListener(CheckpointSaverListener):
     def _evaluate(
         self, evaluation: Evaluation, session: Session, step: int
     ) -> None:
-        if session.is_interrupted:
+        if session.is_so_anywhere(session.is_interrupted):
             # What is saved can be evaluated later; the process is to end soon.
             _logger.warning("Step %d is not evaluated: asked to stop.", step)
             return

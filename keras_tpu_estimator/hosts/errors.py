@@ -1,0 +1,9 @@
+"""What goes wrong with other processes."""
+
+
+class HostError(RuntimeError):
+    """Another process of the program has failed, is gone, or is stuck.
+
+    This one cannot go on without it: start all of them again, and training
+    goes on from the latest checkpoint.
+    """

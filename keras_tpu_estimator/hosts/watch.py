@@ -1,0 +1,233 @@
+"""Watching over the other processes, on a thread of its own.
+
+A process that waits for a device which waits for a dead process never comes
+back. So each tells that it is alive, what it has come to, and what made it
+fail; and each ends if another one has.
+"""
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts.errors import HostError
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+_BEAT_SECS = 1.0
+# How long a process may take to end by itself once another has failed.
+_GRACE_SECS = 3.0
+_EXIT_CODE = 1
+
+
+class _Watch:
+    """What this process knows of the others.
+
+    Args:
+        index: The number of this process.
+        count: How many there are.
+        patience_secs: How long one may be silent, or behind.
+    """
+
+    def __init__(self, index: int, count: int, patience_secs: float):
+        self.index = index
+        self.count = count
+        self.patience_secs = patience_secs
+        # How many runs this process has given to its devices.
+        self.runs = 0
+        self.has_failed = False
+        self._beats = 0
+        # By host: its last news, and when they came.
+        self._news: dict[int, tuple[Any, float]] = {}
+        self._behind: dict[int, tuple[int, float]] = {}
+        self._client = jax_internals.coordination_client()
+
+    def run(self) -> None:
+        """Watches for ever."""
+        while True:
+            problem = self._look()
+            if problem is not None:
+                self._end(problem)
+            time.sleep(_BEAT_SECS)
+
+    def failures(self) -> str | None:
+        """What other hosts have said of their failures."""
+        said = dict(self._read("failed"))
+        said.pop(self.index, None)
+        if not said:
+            return None
+        return " ".join(said[host] for host in sorted(said))
+
+    def tell(self, folder: str, value: str) -> None:
+        """Tells the others something."""
+        key = f"kte/{folder}/{self.index}"
+        self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def _read(self, folder: str) -> list[tuple[int, str]]:
+        entries = self._client.key_value_dir_get(f"kte/{folder}")
+        return [(int(key.rsplit("/", 1)[1]), value) for key, value in entries]
+
+    def _look(self) -> str | None:
+        """Why this process has to end, if it has to."""
+        try:
+            self._beats += 1
+            self.tell("alive", json.dumps([self._beats, self.runs]))
+            alive = {host: json.loads(v) for host, v in self._read("alive")}
+            failures = self.failures()
+        except jax.errors.JaxRuntimeError as error:
+            return (
+                "Host 0, through which all others talk, is gone: "
+                f"{str(error).splitlines()[0]}."
+            )
+        now = time.monotonic()
+        return failures or self._silent(alive, now) or self._stuck(alive, now)
+
+    def _silent(self, alive: dict[int, Any], now: float) -> str | None:
+        for host in range(self.count):
+            news = alive.get(host)
+            if host not in self._news or self._news[host][0] != news:
+                self._news[host] = (news, now)
+            elif now - self._news[host][1] > self.patience_secs:
+                return (
+                    f"Host {host} of {self.count} has not been heard of for "
+                    f"{self.patience_secs:.0f} seconds: it is gone."
+                )
+        return None
+
+    def _stuck(self, alive: dict[int, Any], now: float) -> str | None:
+        """A host that has not given its devices what others have given theirs.
+
+        Others wait for its devices then, and cannot be asked.
+        """
+        most = max(runs for _, runs in alive.values())
+        for host, (_, runs) in alive.items():
+            if runs == most:
+                self._behind.pop(host, None)
+            elif self._behind.get(host, (None, 0.0))[0] != runs:
+                self._behind[host] = (runs, now)
+            elif now - self._behind[host][1] > self.patience_secs:
+                return (
+                    f"Host {host} of {self.count} is alive, but stuck: its "
+                    f"devices were given {runs} runs, and those of others "
+                    f"{most}, for {self.patience_secs:.0f} seconds."
+                )
+        return None
+
+    def _end(self, problem: str) -> None:
+        """Ends this process, unless it does so by itself in a moment."""
+        time.sleep(_GRACE_SECS)
+        _logger.critical(
+            "%s This one, host %d, ends, too. Start all hosts again to go on "
+            "from the latest checkpoint.",
+            problem,
+            self.index,
+        )
+        _leave()
+
+
+_watch: _Watch | None = None
+
+
+def start(index: int, count: int, patience_secs: float) -> None:
+    """Begins to watch, once in a process.
+
+    Args:
+        index: The number of this process.
+        count: How many there are.
+        patience_secs: How long another one may be silent, or behind.
+    """
+    global _watch
+    if _watch is not None:
+        _watch.patience_secs = patience_secs
+        return
+    _watch = _Watch(index, count, patience_secs)
+    threading.Thread(target=_watch.run, name="watch", daemon=True).start()
+    atexit.register(_leave_if_failed)
+
+
+def ran() -> None:
+    """Tells that the devices have been given another run of steps."""
+    if _watch is not None:
+        _watch.runs += 1
+
+
+def check_failures() -> None:
+    """Raises an error if another host has failed.
+
+    Raises:
+        HostError: One has.
+    """
+    if _watch is None:
+        return
+    said = _watch.failures()
+    if said is not None:
+        raise HostError(
+            f"{said} This one, host {_watch.index}, ends, too. Start all hosts "
+            "again to go on from the latest checkpoint."
+        )
+
+
+@contextlib.contextmanager
+def lost_contact() -> Iterator[None]:
+    """Says in a `with` block that the coordinator is gone, if it is.
+
+    Raises:
+        HostError: The coordination service does not answer.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        raise HostError(
+            "Host 0, through which all others talk, is gone. Start all hosts "
+            "again to go on from the latest checkpoint."
+        ) from error
+
+
+@contextlib.contextmanager
+def told_of_errors(subject: str) -> Iterator[None]:
+    """Tells the other hosts of what ends the `with` block badly.
+
+    Args:
+        subject: What the block is about.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _watch is not None:
+            _watch.has_failed = True
+            if not isinstance(error, HostError):
+                error.add_note(f"This happened on host {_watch.index}.")
+                with contextlib.suppress(jax.errors.JaxRuntimeError):
+                    _watch.tell("failed", _told(subject, error))
+        raise
+
+
+def _told(subject: str, error: Exception) -> str:
+    index = 0 if _watch is None else _watch.index
+    first = str(error).strip().splitlines()
+    return (
+        f"Host {index} has failed in {subject}: {type(error).__name__}: "
+        f"{first[0] if first else ''}"
+    )
+
+
+def _leave_if_failed() -> None:
+    """Ends the process now: JAX would wait for the others first."""
+    if _watch is not None and _watch.has_failed:
+        _leave()
+
+
+def _leave() -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_EXIT_CODE)

@@ -1,0 +1,173 @@
+"""The next steps of an input that all hosts read, each its own part.
+
+Hosts agree on how many steps come next, out of band, ahead of the devices. As
+long as all have as many examples, no host sends any to another. Otherwise, as
+at the end of an evaluation, the examples of a step travel to all, who then
+have one batch of its true size: nothing is padded, and nothing is lost.
+"""
+
+import dataclasses
+import logging
+import pickle
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """Steps that come next on all hosts.
+
+    Attributes:
+        batch: What this host has of them.
+        is_part: Whether other hosts have other parts of the same steps.
+    """
+
+    batch: Batch
+    is_part: bool
+
+
+class AgreedSteps:
+    """The steps of an input, as many on each host.
+
+    Args:
+        mode: A value of `ModeKeys`.
+        pipeline: This host's input.
+        hosts: The hosts.
+        replicas_per_host: Cores of each.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        pipeline: Pipeline,
+        hosts: Hosts,
+        replicas_per_host: int,
+    ):
+        self._mode = mode
+        self._pipeline = pipeline
+        self._are_several = hosts.are_several
+        self._replicas_per_host = replicas_per_host
+        self._conversation = hosts.conversation(f"the input of {mode}")
+        # Steps that were read, but could not be used yet.
+        self._rest: Batch | None = None
+        self._used = 0
+
+    def take(self, steps: int) -> Taken | None:
+        """Up to so many steps; `None` at the end of the input.
+
+        In training it ends with the first host's.
+
+        Args:
+            steps: The same on all hosts.
+
+        Raises:
+            HostError: Another host has failed, is gone or does not answer.
+        """
+        batch = self._read(steps)
+        if not self._are_several:
+            return None if batch is None else Taken(batch, is_part=False)
+        own = _Said.of(batch)
+        said = [
+            _Said(*each)
+            for each in self._conversation.gather(dataclasses.astuple(own))
+        ]
+        if not any(each.steps for each in said):
+            return None
+        if self._mode == ModeKeys.TRAIN and not all(e.steps for e in said):
+            self._tell_end(said)
+            return None
+        is_even = len({each.examples for each in said}) == 1
+        if self._pipeline.is_whole:
+            _check_whole(said)
+            return Taken(self._use(min(e.steps for e in said)), is_part=False)
+        if is_even and own.examples % self._replicas_per_host == 0:
+            return Taken(self._use(min(e.steps for e in said)), is_part=True)
+        return Taken(self._of_all(), is_part=False)
+
+    def give_up(self) -> None:
+        """Ends a `take` that waits for other hosts."""
+        self._conversation.close()
+
+    def _read(self, steps: int) -> Batch | None:
+        batch, self._rest = self._rest, None
+        if batch is None:
+            batch = self._pipeline.take(steps)
+        if batch is not None and batch.steps > steps:
+            batch, self._rest = batch.split(steps)
+        self._batch = batch
+        return batch
+
+    def _use(self, steps: int) -> Batch:
+        """The first steps of those that were read; the others come next."""
+        batch = self._batch
+        if batch is None:
+            raise RuntimeError("There are no steps to use.")
+        self._used += steps
+        if batch.steps == steps:
+            return batch
+        batch, rest = batch.split(steps)
+        self._rest = Batch.joined([rest, self._rest]) if self._rest else rest
+        return batch
+
+    def _of_all(self) -> Batch:
+        """One step with the examples of all hosts, in their order."""
+        own = None if self._batch is None else self._use(1)
+        nest = None if own is None else (own.features, own.labels)
+        parts = [
+            part
+            for said in self._conversation.gather_bytes(pickle.dumps(nest))
+            if (part := pickle.loads(said)) is not None
+        ]
+        return Batch(
+            *jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *parts)
+        )
+
+    def _tell_end(self, said: list["_Said"]) -> None:
+        ended = [host for host, each in enumerate(said) if not each.steps]
+        left = {
+            f"host {host}": f"{each.steps} steps of {each.examples} examples"
+            for host, each in enumerate(said)
+            if each.steps
+        }
+        _logger.warning(
+            "The input of host %s has ended after %d steps, and so does "
+            "training on all hosts. Of what was read already, there is left: "
+            "%s.",
+            ", ".join(map(str, ended)),
+            self._used,
+            ", ".join(f"{host} has {what}" for host, what in left.items()),
+        )
+
+
+def _check_whole(said: list["_Said"]) -> None:
+    sizes = [each.examples for each in said]
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            "With BROADCAST or SLICED input, and with eval_on_tpu=False, "
+            "input_fn should give the same batches on all hosts. Received "
+            f"batches of {sizes} examples. Do not shard such input by host, or "
+            "use PER_HOST_V2."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """How many steps a host has ready, and the examples of each."""
+
+    steps: int
+    examples: int
+
+    @classmethod
+    def of(cls, batch: Batch | None) -> Any:
+        if batch is None:
+            return cls(0, 0)
+        return cls(batch.steps, batch.examples)
