@@ -32,6 +32,8 @@ import random  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+pytest_plugins = ["fake_hosts"]
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed():

@@ -1,5 +1,6 @@
 """Small models and inputs that several tests share, and a gate for threads."""
 
+import json
 import threading
 
 import keras
@@ -7,6 +8,8 @@ import numpy as np
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.hosts import starting
+from keras_tpu_estimator.hosts.detection import find_cluster
 
 
 def regression_data(examples=64, size=3, seed=0):
@@ -89,6 +92,16 @@ def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
         eval_batch_size=batch,
         predict_batch_size=batch,
         **settings,
+    )
+
+
+def in_cluster(monkeypatch, tf_config):
+    """Sets TF_CONFIG, whose cluster is taken for joined."""
+    if not isinstance(tf_config, str):
+        tf_config = json.dumps(tf_config)
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    monkeypatch.setattr(
+        starting, "ensure_started", lambda: find_cluster(timeout_secs=1)
     )
 
 

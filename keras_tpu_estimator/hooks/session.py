@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import values_of
+
+T = TypeVar("T")
 
 
 class Session:
@@ -109,13 +112,16 @@ class Session:
         """
         return is_so
 
-    def by_chief(self, action: Callable[[], None]) -> None:
+    def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait.
 
         Args:
             action: What to do.
+
+        Returns:
+            What it returned; on other hosts, what JSON can tell of that.
         """
-        action()
+        return action()
 
     @property
     def is_interrupted(self) -> bool:

@@ -102,10 +102,10 @@ class Hosts:
 
         Args:
             call: With the other hosts.
-            action: What to do. It returns what JSON can write.
+            action: What to do.
 
         Returns:
-            What it returned, on all hosts.
+            What it returned; on other hosts, what JSON can tell of that.
         """
         result = None
         if self.is_chief:
@@ -114,8 +114,9 @@ class Hosts:
                 result = action()
             finally:
                 _acts_alone.reset(token)
-        said = call.gather(result, _LONG_SECS)
-        return cast("T", said[0])
+        told = json.loads(json.dumps(result, default=str))
+        said = call.gather(told, _LONG_SECS)
+        return cast("T", result if self.is_chief else said[0])
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator["Conversation"]:

@@ -11,6 +11,7 @@ from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session import T
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
@@ -66,9 +67,9 @@ class TrainingSession(Session):
         """Whether something is so on any host; all hosts ask at once."""
         return self._call.any(is_so)
 
-    def by_chief(self, action: Callable[[], None]) -> None:
+    def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait."""
-        self._hosts.by_chief(self._call, action)
+        return self._hosts.by_chief(self._call, action)
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""

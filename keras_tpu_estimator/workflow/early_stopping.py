@@ -69,12 +69,11 @@ def make_early_stopping_hook(
             `None`. Defaults to `None`.
 
     Returns:
-        A hook for `train` or `TrainSpec`.
+        A hook for `train` or `TrainSpec`. If it stops one host, all stop.
 
     Raises:
         TypeError: An argument is of a wrong type.
-        ValueError: Not exactly one interval is given, or several processes
-            train.
+        ValueError: Not exactly one interval is given.
 
     Example:
 
@@ -98,13 +97,6 @@ def make_early_stopping_hook(
             "Exactly one of `run_every_secs` and `run_every_steps` should be "
             f"given. Received: {run_every_secs} and {run_every_steps}. Pass "
             "run_every_secs=None to count steps."
-        )
-    workers = estimator.config.num_worker_replicas
-    if workers > 1:
-        raise ValueError(
-            "Early stopping works where one process trains: several would stop "
-            "at different steps. Received TF_CONFIG with "
-            f"{workers} workers. Set `max_steps` there."
         )
     timer = SecondOrStepTimer(run_every_secs, run_every_steps)
     return EarlyStoppingHook(should_stop_fn, timer)

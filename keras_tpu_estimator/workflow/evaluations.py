@@ -15,6 +15,11 @@ from keras_tpu_estimator.workflow.specs import EvalSpec
 
 Clock = Callable[[], float]
 Evaluate = Callable[..., dict[str, Any]]
+ByChief = Callable[[Callable[[], Any]], Any]
+
+
+def _here(action: Callable[[], Any]) -> Any:
+    return action()
 
 
 class Evaluation:
@@ -60,42 +65,53 @@ class Evaluation:
         """Whether the last evaluation was of this step."""
         return self._timer.last_triggered_step() == step
 
-    def run(self, step: int, checkpoint: str, evaluate: Evaluate) -> None:
+    def run(
+        self,
+        step: int,
+        checkpoint: str,
+        evaluate: Evaluate,
+        by_chief: ByChief = _here,
+    ) -> None:
         """Evaluates, and exports.
 
         Args:
             step: The global step of the checkpoint.
             checkpoint: Its prefix.
             evaluate: Evaluates its values, as `TPUEstimator.evaluate` does.
+            by_chief: Has the chief alone export. By default there is one host.
 
         Raises:
             Exception: It failed. The next one is due at once then.
         """
         self._timer.update_last_triggered_step(step)
         try:
-            self._run(step, checkpoint, evaluate)
+            self._run(step, checkpoint, evaluate, by_chief)
         except BaseException:
             self._timer.reset()
             raise
 
-    def _run(self, step: int, checkpoint: str, evaluate: Evaluate) -> None:
+    def _run(
+        self, step: int, checkpoint: str, evaluate: Evaluate, by_chief: ByChief
+    ) -> None:
         spec = self.spec
         self.metrics = evaluate(
             spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
         )
         is_final = self._max_steps is not None and step >= self._max_steps
-        self.exports = [
-            exporter.export(
-                estimator=self._estimator,
-                export_path=os.path.join(
-                    self._estimator.model_dir, "export", exporter.name
-                ),
-                checkpoint_path=checkpoint,
-                eval_result=self.metrics,
-                is_the_final_export=is_final,
-            )
-            for exporter in self._exporters
-        ]
+        self.exports = by_chief(
+            lambda: [
+                exporter.export(
+                    estimator=self._estimator,
+                    export_path=os.path.join(
+                        self._estimator.model_dir, "export", exporter.name
+                    ),
+                    checkpoint_path=checkpoint,
+                    eval_result=self.metrics,
+                    is_the_final_export=is_final,
+                )
+                for exporter in self._exporters
+            ]
+        )
 
 
 class Evaluations:

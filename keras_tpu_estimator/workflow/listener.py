@@ -67,7 +67,12 @@ class EvaluationListener(CheckpointSaverListener):
                 checkpoint,
             )
             return
-        evaluation.run(step, checkpoint, self._evaluate_fn(session, checkpoint))
+        evaluation.run(
+            step,
+            checkpoint,
+            self._evaluate_fn(session, checkpoint),
+            session.by_chief,
+        )
 
     def _evaluate_fn(self, session: Session, checkpoint: str) -> Evaluate:
         """Evaluates values in memory, unless the checkpoint has others."""

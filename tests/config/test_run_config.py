@@ -2,12 +2,12 @@
 
 import dataclasses
 import inspect
-import json
 import pathlib
 import warnings
 
 import numpy as np
 import pytest
+from helpers import in_cluster
 
 import keras_tpu_estimator as kte
 
@@ -46,8 +46,7 @@ def tf_config(monkeypatch):
     """Sets TF_CONFIG for one test."""
 
     def set_to(value):
-        text = value if isinstance(value, str) else json.dumps(value)
-        monkeypatch.setenv("TF_CONFIG", text)
+        in_cluster(monkeypatch, value)
 
     return set_to
 

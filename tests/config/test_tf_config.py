@@ -1,8 +1,7 @@
 """What a RunConfig takes from TF_CONFIG."""
 
-import json
-
 import pytest
+from helpers import in_cluster
 
 import keras_tpu_estimator as kte
 
@@ -14,10 +13,7 @@ def config_of(monkeypatch):
     """Makes a RunConfig in a process with a TF_CONFIG."""
 
     def make(tf_config, **kwargs):
-        text = tf_config
-        if not isinstance(tf_config, str):
-            text = json.dumps(tf_config)
-        monkeypatch.setenv("TF_CONFIG", text)
+        in_cluster(monkeypatch, tf_config)
         return kte.RunConfig(**kwargs)
 
     return make

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from helpers import batches_of
 from helpers import estimator_of
+from helpers import in_cluster
 from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
@@ -193,8 +194,8 @@ def test_other_estimators_are_refused(tmp_path):
 
 
 def test_several_processes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "TF_CONFIG",
+    in_cluster(
+        monkeypatch,
         '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
         ' "task": {"type": "chief", "index": 0}}',
     )

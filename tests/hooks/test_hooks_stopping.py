@@ -1,7 +1,5 @@
 """Hooks that stop, or used to wait."""
 
-import logging
-
 import keras
 import numpy as np
 import pytest
@@ -14,20 +12,12 @@ from helpers import repeated
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.stop_at_checkpoint_step import (
-    StopAtCheckpointStepHook,
-)
 from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
 
 X, Y = regression_data()
 StopAt = kte.hooks.StopAtStepHook
-WORKER = (
-    '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
-    ' "task": {"type": "worker", "index": 0}}'
-)
 
 
 def step_of(estimator):
@@ -127,7 +117,7 @@ def test_stops_in_the_run_that_reaches_the_step(arguments, expected):
     assert stopped_at([StopAt(**arguments)], [5, 6, 8, 9, 12]) == expected
 
 
-def test_the_chief_stops_by_itself(tmp_path):
+def test_all_hosts_stop_by_themselves(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 6)
     assert type(hook) is StopAt
@@ -135,37 +125,6 @@ def test_the_chief_stops_by_itself(tmp_path):
     assert step_of(estimator) == 6
     with pytest.raises(ValueError, match="Exactly one"):
         kte.hooks.make_stop_at_checkpoint_step_hook(estimator, None)
-
-
-def test_a_worker_waits_for_the_checkpoint(tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("TF_CONFIG", WORKER)
-    estimator = estimator_of(model_fn_of(linear), tmp_path)
-    hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 6, 0.5)
-    assert type(hook) is StopAtCheckpointStepHook
-    saved = [4, 5, 6]
-    waited = []
-
-    def save_next(secs):
-        waited.append(secs)
-        checkpoints.save(tmp_path, saved.pop(0), {})
-
-    hook = StopAtCheckpointStepHook(tmp_path, 6, 0.5, sleep=save_next)
-    with caplog.at_level(logging.INFO):
-        assert stopped_at([hook], [4, 5, 6, 7]) == 6
-    assert waited == [0.5] * 3 and not saved
-    assert "Waiting for a checkpoint of step 6" in caplog.text
-    # It is there now.
-    assert stopped_at([hook], [4, 6]) == 6
-    assert len(waited) == 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [((None, 6), "model_dir"), (("x", None), "last_step")],
-)
-def test_a_worker_needs_a_step_and_a_directory(arguments, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be given"):
-        StopAtCheckpointStepHook(*arguments)
 
 
 NAN = np.array([1.0, np.nan], "float32")

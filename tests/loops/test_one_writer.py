@@ -2,8 +2,6 @@
 
 import contextlib
 import gc
-import json
-import os
 import weakref
 
 import numpy as np
@@ -15,11 +13,9 @@ from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
 
-import keras_tpu_estimator as kte
 from keras_tpu_estimator.loops import training
 
 X, Y = regression_data()
-CLUSTER = {"chief": ["one:1"], "worker": ["two:1"], "evaluator": ["three:1"]}
 
 
 def test_a_successor_goes_on_from_the_last_save(tmp_path, monkeypatch):
@@ -38,33 +34,6 @@ def test_a_successor_goes_on_from_the_last_save(tmp_path, monkeypatch):
     successor = estimator_of(model_fn_of(linear), tmp_path)
     successor.train(repeated(X, Y), max_steps=9)
     assert successor.get_variable_value("global_step") == 9
-
-
-@pytest.mark.parametrize("own_hook", [False, True])
-def test_a_worker_writes_nothing(tmp_path, monkeypatch, own_hook):
-    task = {"type": "worker", "index": 0}
-    monkeypatch.setenv(
-        "TF_CONFIG", json.dumps({"cluster": CLUSTER, "task": task})
-    )
-    heard = []
-
-    class Listener(kte.hooks.CheckpointSaverListener):
-        def after_save(self, session, global_step_value):
-            heard.append(global_step_value)
-
-    directory = tmp_path / "run"
-    estimator = estimator_of(
-        model_fn_of(linear), directory, save_summary_steps=1
-    )
-    assert not estimator.config.is_chief
-    hooks = []
-    if own_hook:
-        hooks.append(kte.hooks.CheckpointSaverHook(directory, save_steps=1))
-    estimator.train(
-        repeated(X, Y), hooks=hooks, steps=4, saving_listeners=[Listener()]
-    )
-    assert not heard
-    assert not directory.exists() or os.listdir(directory) == []
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])

@@ -176,16 +176,6 @@ def test_a_function_is_needed(tmp_path):
         experimental.make_early_stopping_hook(linear_estimator(tmp_path), True)
 
 
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv(
-        "TF_CONFIG",
-        '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
-        ' "task": {"type": "chief", "index": 0}}',
-    )
-    with pytest.raises(ValueError, match="where one process trains"):
-        experimental.make_early_stopping_hook(linear_estimator(tmp_path), bool)
-
-
 @pytest.mark.parametrize(
     ("interval", "asked"),
     [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (4, [1, 5]), (100, [1])],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers import batches_of
 from helpers import estimator_of
+from helpers import in_cluster
 from helpers import linear
 from helpers import model_fn_of
 from helpers import repeated
@@ -417,9 +418,7 @@ def part(monkeypatch, task_type, index=0, **cluster):
     """Sets TF_CONFIG."""
     cluster = cluster or {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]}
     task = {"type": task_type, "index": index}
-    monkeypatch.setenv(
-        "TF_CONFIG", json.dumps({"cluster": cluster, "task": task})
-    )
+    in_cluster(monkeypatch, {"cluster": cluster, "task": task})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""Several hosts in one process: a thread each, and a store in memory."""
+
+import concurrent.futures
+import threading
+import time
+
+import jax
+import pytest
+
+from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts import watch
+
+
+class Store:
+    """The key-value store of JAX's coordination service."""
+
+    def __init__(self):
+        self.values = {}
+        self.is_gone = False
+        self._changed = threading.Condition()
+
+    def key_value_set_bytes(self, key, value, allow_overwrite=False):
+        with self._changed:
+            self._check()
+            assert allow_overwrite or key not in self.values, key
+            self.values[key] = value
+            self._changed.notify_all()
+
+    def key_value_set(self, key, value, allow_overwrite=False):
+        self.key_value_set_bytes(key, value.encode(), allow_overwrite)
+
+    def blocking_key_value_get_bytes(self, key, timeout_in_ms):
+        with self._changed:
+            self._check()
+            if not self._changed.wait_for(
+                lambda: key in self.values or self.is_gone,
+                min(timeout_in_ms / 1000, 0.05),
+            ):
+                raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: ...")
+            self._check()
+            return self.values[key]
+
+    def key_value_dir_get(self, folder):
+        with self._changed:
+            self._check()
+            return [
+                (key, value.decode())
+                for key, value in self.values.items()
+                if key.startswith(folder + "/")
+            ]
+
+    def key_value_delete(self, key):
+        with self._changed:
+            del self.values[key]
+
+    def _check(self):
+        if self.is_gone:
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed")
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The store that hosts talk through."""
+    store = Store()
+    monkeypatch.setattr(jax_internals, "coordination_client", lambda: store)
+    return store
+
+
+@pytest.fixture
+def on_each(store):
+    """Runs a function of a host's number for several hosts at once."""
+
+    def run(function, count=2):
+        with concurrent.futures.ThreadPoolExecutor(count) as pool:
+            futures = [pool.submit(function, host) for host in range(count)]
+        return [future.exception() or future.result() for future in futures]
+
+    return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the watch, which stands still."""
+
+    class Clock:
+        now = 0.0
+
+    monkeypatch.setattr(time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+@pytest.fixture
+def watched(store, monkeypatch):
+    """Makes the watch of a host."""
+
+    def make(index, count=2, patience_secs=10):
+        made = watch._Watch(index, count, patience_secs)
+        monkeypatch.setattr(watch, "_watch", made)
+        return made
+
+    return make

@@ -1,0 +1,108 @@
+"""What a host thinks of the others, as its clock goes on."""
+
+import pytest
+
+from keras_tpu_estimator.hosts import watch
+
+
+@pytest.fixture
+def three(watched):
+    """The watches of three hosts."""
+    return [watched(index, count=3) for index in range(3)]
+
+
+def looked(watches, clock, seconds, silent=()):
+    """What each thinks after so many seconds, each of which it looks."""
+    problems = {}
+    for _ in range(seconds):
+        clock.now += 1
+        for each in watches:
+            if each.index not in silent:
+                problem = each._look()
+                if problem:
+                    problems.setdefault(each.index, problem)
+    return problems
+
+
+def test_nothing_is_wrong_with_those_who_beat(three, clock):
+    assert looked(three, clock, 30) == {}
+
+
+def test_who_is_silent_is_gone(three, clock):
+    assert looked(three, clock, 2) == {}
+    assert looked(three, clock, 9, silent=[1]) == {}
+    problems = looked(three, clock, 4, silent=[1])
+    assert problems.keys() == {0, 2}
+    for problem in problems.values():
+        assert problem == (
+            "Host 1 of 3 has not been heard of for 10 seconds: it is gone."
+        )
+
+
+def test_who_is_behind_is_stuck(three, clock, watched):
+    for each in three:
+        each.runs = 5
+    three[2].runs = 4
+    assert looked(three, clock, 9) == {}
+    problems = looked(three, clock, 4)
+    assert problems.keys() == {0, 1, 2}
+    assert problems[0].startswith("Host 2 of 3 is alive, but stuck: its dev")
+    assert "given 4 runs, and those of others 5, for 10 seconds" in problems[0]
+
+
+def test_who_catches_up_is_not(three, clock):
+    for turn in range(5):
+        three[0].runs = three[1].runs = turn + 1
+        three[2].runs = turn
+        assert looked(three, clock, 8) == {}
+
+
+def test_all_waiting_for_their_devices_is_fine(three, clock):
+    for each in three:
+        each.runs = 3
+    assert looked(three, clock, 100) == {}
+
+
+def test_failures_and_a_lost_coordinator_end_at_once(three, clock, store):
+    three[1].tell("failed", "Host 1 has failed in train: ValueError: no.")
+    problems = looked(three, clock, 1)
+    assert problems.keys() == {0, 2}
+    assert problems[0] == "Host 1 has failed in train: ValueError: no."
+    store.is_gone = True
+    assert looked(three[:1], clock, 1)[0].startswith(
+        "Host 0, through which all others talk, is gone: UNAVAILABLE"
+    )
+
+
+def test_the_end_is_told_and_has_a_code(three, monkeypatch, caplog):
+    ends = []
+    monkeypatch.setattr(watch, "_GRACE_SECS", 0.0)
+    monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(watch.os, "_exit", ends.append)
+    three[0]._end("Host 1 of 3 is gone.")
+    assert ends == [1]
+    assert (
+        "Host 1 of 3 is gone. This one, host 0, ends, too. Start all hosts "
+        "again to go on from the latest checkpoint." in caplog.text
+    )
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_nobody_waits_at_exit_after_a_failure(watched, has_failed, monkeypatch):
+    ends = []
+    monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
+    monkeypatch.setattr(watch.os, "_exit", ends.append)
+    watched(0).has_failed = has_failed
+    watch._leave_if_failed()
+    assert ends == [1] * has_failed
+
+
+def test_runs_are_counted_where_there_are_others(watched, monkeypatch):
+    host = watched(0)
+    watch.ran()
+    watch.ran()
+    assert host.runs == 2
+    monkeypatch.setattr(watch, "_watch", None)
+    watch.ran()
+    watch.check_failures()
+    assert host.runs == 2

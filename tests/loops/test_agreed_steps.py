@@ -1,0 +1,118 @@
+"""The next steps of an input that several hosts read, each a thread here."""
+
+import numpy as np
+import pytest
+
+from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
+
+
+class Pipeline:
+    """Gives stacked steps of some sizes, as far as they are equal at once."""
+
+    def __init__(self, first, sizes, is_whole=False):
+        self.is_whole = is_whole
+        self.steps = []
+        for size in sizes:
+            self.steps.append(np.arange(first, first + size))
+            first += size
+
+    def take(self, steps):
+        taken = []
+        while self.steps and len(taken) < steps:
+            if taken and len(self.steps[0]) != len(taken[0]):
+                break
+            taken.append(self.steps.pop(0))
+        if not taken:
+            return None
+        return Batch({"number": np.stack(taken)}, None)
+
+
+class OneConversation(Hosts):
+    """Each thread has its own part of the same conversation."""
+
+    def conversation(self, subject):
+        return Conversation(self, subject, 1)
+
+
+@pytest.fixture
+def read(on_each, store):
+    """What each host is given of its input, until it ends."""
+
+    def run(mode, sizes, at_once=4, is_whole=False):
+        store.values.clear()
+
+        def take_all(host):
+            hosts = OneConversation(host, len(sizes), 10.0)
+            pipeline = Pipeline(100 * host, sizes[host], is_whole)
+            steps = AgreedSteps(mode, pipeline, hosts, replicas_per_host=2)
+            taken = []
+            while (each := steps.take(at_once)) is not None:
+                numbers = each.batch.features["number"].tolist()
+                taken.append((each.is_part, numbers))
+            return taken
+
+        return on_each(take_all, len(sizes))
+
+    return run
+
+
+def test_one_host_reads_its_input_as_it_is():
+    steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), 2)
+    taken = [steps.take(5), steps.take(5), steps.take(5)]
+    assert [each and each.batch.examples for each in taken] == [4, 3, None]
+    assert not taken[0].is_part
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_equal_parts_stay_where_they_are(read, mode):
+    one, two = read(mode, [[2, 2, 2], [2, 2, 2]], at_once=2)
+    assert one == [(True, [[0, 1], [2, 3]]), (True, [[4, 5]])]
+    assert two == [(True, [[100, 101], [102, 103]]), (True, [[104, 105]])]
+
+
+def test_who_has_more_steps_ready_keeps_them(read):
+    """One host's last batch is smaller, and comes by itself."""
+    one, two = read("eval", [[2, 2, 2], [2, 1]], at_once=4)
+    assert one[0] == (True, [[0, 1]])
+    assert two[0] == (True, [[100, 101]])
+    assert one[1:] == two[1:] == [(False, [[2, 3, 102]]), (False, [[4, 5]])]
+
+
+@pytest.mark.parametrize("sizes", [[[4, 3], []], [[], [2, 2, 1]]])
+def test_a_host_without_any_examples(read, sizes):
+    one, two = read("eval", sizes)
+    numbers = [n for is_part, steps in one for step in steps for n in step]
+    assert one == two and len(numbers) == sum(map(sum, sizes))
+    assert not any(is_part for is_part, _ in one)
+
+
+def test_sizes_that_do_not_divide_travel_too(read):
+    one, two = read("train", [[3], [3]])
+    assert one == two == [(False, [[0, 1, 2, 100, 101, 102]])]
+
+
+def test_training_ends_with_the_first_input(read, caplog):
+    one, two = read("train", [[2] * 7, [2] * 4], at_once=3)
+    assert [len(steps) for _, steps in one] == [3, 1]
+    assert [len(steps) for _, steps in two] == [3, 1]
+    assert (
+        "The input of host 1 has ended after 4 steps, and so does training on "
+        "all hosts. Of what was read already, there is left: host 0 has 2 "
+        "steps of 2 examples." in caplog.text
+    )
+
+
+def test_unequal_last_batches_of_training_count(read):
+    one, two = read("train", [[4, 4], [4, 1]])
+    assert one[1] == two[1] == (False, [[4, 5, 6, 7, 104]])
+
+
+def test_whole_batches_are_on_all_hosts(read):
+    one, two = read("train", [[2, 2], [2, 2]], is_whole=True)
+    assert not one[0][0] and len(one[0][1]) == 2
+    for error in read("train", [[2], [3]], is_whole=True):
+        assert isinstance(error, ValueError)
+        assert "Received batches of [2, 3] examples" in str(error)
