@@ -109,7 +109,7 @@ class RunConfig:
             one that loads it and runs it once, and the one that rebuilds it as
             ops of TensorFlow. `None` for any time. Defaults to 600.
         host_timeout_secs: Seconds that hosts wait for one of them that is
-            silent, or behind the others, before all end. Defaults to 60.
+            silent, or behind the others, before all end. Defaults to 30.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -157,7 +157,7 @@ class RunConfig:
     resume_input: bool = True
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
-    host_timeout_secs: float = 60
+    host_timeout_secs: float = 30
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

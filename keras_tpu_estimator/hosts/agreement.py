@@ -71,7 +71,7 @@ class Hosts:
 
     index: int = 0
     count: int = 1
-    patience_secs: float = 60.0
+    patience_secs: float = 30.0
 
     @classmethod
     def of_this_process(cls, patience_secs: float) -> Self:
@@ -279,6 +279,7 @@ class Conversation:
             if self._is_closed:
                 raise HostError("This conversation has ended.")
             if time.monotonic() > until:
+                watch.check_gone()
                 raise HostError(
                     f"Host {host} should say something about {self._subject} "
                     f"within {patience:.0f} seconds. Received nothing, though "

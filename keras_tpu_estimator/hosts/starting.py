@@ -13,8 +13,9 @@ from keras_tpu_estimator.hosts.cluster import Cluster
 _logger = logging.getLogger("keras_tpu_estimator")
 
 # A host that has not been heard of for so long is gone, and nobody waits
-# longer at the end. JAX's own 100 and 300 seconds are long for a dead job.
-_HEARTBEAT_SECS = 10
+# longer at the end. JAX's own 100 and 300 seconds are long for a dead job. It
+# is `RunConfig.host_timeout_secs` that says who is gone, a little before.
+_HEARTBEAT_SECS = 40
 _SHUTDOWN_SECS = 10
 _START_SECS = 300
 # After its time-out, JAX ends the process by a signal. The error comes first.
@@ -56,7 +57,8 @@ def initialize(
         initialization_timeout: Seconds until all have to be there. Defaults to
             300.
         heartbeat_timeout_seconds: Seconds after which a process that has not
-            been heard of is taken for dead. Defaults to 10.
+            been heard of is taken for dead, where an estimator has not
+            noticed before. Defaults to 40.
         shutdown_timeout_seconds: Seconds that a process waits for the others
             at its end. Defaults to 10.
 

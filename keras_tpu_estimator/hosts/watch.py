@@ -24,6 +24,8 @@ from keras_tpu_estimator.hosts.errors import HostError
 _logger = logging.getLogger("keras_tpu_estimator")
 
 _BEAT_SECS = 1.0
+# After an error of the devices: who says nothing for so long is the reason.
+_DIAGNOSIS_SECS = 5 * _BEAT_SECS
 # How long a process may take to end by itself once another has failed.
 _GRACE_SECS = 3.0
 _EXIT_CODE = 1
@@ -66,6 +68,14 @@ class _Watch:
         if not said:
             return None
         return " ".join(said[host] for host in sorted(said))
+
+    def silent_now(self) -> list[int]:
+        """The hosts that say nothing for some seconds."""
+        before = dict(self._read("alive"))
+        time.sleep(_DIAGNOSIS_SECS)
+        after = dict(self._read("alive"))
+        others = set(range(self.count)) - {self.index}
+        return [h for h in sorted(others) if before.get(h) == after.get(h)]
 
     def tell(self, folder: str, value: str) -> None:
         """Tells the others something."""
@@ -192,6 +202,24 @@ def lost_contact() -> Iterator[None]:
         ) from error
 
 
+def check_gone() -> None:
+    """Raises an error if other hosts give no sign for some seconds.
+
+    Raises:
+        HostError: They do not.
+    """
+    if _watch is None:
+        return
+    with lost_contact():
+        gone = _watch.silent_now()
+    if gone:
+        raise HostError(
+            f"Host {', '.join(map(str, gone))} of {_watch.count} is gone, and "
+            "with it some of the devices. Start all hosts again to go on from "
+            "the latest checkpoint."
+        )
+
+
 @contextlib.contextmanager
 def told_of_errors(subject: str) -> Iterator[None]:
     """Tells the other hosts of what ends the `with` block badly.
@@ -202,22 +230,22 @@ def told_of_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _watch is not None:
-            _watch.has_failed = True
-            if not isinstance(error, HostError):
-                error.add_note(f"This happened on host {_watch.index}.")
-                with contextlib.suppress(jax.errors.JaxRuntimeError):
-                    _watch.tell("failed", _told(subject, error))
+        if _watch is None:
+            raise
+        _watch.has_failed = True
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            # Devices that wait for those of a dead host.
+            check_gone()
+        if not isinstance(error, HostError):
+            error.add_note(f"This happened on host {_watch.index}.")
+            first, *_ = [*str(error).strip().splitlines(), ""]
+            with lost_contact():
+                _watch.tell(
+                    "failed",
+                    f"Host {_watch.index} has failed in {subject}: "
+                    f"{type(error).__name__}: {first}",
+                )
         raise
-
-
-def _told(subject: str, error: Exception) -> str:
-    index = 0 if _watch is None else _watch.index
-    first = str(error).strip().splitlines()
-    return (
-        f"Host {index} has failed in {subject}: {type(error).__name__}: "
-        f"{first[0] if first else ''}"
-    )
 
 
 def _leave_if_failed() -> None:

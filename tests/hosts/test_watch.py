@@ -1,8 +1,10 @@
 """What a host thinks of the others, as its clock goes on."""
 
+import jax
 import pytest
 
 from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.errors import HostError
 
 
 @pytest.fixture
@@ -85,6 +87,32 @@ def test_the_end_is_told_and_has_a_code(three, monkeypatch, caplog):
         "Host 1 of 3 is gone. This one, host 0, ends, too. Start all hosts "
         "again to go on from the latest checkpoint." in caplog.text
     )
+
+
+def test_an_error_of_the_devices_names_who_is_gone(three, monkeypatch):
+    beats = iter(range(2, 99))
+
+    def wait(secs):
+        for host in (0, 2):
+            three[host].tell("alive", f"[{next(beats)}, 0]")
+
+    for host in three:
+        host.tell("alive", "[1, 0]")
+    monkeypatch.setattr(watch.time, "sleep", wait)
+    error = jax.errors.JaxRuntimeError("Gloo: connection closed by peer")
+    with (
+        pytest.raises(HostError, match="^Host 1 of 3 is gone, and with it"),
+        watch.told_of_errors("train"),
+    ):
+        raise error
+    monkeypatch.setattr(
+        watch.time, "sleep", lambda s: (wait(s), three[1].tell("alive", "[2]"))
+    )
+    with (
+        pytest.raises(jax.errors.JaxRuntimeError, match="Gloo"),
+        watch.told_of_errors("train"),
+    ):
+        raise error
 
 
 @pytest.mark.parametrize("has_failed", [False, True])
