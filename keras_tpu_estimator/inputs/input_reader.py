@@ -81,8 +81,6 @@ class InputReader:
     def restore_point(self) -> RestorePoint | None:
         """A restore point at what is read next, if the input has a state."""
         plan = self._request.plan
-        if plan.calls[0].total > len(self._readings):
-            return None  # Other hosts have states of their own.
         read = {reading.batches for reading in self._readings}
         states = [reading.state() for reading in self._readings]
         if None in states or len(read) > 1:

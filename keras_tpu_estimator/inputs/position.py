@@ -79,6 +79,10 @@ class Position:
 
     def restore_point_for(self, recipe: StepRecipe) -> RestorePoint:
         """Where to start reading, with batches that may be cut otherwise."""
-        # A state may hold batches that were read ahead, of the old size.
-        is_same = self.recipe.call_size == recipe.call_size
+        # A state may hold batches that were read ahead, of the old size, and
+        # belongs to one of so many calls.
+        is_same = (self.recipe.call_size, self.recipe.calls) == (
+            recipe.call_size,
+            recipe.calls,
+        )
         return self.restore_point if is_same else RestorePoint()

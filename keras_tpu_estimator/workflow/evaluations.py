@@ -94,7 +94,7 @@ class Evaluation:
         self, step: int, checkpoint: str, evaluate: Evaluate, by_chief: ByChief
     ) -> None:
         spec = self.spec
-        self.metrics = evaluate(
+        metrics = self.metrics = evaluate(
             spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
         )
         is_final = self._max_steps is not None and step >= self._max_steps
@@ -106,7 +106,7 @@ class Evaluation:
                         self._estimator.model_dir, "export", exporter.name
                     ),
                     checkpoint_path=checkpoint,
-                    eval_result=self.metrics,
+                    eval_result=metrics,
                     is_the_final_export=is_final,
                 )
                 for exporter in self._exporters
