@@ -9,6 +9,7 @@ from benchmarks import convolutions
 from benchmarks import cores
 from benchmarks import exported
 from benchmarks import host_calls
+from benchmarks import hosts
 from benchmarks import imports
 from benchmarks import inference
 from benchmarks import memory
@@ -23,6 +24,7 @@ _GROUPS = {
     "calls": calls.rows,
     "cores": cores.rows,
     "host_calls": host_calls.rows,
+    "hosts": hosts.rows,
     "memory": memory.rows,
     "checkpoints": checkpoints.rows,
     "imports": imports.rows,

@@ -6,6 +6,7 @@ import jax
 import pytest
 from jax._src import clusters
 from jax._src import distributed
+from jax._src.lib import _jax
 
 from keras_tpu_estimator.hosts import jax_internals
 
@@ -97,6 +98,19 @@ def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert jax_internals.launcher() is (tpu if counts else None)
+
+
+def test_the_store_of_the_coordination_service():
+    assert jax_internals.coordination_client() is None
+    methods = dir(_jax.DistributedRuntimeClient)
+    for name in (
+        "key_value_set",
+        "key_value_set_bytes",
+        "blocking_key_value_get_bytes",
+        "key_value_dir_get",
+        "key_value_delete",
+    ):
+        assert name in methods
 
 
 def test_the_collectives_of_a_cpu():

@@ -1,0 +1,36 @@
+"""What it costs several processes to stop, save and end together."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from benchmarks.table import Goal
+from benchmarks.table import Row
+
+_LAUNCH = "keras_tpu_estimator.launch"
+
+
+def rows() -> Iterator[Row]:
+    """The seconds of the agreement after each loop, of loops of one second."""
+    for count in (2, 4):
+        yield Row(
+            f"agreement of {count} hosts, against a loop of one second",
+            _seconds(count),
+            1.0,
+            "s",
+            Goal("ratio", most=0.02),
+        )
+
+
+def _seconds(count: int) -> float:
+    command = (_LAUNCH, "--processes", str(count), "--cores", "1")
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "-m", "benchmarks.hosts_talk"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Each line begins with the number of its process.
+    said = [line.partition("] ")[2] for line in done.stdout.splitlines()]
+    return max(json.loads(line)["seconds"] for line in said if line[:1] == "{")
