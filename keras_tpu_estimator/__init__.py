@@ -31,6 +31,7 @@ from keras_tpu_estimator.config.tpu_config import TPUConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.export.keras_file import export_keras
+from keras_tpu_estimator.hosts.errors import HostError
 from keras_tpu_estimator.hosts.starting import initialize
 from keras_tpu_estimator.keras_models.from_keras import from_keras
 from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
@@ -70,6 +71,7 @@ __all__ = [
     "ExponentialMovingAverage",
     "Exporter",
     "FinalExporter",
+    "HostError",
     "InputPipelineConfig",
     "LatestExporter",
     "ModeKeys",

@@ -268,7 +268,8 @@ class ModelValues:
         """
         self.show()
         before = {path: self._current(path) for path in self._lent}
-        self._model.assign(jax.tree.map(jnp.copy, before))
+        # Keras knows nothing of other hosts.
+        self._model.assign(jax.tree.map(jnp.copy, self._own_copies(before)))
         try:
             yield
         finally:

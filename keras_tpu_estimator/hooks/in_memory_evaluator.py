@@ -31,8 +31,8 @@ class InMemoryEvaluatorHook(SessionRunHook):
         every_n_iter: Runs of training between evaluations. Defaults to 100.
 
     Raises:
-        ValueError: `every_n_iter` is not positive, or several processes
-            train; from `after_create_session`, if another estimator trains.
+        ValueError: `every_n_iter` is not positive; from
+            `after_create_session`, if another estimator trains.
         TypeError: A hook is no `SessionRunHook`.
         RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
 
@@ -59,14 +59,6 @@ class InMemoryEvaluatorHook(SessionRunHook):
             raise ValueError(
                 f"Invalid every_n_iter={every_n_iter}. Expected a positive "
                 "number of runs."
-            )
-        config = estimator.config
-        if config.num_worker_replicas > 1 or config.num_ps_replicas:
-            raise ValueError(
-                "InMemoryEvaluatorHook supports training in one process. "
-                f"Received TF_CONFIG with {config.num_worker_replicas} workers "
-                f"and {config.num_ps_replicas} parameter servers. Evaluate "
-                "checkpoints in a process of its own."
             )
         self._estimator = estimator
         self._input_fn = input_fn

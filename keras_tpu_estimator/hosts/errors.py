@@ -6,4 +6,10 @@ class HostError(RuntimeError):
 
     This one cannot go on without it: start all of them again, and training
     goes on from the latest checkpoint.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> issubclass(kte.HostError, RuntimeError)
+    True
     """

@@ -90,12 +90,13 @@ class Job:
         if not self.hosts.are_several:
             return
         latest = self.latest_checkpoint()
-        if not self.placement.use_tpu:
+        if not self.placement.cores.are_on_hosts:
             raise ValueError(
-                "On several hosts, an estimator should have use_tpu=True, as "
-                "with use_tpu=False each would train by itself. Received: "
-                f"use_tpu=False on {self.hosts.count} hosts. The devices are "
-                "used whatever they are."
+                f"On {self.hosts.count} hosts, an estimator should use the "
+                "cores of all. Received settings by which each would train by "
+                "itself: use_tpu=False, num_shards=1, debug_nans=True, or a "
+                "keras.distribution of one host's devices. Leave them out; "
+                "with use_tpu=True the cores are used whatever they are."
             )
         names = (__package__.partition(".")[0], "keras", "jax")
         call.check_same(

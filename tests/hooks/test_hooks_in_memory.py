@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers import batches_of
 from helpers import estimator_of
-from helpers import in_cluster
 from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
@@ -191,17 +190,6 @@ def test_other_estimators_are_refused(tmp_path):
     other = estimator_of(model_fn_of(linear), tmp_path / "other")
     with pytest.raises(ValueError, match="by the estimator that trains them"):
         one.train(repeated(X, Y), hooks=[evaluator(other)], steps=1)
-
-
-def test_several_processes_are_refused(tmp_path, monkeypatch):
-    in_cluster(
-        monkeypatch,
-        '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]},'
-        ' "task": {"type": "chief", "index": 0}}',
-    )
-    estimator = estimator_of(model_fn_of(linear), tmp_path)
-    with pytest.raises(ValueError, match="in one process. Received TF_CONFIG"):
-        evaluator(estimator)
 
 
 def test_wrong_hooks_of_the_evaluation_are_refused(tmp_path):
