@@ -28,6 +28,7 @@ _BEAT_SECS = 1.0
 _DIAGNOSIS_SECS = 5 * _BEAT_SECS
 # How long a process may take to end by itself once another has failed.
 _GRACE_SECS = 3.0
+_LAST_LOOK_SECS = 0.2
 _EXIT_CODE = 1
 
 
@@ -81,6 +82,25 @@ class _Watch:
         """Tells the others something."""
         key = f"kte/{folder}/{self.index}"
         self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def tell_failure(self, subject: str, error: BaseException) -> None:
+        """Tells the others what made this host fail."""
+        first, *_ = [*str(error).strip().splitlines(), ""]
+        self.tell(
+            "failed",
+            f"Host {self.index} has failed in {subject}: "
+            f"{type(error).__name__}: {first}",
+        )
+
+    def leave_together(self) -> None:
+        """Waits until all are at their end: some may still predict.
+
+        The end of host 0 would be that of all. If another one fails, or is
+        gone, the thread that watches ends this process.
+        """
+        self.tell("done", "")
+        while len(self._read("done")) < self.count:
+            time.sleep(_LAST_LOOK_SECS)
 
     def _read(self, folder: str) -> list[tuple[int, str]]:
         entries = self._client.key_value_dir_get(f"kte/{folder}")
@@ -161,7 +181,7 @@ def start(index: int, count: int, patience_secs: float) -> None:
         return
     _watch = _Watch(index, count, patience_secs)
     threading.Thread(target=_watch.run, name="watch", daemon=True).start()
-    atexit.register(_leave_if_failed)
+    atexit.register(_at_exit)
 
 
 def ran() -> None:
@@ -238,20 +258,24 @@ def told_of_errors(subject: str) -> Iterator[None]:
             check_gone()
         if not isinstance(error, HostError):
             error.add_note(f"This happened on host {_watch.index}.")
-            first, *_ = [*str(error).strip().splitlines(), ""]
             with lost_contact():
-                _watch.tell(
-                    "failed",
-                    f"Host {_watch.index} has failed in {subject}: "
-                    f"{type(error).__name__}: {first}",
-                )
+                _watch.tell_failure(subject, error)
         raise
 
 
-def _leave_if_failed() -> None:
-    """Ends the process now: JAX would wait for the others first."""
-    if _watch is not None and _watch.has_failed:
-        _leave()
+def _at_exit() -> None:
+    """Ends at once after a failure, for which JAX would wait; or with all."""
+    if _watch is None:
+        return
+    # What the interpreter has just printed.
+    error = getattr(sys, "last_value", None)
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        if not _watch.has_failed:
+            if error is None:
+                _watch.leave_together()
+                return
+            _watch.tell_failure("the program", error)
+    _leave()
 
 
 def _leave() -> None:

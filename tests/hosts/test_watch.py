@@ -115,14 +115,49 @@ def test_an_error_of_the_devices_names_who_is_gone(three, monkeypatch):
         raise error
 
 
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_nobody_waits_at_exit_after_a_failure(watched, has_failed, monkeypatch):
-    ends = []
+@pytest.fixture
+def ends(monkeypatch):
+    """The exit codes of processes that end themselves."""
+    codes = []
     monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
-    monkeypatch.setattr(watch.os, "_exit", ends.append)
-    watched(0).has_failed = has_failed
-    watch._leave_if_failed()
-    assert ends == [1] * has_failed
+    monkeypatch.setattr(watch.os, "_exit", codes.append)
+    monkeypatch.setattr(watch.sys, "last_value", None, raising=False)
+    return codes
+
+
+def test_nobody_waits_at_exit_after_a_failure(watched, store, ends):
+    watched(0).has_failed = True
+    watch._at_exit()
+    assert ends == [1] and not store.values
+
+
+def test_an_error_of_the_program_is_told_at_exit(
+    three, store, ends, clock, monkeypatch
+):
+    monkeypatch.setattr(watch.sys, "last_value", KeyError("name"))
+    monkeypatch.setattr(watch, "_watch", three[2])
+    watch._at_exit()
+    assert ends == [1]
+    assert looked(three[:1], clock, 1)[0] == (
+        "Host 2 has failed in the program: KeyError: 'name'"
+    )
+
+
+def test_all_leave_together(three, ends, monkeypatch):
+    others = iter(three[1:])
+    monkeypatch.setattr(
+        watch.time, "sleep", lambda secs: next(others).tell("done", "")
+    )
+    monkeypatch.setattr(watch, "_watch", three[0])
+    watch._at_exit()
+    assert not ends and next(others, None) is None
+
+
+def test_nobody_waits_at_exit_without_a_coordinator(watched, store, ends):
+    watched(1)
+    store.is_gone = True
+    watch._at_exit()
+    assert ends == [1]
 
 
 def test_runs_are_counted_where_there_are_others(watched, monkeypatch):
