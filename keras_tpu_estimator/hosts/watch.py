@@ -26,6 +26,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 _BEAT_SECS = 1.0
 # How long a process may take to end by itself once another has failed.
 _GRACE_SECS = 3.0
+# How long one that has failed waits until the others have heard of it.
+_PARTING_SECS = _GRACE_SECS + 2 * _BEAT_SECS
 _EXIT_CODE = 1
 
 
@@ -71,6 +73,19 @@ class _Watch:
         """Tells the others something."""
         key = f"kte/{folder}/{self.index}"
         self._client.key_value_set(key, value, allow_overwrite=True)
+
+    def part(self) -> None:
+        """Waits until all have heard of a failure, and said so in their logs.
+
+        With host 0 goes what others have not read yet, and JAX ends them.
+        """
+        until = time.monotonic() + _PARTING_SECS
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self.tell("left", "")
+            while self._read("failed") and time.monotonic() < until:
+                if len(self._read("left")) == self.count:
+                    return
+                time.sleep(_BEAT_SECS / 10)
 
     def _read(self, folder: str) -> list[tuple[int, str]]:
         entries = self._client.key_value_dir_get(f"kte/{folder}")
@@ -131,6 +146,7 @@ class _Watch:
             problem,
             self.index,
         )
+        self.part()
         _leave()
 
 
@@ -203,8 +219,8 @@ def told_of_errors(subject: str) -> Iterator[None]:
         yield
     except Exception as error:
         if _watch is not None:
-            _watch.has_failed = True
-            if not isinstance(error, HostError):
+            is_first, _watch.has_failed = not _watch.has_failed, True
+            if is_first and not isinstance(error, HostError):
                 error.add_note(f"This happened on host {_watch.index}.")
                 with contextlib.suppress(jax.errors.JaxRuntimeError):
                     _watch.tell("failed", _told(subject, error))
@@ -221,8 +237,9 @@ def _told(subject: str, error: Exception) -> str:
 
 
 def _leave_if_failed() -> None:
-    """Ends the process now: JAX would wait for the others first."""
+    """Ends the process soon: JAX would wait longer for the others."""
     if _watch is not None and _watch.has_failed:
+        _watch.part()
         _leave()
 
 

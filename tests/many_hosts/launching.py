@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 from typing import Any
 
 import psutil
@@ -20,11 +21,14 @@ class Ended:
 
     Attributes:
         code: The exit code of the launcher.
-        text: What all of them wrote, each line with the number of its host.
+        text: What all of them wrote, each line with the number of its host,
+            and what the launcher wrote.
+        ended_at: When the last of them ended, in seconds since 1970.
     """
 
     code: int
     text: str
+    ended_at: float
 
     def lines(self, host: int) -> list[str]:
         """What a host wrote."""
@@ -89,7 +93,7 @@ def launch(
             text, _ = launcher.communicate(timeout=limit_secs)
         except subprocess.TimeoutExpired:
             text = _end(launcher)
-    return Ended(launcher.returncode, text)
+    return Ended(launcher.returncode, text, time.time())
 
 
 def _end(launcher: subprocess.Popen[str]) -> str:

@@ -259,7 +259,9 @@ def test_one_host_writes_event_files_and_metrics(two, base):
     files = [*base.glob("two/**/metrics.jsonl")]
     assert len(files) > len(ON_TWO)
     for file in files:
-        steps = [json.loads(line)["step"] for line in file.open()]
+        steps = [
+            json.loads(line)["step"] for line in file.read_text().splitlines()
+        ]
         assert steps == sorted({*steps}), file
 
 
