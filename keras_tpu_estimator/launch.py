@@ -4,7 +4,8 @@
 
 Each process finds in its environment what `keras_tpu_estimator.initialize`
 reads. Lines of output begin with the number of the process that wrote them.
-The first that fails ends all, and its exit code is that of this command.
+The first that fails ends all, and its exit code is that of this command; each
+that fails is named.
 """
 
 import argparse
@@ -157,7 +158,7 @@ class _Processes:
         self._environments = environments
         self._grace_secs = grace_secs
         self._all: list[subprocess.Popen[bytes]] = []
-        self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         self._readers: list[threading.Thread] = []
         self._is_writing = threading.Lock()
         self._received: list[int] = []
@@ -184,15 +185,17 @@ class _Processes:
         failed = 0
         deadline: float | None = None
         for _ in self._all:
-            code = self._next_end(deadline)
+            number, code = self._next_end(deadline)
+            if code:
+                self._say_end(number, code)
             if code and not failed:
                 failed = code
                 deadline = time.monotonic() + self._grace_secs
                 self._end_others()
         return failed
 
-    def _next_end(self, deadline: float | None) -> int:
-        """The exit code of the next that ends, as a shell would say it."""
+    def _next_end(self, deadline: float | None) -> tuple[int, int]:
+        """The next that ends, and its exit code, as a shell would say it."""
         if deadline is not None:
             try:
                 left = max(deadline - time.monotonic(), 0)
@@ -231,12 +234,26 @@ class _Processes:
             reader.start()
             self._readers.append(reader)
         threading.Thread(
-            target=self._report_end, args=(process,), daemon=True
+            target=self._report_end, args=(number, process), daemon=True
         ).start()
 
-    def _report_end(self, process: "subprocess.Popen[bytes]") -> None:
+    def _report_end(
+        self, number: int, process: "subprocess.Popen[bytes]"
+    ) -> None:
         code = process.wait()
-        self._ended.put(code if code >= 0 else 128 - code)
+        self._ended.put((number, code if code >= 0 else 128 - code))
+
+    def _say_end(self, number: int, code: int) -> None:
+        """Names a process that has failed, which may not have said it."""
+        name = ""
+        with contextlib.suppress(ValueError):
+            name = f", {signal.Signals(code - 128).name}"
+        with self._is_writing, contextlib.suppress(BrokenPipeError):
+            sys.stderr.write(
+                f"Process {number} of {len(self._all)} has ended with exit "
+                f"code {code}{name}.\n"
+            )
+            sys.stderr.flush()
 
     def _copy(self, source: BinaryIO, sink: TextIO, prefix: str) -> None:
         """Copies whole lines, until there are no more."""

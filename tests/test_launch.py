@@ -153,17 +153,23 @@ finally:
     )
     assert code == 7
     assert out == "[0] the end\n"
+    assert err == "".join(
+        f"Process {number} of 2 has ended with exit code {code}.\n"
+        for number, code in ((1, 7), (0, 9))
+    )
 
 
 def test_an_error_is_shown(run):
     code, out, err = run("raise ValueError('no such thing')", processes=1)
     assert code == 1
     assert lines_of(0, err)[-1] == "ValueError: no such thing"
+    assert "Process 0 of 1 has ended with exit code 1.\n" in err
 
 
 def test_one_that_is_killed(run):
-    code, *_ = run("os.kill(os.getpid(), signal.SIGKILL)", processes=1)
+    code, _, err = run("os.kill(os.getpid(), signal.SIGKILL)", processes=1)
     assert code == 128 + signal.SIGKILL
+    assert err == "Process 0 of 1 has ended with exit code 137, SIGKILL.\n"
 
 
 def test_one_that_does_not_end_is_killed_with_its_children(run):

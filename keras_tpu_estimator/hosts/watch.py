@@ -28,7 +28,8 @@ _BEAT_SECS = 1.0
 _DIAGNOSIS_SECS = 5 * _BEAT_SECS
 # How long a process may take to end by itself once another has failed.
 _GRACE_SECS = 3.0
-_LAST_LOOK_SECS = 0.2
+# How long one that has failed waits until the others have heard of it.
+_PARTING_SECS = _GRACE_SECS + 2 * _BEAT_SECS
 _EXIT_CODE = 1
 
 
@@ -100,7 +101,20 @@ class _Watch:
         """
         self.tell("done", "")
         while len(self._read("done")) < self.count:
-            time.sleep(_LAST_LOOK_SECS)
+            time.sleep(_BEAT_SECS / 10)
+
+    def part(self) -> None:
+        """Waits until all have heard of a failure, and said so in their logs.
+
+        With host 0 goes what others have not read yet, and JAX ends them.
+        """
+        until = time.monotonic() + _PARTING_SECS
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self.tell("left", "")
+            while self._read("failed") and time.monotonic() < until:
+                if len(self._read("left")) == self.count:
+                    return
+                time.sleep(_BEAT_SECS / 10)
 
     def _read(self, folder: str) -> list[tuple[int, str]]:
         entries = self._client.key_value_dir_get(f"kte/{folder}")
@@ -161,6 +175,7 @@ class _Watch:
             problem,
             self.index,
         )
+        self.part()
         _leave()
 
 
@@ -252,19 +267,19 @@ def told_of_errors(subject: str) -> Iterator[None]:
     except Exception as error:
         if _watch is None:
             raise
-        _watch.has_failed = True
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        is_first, _watch.has_failed = not _watch.has_failed, True
+        if is_first and isinstance(error, jax.errors.JaxRuntimeError):
             # Devices that wait for those of a dead host.
             check_gone()
-        if not isinstance(error, HostError):
+        if is_first and not isinstance(error, HostError):
             error.add_note(f"This happened on host {_watch.index}.")
-            with lost_contact():
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
                 _watch.tell_failure(subject, error)
         raise
 
 
 def _at_exit() -> None:
-    """Ends at once after a failure, for which JAX would wait; or with all."""
+    """Ends soon after a failure, for which JAX would wait; or with all."""
     if _watch is None:
         return
     # What the interpreter has just printed.
@@ -275,6 +290,7 @@ def _at_exit() -> None:
                 _watch.leave_together()
                 return
             _watch.tell_failure("the program", error)
+    _watch.part()
     _leave()
 
 

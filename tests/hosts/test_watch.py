@@ -122,13 +122,14 @@ def ends(monkeypatch):
     monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
     monkeypatch.setattr(watch.os, "_exit", codes.append)
     monkeypatch.setattr(watch.sys, "last_value", None, raising=False)
+    monkeypatch.setattr(watch, "_PARTING_SECS", 0.0)
     return codes
 
 
 def test_nobody_waits_at_exit_after_a_failure(watched, store, ends):
     watched(0).has_failed = True
     watch._at_exit()
-    assert ends == [1] and not store.values
+    assert ends == [1] and [*store.values] == ["kte/left/0"]
 
 
 def test_an_error_of_the_program_is_told_at_exit(

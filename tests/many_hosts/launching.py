@@ -1,0 +1,108 @@
+"""Starts programs on several hosts, and reads what they say."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import psutil
+
+ROOT = pathlib.Path(__file__).parents[2]
+_RESULT = "RESULT "
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """A program that has ended on all hosts.
+
+    Attributes:
+        code: The exit code of the launcher.
+        text: What all of them wrote, each line with the number of its host,
+            and what the launcher wrote.
+        ended_at: When the last of them ended, in seconds since 1970.
+    """
+
+    code: int
+    text: str
+    ended_at: float
+
+    def lines(self, host: int) -> list[str]:
+        """What a host wrote."""
+        prefix = f"[{host}] "
+        return [
+            line.removeprefix(prefix)
+            for line in self.text.splitlines()
+            if line.startswith(prefix)
+        ]
+
+    def log(self, host: int) -> str:
+        """What a host wrote, without its results."""
+        return "\n".join(
+            line for line in self.lines(host) if not line.startswith(_RESULT)
+        )
+
+    @functools.cached_property
+    def results(self) -> dict[int, dict[str, Any]]:
+        """By host, the results of scenarios by name."""
+        results: dict[int, dict[str, Any]] = {}
+        for line in self.text.splitlines():
+            host, _, said = line.partition("] ")
+            if said.startswith(_RESULT):
+                named = json.loads(said.removeprefix(_RESULT))
+                results.setdefault(int(host[1:]), {}).update(named)
+        return results
+
+    def each(self, name: str) -> list[Any]:
+        """The results of one scenario, by host."""
+        return [self.results[host][name] for host in sorted(self.results)]
+
+
+def launch(
+    module: str,
+    *arguments: str,
+    processes: int = 2,
+    cores: int = 4,
+    limit_secs: float = 120,
+) -> Ended:
+    """Runs a module on several hosts to its end, or to the limit.
+
+    Args:
+        module: Its name.
+        *arguments: Its arguments.
+        processes: How many hosts. Defaults to 2.
+        cores: Simulated cores of each. Defaults to 4.
+        limit_secs: After so long it gets SIGTERM, and is killed if that does
+            not help.
+    """
+    options = ["--processes", str(processes), "--cores", str(cores)]
+    command = [sys.executable, "-m", "keras_tpu_estimator.launch", *options]
+    launcher = subprocess.Popen(
+        [*command, "-m", module, *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="backslashreplace",
+    )
+    with launcher:
+        try:
+            text, _ = launcher.communicate(timeout=limit_secs)
+        except subprocess.TimeoutExpired:
+            text = _end(launcher)
+    return Ended(launcher.returncode, text, time.time())
+
+
+def _end(launcher: subprocess.Popen[str]) -> str:
+    """Ends a launcher with all that it has started."""
+    started = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.terminate()
+    psutil.wait_procs(started, timeout=10)
+    for process in started:
+        if process.is_running():
+            process.kill()
+    text, _ = launcher.communicate()
+    return text + "\nIt was ended after its time limit."

@@ -1,0 +1,126 @@
+"""What hosts evaluate, predict and export; on one host as well."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import keras_tpu_estimator as kte
+from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import estimator_of
+from tests.many_hosts.problems import listed
+from tests.many_hosts.problems import weights
+
+SIZES = {
+    2: ([11, 3], [40, 0], [0, 5], [8, 8]),
+    4: ([11, 3, 0, 7],),
+}
+
+
+def evaluations(here: Here) -> dict[str, Any]:
+    """Inputs of other sizes on each host."""
+    estimator = estimator_of(here.directory).train(dealt, max_steps=4)
+    return {
+        str(sizes): _numbers(estimator.evaluate(listed(here.share(sizes))))
+        for hosts, cases in SIZES.items()
+        for sizes in cases
+        if here.hosts in (1, hosts)
+    }
+
+
+def predictions(here: Here) -> dict[str, Any]:
+    """Each host predicts its own input; one of them breaks off early."""
+    estimator = estimator_of(here.directory).train(dealt, max_steps=4)
+    input_fn = listed(here.share([19, 3]))
+    rows = [_row(row) for row in estimator.predict(input_fn)]
+    few = []
+    for row in estimator.predict(input_fn):
+        few.append(_row(row))
+        if here.is_last:
+            break
+    # Nobody has lost touch.
+    estimator.train(dealt, max_steps=8)
+    return {"rows": rows, "few": few, "weights": weights(estimator)}
+
+
+def _row(row: dict[str, Any]) -> list[float]:
+    return [int(row["id"]), float(row["y"][0])]
+
+
+def train_and_evaluate(
+    here: Here, exporters: Sequence[Any] | None = None
+) -> dict[str, Any]:
+    """Evaluations between runs, and an export at the end.
+
+    Args:
+        here: Where.
+        exporters: Defaults to one that exports at the end.
+    """
+    if exporters is None:
+        exporters = [kte.FinalExporter("final", receiver_fn)]
+    estimator = estimator_of(here.directory, save_checkpoints_steps=4)
+    evaluated = _Evaluated()
+    metrics, exports = kte.train_and_evaluate(
+        estimator,
+        kte.TrainSpec(dealt, max_steps=12),
+        kte.EvalSpec(
+            listed(here.share([11, 3])),
+            steps=None,
+            throttle_secs=0,
+            hooks=[evaluated],
+            exporters=exporters,
+        ),
+    )
+    return {
+        "metrics": _numbers(metrics),
+        "exports": exports,
+        "evaluated": evaluated.steps,
+        "weights": weights(estimator),
+    }
+
+
+class _Evaluated(kte.hooks.SessionRunHook):
+    """Notes the steps that are evaluated."""
+
+    def __init__(self):
+        self.steps: list[int] = []
+
+    def end(self, session):
+        self.steps.append(int(session.run("global_step")))
+
+
+def exports(here: Here) -> dict[str, Any]:
+    """An export by the chief, of which all know."""
+    estimator = estimator_of((here / "model").directory)
+    estimator.train(dealt, max_steps=4)
+    path = estimator.export_saved_model(
+        (here / "export").directory, receiver_fn
+    )
+    return {"path": path}
+
+
+def receiver_fn() -> Any:
+    import tensorflow as tf
+
+    return kte.export.build_raw_serving_input_receiver_fn(
+        {
+            "x": tf.TensorSpec([None, 3], tf.float32),
+            "id": tf.TensorSpec([None], tf.int32),
+        }
+    )()
+
+
+def _numbers(result: dict[str, Any]) -> dict[str, float]:
+    return {name: float(np.asarray(value)) for name, value in result.items()}
+
+
+SCENARIOS = {
+    each.__name__: each
+    for each in (
+        evaluations,
+        predictions,
+        train_and_evaluate,
+        exports,
+    )
+}

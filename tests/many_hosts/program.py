@@ -1,0 +1,40 @@
+"""Runs scenarios one after the other; each writes one line of JSON.
+
+Its arguments are a directory and the names of scenarios.
+"""
+
+import json
+import logging
+import sys
+from typing import Any
+
+import jax
+
+import keras_tpu_estimator as kte
+from tests.many_hosts import other_scenarios
+from tests.many_hosts import training_scenarios
+from tests.many_hosts.problems import Here
+
+SCENARIOS = training_scenarios.SCENARIOS | other_scenarios.SCENARIOS
+
+
+def main(directory: str, *names: str) -> None:
+    """Runs scenarios, each in a directory of its own."""
+    kte.initialize()
+    here = Here(directory, jax.process_index(), jax.process_count())
+    for name in names:
+        try:
+            _tell(name, SCENARIOS[name](here / name))
+        except Exception as error:
+            _tell(name, {"error": f"{type(error).__name__}: {error}"})
+            raise
+
+
+def _tell(name: str, result: dict[str, Any]) -> None:
+    # On a line of its own, whatever libraries have written before.
+    print("\nRESULT " + json.dumps({name: result}), flush=True)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main(*sys.argv[1:])

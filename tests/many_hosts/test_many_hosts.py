@@ -1,0 +1,307 @@
+"""Two and four hosts do what one does.
+
+A start takes longer than most of what is tried, so there are two, and each test
+looks at one thing that was done there. The same functions run here, on as many
+cores, as a program alone.
+"""
+
+import json
+import logging
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tests.many_hosts import other_scenarios
+from tests.many_hosts import training_scenarios
+from tests.many_hosts.launching import launch
+from tests.many_hosts.other_scenarios import SIZES
+from tests.many_hosts.problems import BATCH
+from tests.many_hosts.problems import Here
+from tests.many_hosts.program import SCENARIOS
+from tests.many_hosts.training_scenarios import ELASTIC_STEPS
+from tests.many_hosts.training_scenarios import WAYS
+
+ON_FOUR = ("evaluations", "ways", "elastic", "not_a_number")
+# The last of these ends the program.
+ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
+DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
+LIMIT_SECS = 200
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A directory for all that is done here."""
+    return tmp_path_factory.mktemp("hosts")
+
+
+@pytest.fixture(scope="module")
+def alone(base):
+    """What a scenario gives on one host."""
+    results = {}
+
+    def run(name):
+        if name not in results:
+            here = Here(str(base / "alone" / name))
+            # As it comes from other processes.
+            results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
+        return results[name]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def first_part(base):
+    """The part of one host in the run that goes on with two."""
+    here = Here(str(base / "two" / "elastic"))
+    return training_scenarios.elastic(here)
+
+
+@pytest.fixture(scope="module")
+def two(base, first_part):
+    """Two hosts of four cores, which have done everything."""
+    del first_part
+    return launch(
+        "tests.many_hosts.program",
+        str(base / "two"),
+        *ON_TWO,
+        limit_secs=LIMIT_SECS,
+    )
+
+
+@pytest.fixture(scope="module")
+def four(base, two):
+    """Four hosts of two cores, which go on where two were stopped."""
+    del two
+    shutil.copytree(base / "two" / "elastic", base / "four" / "elastic")
+    return launch(
+        "tests.many_hosts.program",
+        str(base / "four"),
+        *ON_FOUR,
+        processes=4,
+        cores=2,
+        limit_secs=LIMIT_SECS,
+    )
+
+
+def both(two, name):
+    """What two hosts have said, of which the first is the chief."""
+    first, second = two.each(name)
+    return first, second
+
+
+def assert_close(actual, expected, tolerance=1e-6):
+    """Compares nests of numbers."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    np.testing.assert_allclose(
+        jax.tree.leaves(actual),
+        jax.tree.leaves(expected),
+        rtol=tolerance,
+        atol=tolerance,
+    )
+
+
+def test_all_of_two_come_to_an_end(two):
+    assert two.code == 0, two.text
+    assert {*two.results} == {0, 1}
+    for results in two.results.values():
+        assert [*results] == [*ON_TWO]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_calling_input_fn(way, two, alone):
+    first, second = both(two, "ways")
+    assert first == second
+    assert_close(first[way], alone("ways")[way])
+
+
+def test_four_hosts(four, alone):
+    results = four.each("ways")
+    assert len(results) == 4
+    for result in results:
+        assert result == results[0]
+        assert_close(result["PER_HOST_V1"], alone("ways")["PER_HOST_V1"])
+
+
+@pytest.mark.parametrize(
+    "name", ["with_dropout", "with_state", "last_batches", "ends_earlier"]
+)
+def test_what_is_trained_is_equal_to_one_host(name, two, alone):
+    first, second = both(two, name)
+    assert first == second
+    expected = alone(name)
+    assert first.pop("checkpoints", None) == expected.pop("checkpoints", None)
+    assert_close(first, expected)
+
+
+def test_what_is_left_of_an_input_that_is_longer(two):
+    for host in range(2):
+        assert (
+            "The input of host 1 has ended after 5 steps, and so does training "
+            "on all hosts. Of what was read already, there is left: host 0 has"
+        ) in two.log(host)
+    assert both(two, "ends_earlier")[0]["step"] == 5
+
+
+def test_hosts_agree_on_a_seed(two, alone):
+    first, second = both(two, "without_seed")
+    assert first == second
+    # Nobody else has the same.
+    kernel = "dense/kernel"
+    assert not np.allclose(first[kernel], alone("with_dropout")[kernel])
+
+
+def test_hosts_agree_on_a_directory(two):
+    first, second = both(two, "without_directory")
+    assert first == second
+    assert first["latest"] == os.path.join(first["directory"], "model.ckpt-4")
+    shutil.rmtree(first["directory"])
+
+
+@pytest.mark.parametrize("name", ["stop_requests", "callbacks"])
+def test_one_host_stops_all(name, two, alone):
+    first, second = both(two, name)
+    assert first == second
+    assert first["step"] == 8
+    assert first["checkpoints"] == ["model.ckpt-0.h5", "model.ckpt-8.h5"]
+    expected = alone(name)
+    assert_close(first["weights"], expected["weights"])
+    assert_close(first.get("epochs"), expected.get("epochs"))
+
+
+def test_one_host_whose_time_has_come_saves_with_all(two):
+    first, second = both(two, "time_based")
+    assert first == second
+    assert first == dict.fromkeys("01", [0, 4, 8, 12, 16, 20])
+
+
+def test_timed_loops_and_saves(two):
+    first, second = both(two, "by_seconds")
+    assert first == second
+    runs = [int(step) for step in first["runs"]]
+    assert runs[0] == 1 and runs[-1] == 20
+    assert first["saves"] == [0, *runs]
+
+
+def test_host_call_has_the_examples_of_all(two, alone):
+    first, second = both(two, "host_calls")
+    assert second["seen"] == []
+    assert first == alone("host_calls")
+    assert first["seen"][-1] == [*range(5 * BATCH, 6 * BATCH)]
+
+
+def test_a_signal_to_one_host_stops_all_and_training_resumes(two):
+    first, second = both(two, "signals")
+    assert first == second
+    assert first["code"] == 143
+    assert first["checkpoints"] == ["model.ckpt-0.h5", "model.ckpt-8.h5"]
+    assert first["resumed"] == first["undisturbed"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "sizes"),
+    [(hosts, sizes) for hosts, cases in SIZES.items() for sizes in cases],
+)
+def test_evaluation_counts_every_example_once(hosts, sizes, two, four, alone):
+    results = {2: two, 4: four}[hosts].each("evaluations")
+    assert len(results) == hosts
+    own = [result[str(sizes)] for result in results]
+    assert all(each == own[0] for each in own)
+    assert_close(own[0], alone("evaluations")[str(sizes)])
+
+
+def test_predictions(two, alone):
+    first, second = both(two, "predictions")
+    expected = alone("predictions")
+    rows = first["rows"] + second["rows"]
+    assert [row[0] for row in rows] == [row[0] for row in expected["rows"]]
+    assert_close(rows, expected["rows"])
+    assert (len(first["rows"]), len(second["rows"])) == (19, 3)
+
+
+def test_who_breaks_off_predictions_hurts_nobody(two, alone):
+    first, second = both(two, "predictions")
+    assert first["few"] == first["rows"]
+    assert second["few"] == second["rows"][:1]
+    assert first["weights"] == second["weights"]
+    assert_close(first["weights"], alone("predictions")["weights"])
+
+
+def test_train_and_evaluate(two, base):
+    first, second = both(two, "train_and_evaluate")
+    assert first == second
+    assert first["evaluated"] == [4, 8, 12]
+    here = Here(str(base / "alone" / "evaluated"))
+    expected = other_scenarios.train_and_evaluate(here, exporters=[])
+    assert_close(first["metrics"], expected["metrics"])
+    assert_close(first["weights"], expected["weights"])
+    (export,) = first["exports"]
+    assert os.path.isfile(os.path.join(export, "saved_model.pb"))
+    final = base / "two" / "train_and_evaluate" / "export" / "final"
+    assert os.listdir(final) == [os.path.basename(export)]
+
+
+def test_the_chief_exports(two, base):
+    first, second = both(two, "exports")
+    assert first == second
+    exports = base / "two" / "exports" / "export"
+    assert os.listdir(exports) == [os.path.basename(first["path"])]
+    assert (exports / first["path"] / "saved_model.pb").is_file()
+
+
+def test_one_host_writes_event_files_and_metrics(two, base):
+    directories = [path.parent for path in base.glob("two/**/events.*")]
+    # The part that one host had in it has a file, too.
+    directories.remove(base / "two" / "elastic")
+    assert len(directories) == len({*directories}) > len(ON_TWO)
+    files = [*base.glob("two/**/metrics.jsonl")]
+    assert len(files) > len(ON_TWO)
+    for file in files:
+        steps = [
+            json.loads(line)["step"] for line in file.read_text().splitlines()
+        ]
+        assert steps == sorted({*steps}), file
+
+
+def test_positions_in_the_input_are_of_each_host(base, two):
+    del two
+    names = os.listdir(base / "two" / "elastic")
+    assert {name for name in names if "ckpt-12.input" in name} == {
+        f"model.ckpt-12.input-{host}-of-2.zip" for host in range(2)
+    }
+
+
+def test_another_number_of_hosts_goes_on(
+    first_part, two, four, alone, base, caplog
+):
+    assert first_part["code"] == 143
+    parts = [first_part, two.each("elastic")[0], four.each("elastic")[0]]
+    here = Here(str(base / "four" / "elastic"))
+    with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
+        parts.append(training_scenarios.elastic(here, until=1000))
+    losses = {}
+    for part, last in zip(parts, [*ELASTIC_STEPS.values(), 24], strict=True):
+        losses |= part["losses"]
+        assert [*losses][-1] == str(last)
+    undisturbed = Here(str(base / "alone" / "undisturbed"))
+    expected = training_scenarios.elastic(undisturbed, until=1000)
+    assert_close(losses, expected["losses"], tolerance=2e-5)
+    assert_close(parts[-1]["weights"], expected["weights"], tolerance=2e-5)
+    assert DEALT_ANEW.format(4, 1) in caplog.text
+    for ended, before, now in ((two, 1, 2), (four, 2, 4)):
+        for host in range(now):
+            assert DEALT_ANEW.format(before, now) in ended.log(host)
+
+
+def test_a_nan_of_one_host_ends_all(four, base):
+    assert four.code == 1
+    errors = [result["error"] for result in four.each("not_a_number")]
+    assert len(errors) == 4
+    for error in errors:
+        assert error.startswith("NanLossDuringTrainingError")
+        assert error == errors[0]
+    names = os.listdir(base / "four" / "not_a_number")
+    saved = {name for name in names if name.endswith(".h5")}
+    assert saved == {"model.ckpt-0.h5"}

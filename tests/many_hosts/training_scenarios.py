@@ -1,0 +1,263 @@
+"""What hosts train together; each function runs on one host as well."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import keras
+import numpy as np
+
+from tests.many_hosts.problems import HOST_STRIDE
+from tests.many_hosts.problems import AtStep
+from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import Losses
+from tests.many_hosts.problems import checkpoints
+from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import dropout
+from tests.many_hosts.problems import estimator_of
+from tests.many_hosts.problems import exit_code
+from tests.many_hosts.problems import listed
+from tests.many_hosts.problems import model_fn_of
+from tests.many_hosts.problems import normalization
+from tests.many_hosts.problems import weights
+
+WAYS = ("PER_HOST_V1", "PER_HOST_V2", "PER_SHARD_V1", "BROADCAST")
+# Where a run that goes over 1, 2 and 4 hosts leaves each.
+ELASTIC_STEPS = {1: 6, 2: 12, 4: 18}
+_NEVER = 10.0**6
+_ALWAYS = 1e-6
+
+
+def ways(here: Here) -> dict[str, Any]:
+    """Twenty steps with each way of calling input_fn, or on many with one."""
+    result = {}
+    for way in WAYS if here.hosts < 4 else WAYS[:1]:
+        estimator = estimator_of((here / way).directory, way=way)
+        estimator.train(dealt, max_steps=20)
+        result[way] = weights(estimator)
+    return result
+
+
+def with_dropout(here: Here) -> dict[str, Any]:
+    """Every core has random numbers of its own."""
+    return _trained(estimator_of(here.directory, model_fn_of(dropout)))
+
+
+def with_state(here: Here) -> dict[str, Any]:
+    """Variables that are assigned to beside the gradients."""
+    return _trained(estimator_of(here.directory, model_fn_of(normalization)))
+
+
+def without_seed(here: Here) -> dict[str, Any]:
+    """Hosts agree on a seed when there is none."""
+    model_fn = model_fn_of(dropout)
+    config = {"tf_random_seed": None}
+    return _trained(estimator_of(here.directory, model_fn, **config))
+
+
+def without_directory(here: Here) -> dict[str, Any]:
+    """Hosts agree on a temporary directory."""
+    estimator = estimator_of(None).train(dealt, max_steps=4)
+    return {
+        "directory": estimator.model_dir,
+        "latest": estimator.latest_checkpoint(),
+    }
+
+
+def _trained(estimator: kte.TPUEstimator) -> dict[str, Any]:
+    return weights(estimator.train(dealt, max_steps=8))
+
+
+def ends_earlier(here: Here) -> dict[str, Any]:
+    """The input of one host has fewer steps than that of the other."""
+    estimator = estimator_of(here.directory)
+    examples = _in_turn(8, steps=5)
+    if here.hosts > 1:
+        examples = here.share([72, 40])
+    estimator.train(listed(examples), max_steps=100)
+    return _end(estimator)
+
+
+def last_batches(here: Here) -> dict[str, Any]:
+    """Last batches of two sizes, of which every example counts."""
+    estimator = estimator_of(here.directory)
+    examples = _in_turn(8, steps=2)[:-5]
+    if here.hosts > 1:
+        examples = here.share([16, 11])
+    estimator.train(listed(examples), max_steps=100)
+    return _end(estimator)
+
+
+def _in_turn(size: int, steps: int) -> list[int]:
+    """The examples that two hosts take, step by step."""
+    return [
+        HOST_STRIDE * host + size * step + k
+        for step in range(steps)
+        for host in range(2)
+        for k in range(size)
+    ]
+
+
+def stop_requests(here: Here) -> dict[str, Any]:
+    """A hook of one host stops all."""
+    estimator = estimator_of(here.directory)
+    hooks = []
+    if here.is_last:
+        hooks = [AtStep(8, lambda context: context.request_stop())]
+    estimator.train(dealt, hooks=hooks, max_steps=20)
+    return _end(estimator)
+
+
+def callbacks(here: Here) -> dict[str, Any]:
+    """A callback of one host stops all; all hear of each run."""
+    estimator = estimator_of(here.directory)
+    callback = _Stopping(2 if here.is_last else None)
+    estimator.train(dealt, hooks=[callback], max_steps=20)
+    return _end(estimator) | {"epochs": callback.epochs}
+
+
+class _Stopping(keras.callbacks.Callback):
+    """Stops after so many epochs."""
+
+    def __init__(self, epochs: int | None):
+        super().__init__()
+        self._limit = epochs
+        self.epochs: list[Any] = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append([epoch, float(logs["loss"])])
+        if len(self.epochs) == self._limit:
+            self.model.stop_training = True
+
+
+def time_based(here: Here) -> dict[str, Any]:
+    """Hosts whose clocks want to save at other times save together."""
+    result = {}
+    for wanting in range(here.hosts):
+        place = here / str(wanting)
+        secs = _ALWAYS if here.host == wanting else _NEVER
+        told = _Saves()
+        hook = kte.hooks.CheckpointSaverHook(
+            place.directory, save_secs=secs, listeners=[told]
+        )
+        estimator = estimator_of(place.directory)
+        estimator.train(dealt, hooks=[hook], max_steps=20)
+        result[str(wanting)] = told.steps
+    return result
+
+
+def by_seconds(here: Here) -> dict[str, Any]:
+    """Saving by the time, as `RunConfig` says it, with loops of a second."""
+    estimator = estimator_of(
+        here.directory,
+        iterations="1s",
+        save_checkpoints_secs=_ALWAYS,
+        keep_checkpoint_max=None,
+    )
+    told, losses = _Saves(), Losses()
+    estimator.train(
+        dealt, hooks=[losses], max_steps=20, saving_listeners=[told]
+    )
+    return _end(estimator) | {"runs": losses.by_step, "saves": told.steps}
+
+
+class _Saves(kte.hooks.CheckpointSaverListener):
+    """Notes the steps that are saved."""
+
+    def __init__(self):
+        self.steps: list[int] = []
+
+    def after_save(self, session, global_step_value):
+        self.steps.append(global_step_value)
+
+
+def host_calls(here: Here) -> dict[str, Any]:
+    """`host_call` on the chief, with the examples of all cores."""
+    seen: list[list[int]] = []
+    model_fn = model_fn_of(host_call=lambda ids: seen.append(ids.tolist()))
+    estimator_of(here.directory, model_fn).train(dealt, max_steps=6)
+    return {"seen": seen}
+
+
+def signals(here: Here) -> dict[str, Any]:
+    """SIGTERM on one host ends all; another call goes on from there."""
+    result: dict[str, Any] = {}
+    killed = here / "killed"
+    estimator = estimator_of(killed.directory, model_fn_of(dropout))
+    hooks = []
+    if here.is_last:
+        hooks = [AtStep(8, lambda _: signal.raise_signal(signal.SIGTERM))]
+    with exit_code(result):
+        estimator.train(dealt, hooks=hooks, max_steps=20)
+    result["checkpoints"] = checkpoints(killed.directory)
+    for place in (killed, here / "undisturbed"):
+        estimator = estimator_of(place.directory, model_fn_of(dropout))
+        estimator.train(dealt, max_steps=20)
+        result["resumed" if place is killed else "undisturbed"] = weights(
+            estimator
+        )
+    return result
+
+
+def elastic(here: Here, until: int | None = None) -> dict[str, Any]:
+    """Goes on where another number of hosts was stopped, and is stopped.
+
+    Args:
+        here: Where, and how many hosts there are now.
+        until: The step to be stopped at. By default that is the part of so
+            many hosts.
+    """
+    result: dict[str, Any] = {}
+    losses = Losses()
+    until = until or ELASTIC_STEPS[here.hosts]
+    stop = AtStep(until, lambda _: signal.raise_signal(signal.SIGTERM))
+    estimator = estimator_of(here.directory, iterations=2)
+    with exit_code(result):
+        estimator.train(dealt, hooks=[losses, stop], max_steps=24)
+    return result | {"losses": losses.by_step, "weights": weights(estimator)}
+
+
+def not_a_number(here: Here) -> dict[str, Any]:
+    """A loss that one host's examples make NaN, in the third loop."""
+
+    def input_fn(params: dict[str, Any]) -> Iterator[Any]:
+        for step, (features, labels) in enumerate(dealt(params)):
+            yield features, labels * (np.nan if is_bad and step == 9 else 1)
+
+    is_bad = here.is_last
+    estimator_of(here.directory).train(input_fn, max_steps=20)
+    return {}
+
+
+def _end(estimator: kte.TPUEstimator) -> dict[str, Any]:
+    """Where training has ended, and the checkpoints of it."""
+    return {
+        "step": int(estimator.get_variable_value("global_step")),
+        "weights": weights(estimator),
+        "checkpoints": checkpoints(estimator.model_dir),
+    }
+
+
+SCENARIOS = {
+    each.__name__: each
+    for each in (
+        ways,
+        with_dropout,
+        with_state,
+        without_seed,
+        without_directory,
+        ends_earlier,
+        last_batches,
+        stop_requests,
+        callbacks,
+        time_based,
+        by_seconds,
+        host_calls,
+        signals,
+        elastic,
+        not_a_number,
+    )
+}

@@ -1,0 +1,156 @@
+"""Trains and evaluates on hosts of which one meets its fate.
+
+Its argument is the JSON of a `Life`.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import jax
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.inputs import position_files
+from tests.many_hosts.problems import AtStep
+from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import dropout
+from tests.many_hosts.problems import estimator_of
+from tests.many_hosts.problems import listed
+from tests.many_hosts.problems import model_fn_of
+
+STEPS_PER_SAVE = 4
+TIMEOUT_SECS = 5
+_LONG_SECS = 600
+_MEETS = "meets its fate at"
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """How hosts train, and what happens to one of them.
+
+    Attributes:
+        model_dir: Its directory.
+        steps: The global step to reach. Defaults to 24.
+        host: Whom it happens to. Defaults to 0.
+        fate: 'kill', 'raise' or 'hang'. Defaults to none.
+        phase: During a 'step', a 'save' or an 'evaluation'.
+        at: The global step of that.
+        undisturbed: Another directory to do the same in, afterwards.
+        differs: What this host has of its own: 'steps', 'model_dir' or
+            'layers'. Defaults to nothing.
+        pause: Seconds that each loop waits, so that a kill can hit anywhere.
+    """
+
+    model_dir: str
+    steps: int = 24
+    host: int = 0
+    fate: str | None = None
+    phase: str = "step"
+    at: int = 0
+    undisturbed: str | None = None
+    differs: str | None = None
+    pause: float = 0.0
+
+    def as_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+def main(life: Life) -> None:
+    """Trains and evaluates, as far as it comes."""
+    kte.initialize()
+    here = Here(life.model_dir, jax.process_index(), jax.process_count())
+    is_victim = here.host == life.host
+    if life.fate and is_victim and life.phase == "save":
+        _befall_saves(here.host, life)
+    _train(life, here, own=life.differs if is_victim else None)
+    if life.undisturbed:
+        alone = Life(life.undisturbed, life.steps)
+        _train(alone, dataclasses.replace(here, directory=life.undisturbed))
+
+
+def _train(life: Life, here: Here, own: str | None = None) -> None:
+    suffix = "-other" if own == "model_dir" else ""
+    estimator = estimator_of(
+        here.directory + suffix,
+        model_fn_of(dropout, width=5 if own == "layers" else 4),
+        iterations=2,
+        save_checkpoints_steps=STEPS_PER_SAVE,
+        host_timeout_secs=TIMEOUT_SECS,
+    )
+    hooks = {"step": [], "save": [], "evaluation": []}
+    if life.fate and here.host == life.host:
+        hooks[life.phase] = [AtStep(life.at, lambda _: befall(life.fate))]
+    if life.pause:
+        hooks["step"].append(_Pause(life.pause))
+    kte.train_and_evaluate(
+        estimator,
+        kte.TrainSpec(
+            dealt,
+            max_steps=life.steps + (4 if own == "steps" else 0),
+            hooks=hooks["step"],
+        ),
+        kte.EvalSpec(
+            listed(here.share([11, 3])),
+            steps=None,
+            throttle_secs=0,
+            hooks=hooks["evaluation"],
+        ),
+    )
+
+
+def befall(fate: str) -> None:
+    """What happens to a host, and when it did."""
+    print(f"{_MEETS} {time.time()}", flush=True)
+    if fate == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "hang":
+        time.sleep(_LONG_SECS)
+    raise OSError("There is no such luck.")
+
+
+def time_of_fate(lines: list[str]) -> float:
+    """When it was, by what a host wrote."""
+    (told,) = (line for line in lines if line.startswith(_MEETS))
+    return float(told.removeprefix(_MEETS))
+
+
+def _befall_saves(host: int, life: Life) -> None:
+    """Has a fate happen while a checkpoint is written, in the background.
+
+    The chief writes it, and each host its position in the input.
+    """
+    room: Any = position_files if host else checkpoints
+    name = "write" if host else "save"
+    save: Callable[..., Any] = getattr(room, name)
+
+    def saves(*arguments: Any, **settings: Any) -> Any:
+        # The prefix or the step of the checkpoint.
+        step = str(arguments[0 if host else 1]).rpartition("-")[2]
+        if int(step) >= life.at:
+            befall(life.fate or "")
+        return save(*arguments, **settings)
+
+    setattr(room, name, saves)
+
+
+class _Pause(kte.hooks.SessionRunHook):
+    def __init__(self, secs: float):
+        self._secs = secs
+
+    def after_run(self, run_context, run_values):
+        time.sleep(self._secs)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main(Life(**json.loads(sys.argv[1])))
