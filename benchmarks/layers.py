@@ -103,7 +103,7 @@ def _steps_per_second(network: Network) -> dict[str, float]:
 def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
     """Steps per second, in runs that take long enough."""
     # A call of `train` has costs of its own: a checkpoint, above all.
-    scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=3)
+    scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=2)
     steps = dict.fromkeys(
         runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1)
     )
@@ -113,7 +113,7 @@ def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
             name: functools.partial(run, steps[name])
             for name, run in runs.items()
         },
-        repetitions=3,
+        repetitions=2,
         is_compiled=True,
     )
     return {name: steps[name] / each for name, each in times.items()}
