@@ -225,7 +225,7 @@ CONVOLUTIONS = (
         "residual blocks", _residual(32, (32, 1), (64, 2)), (32, 32, 3), 32, 20
     ),
     Network("ResNet-18, narrow", _residual(16, *_EIGHTEEN), (32, 32, 3), 8, 2),
-    Network("MobileNet blocks", _mobile, (16, 16, 16), 32, 2),
+    Network("MobileNet blocks", _mobile, (16, 16, 16), 8, 2),
     Network("convolutions on one axis", _on_one_axis, (128, 8), 64, 2),
     # No way of computing was chosen after this one.
     Network("U-Net", _u_net, (32, 32, 3), 8, 2),
