@@ -5,20 +5,21 @@ import sys
 
 from benchmarks import calls
 from benchmarks import checkpoints
-from benchmarks import convolutions
 from benchmarks import cores
 from benchmarks import exported
 from benchmarks import host_calls
 from benchmarks import hosts
 from benchmarks import imports
 from benchmarks import inference
+from benchmarks import layers
 from benchmarks import memory
 from benchmarks import train
 from benchmarks.table import render
 
 _GROUPS = {
     "train": train.rows,
-    "convolutions": convolutions.rows,
+    "convolutions": layers.convolutions,
+    "sequences": layers.sequences,
     "inference": inference.rows,
     "exported": exported.rows,
     "calls": calls.rows,

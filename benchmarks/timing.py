@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 
 def median_seconds(
-    contestants: Mapping[str, Callable[[], object]], repetitions: int
+    contestants: Mapping[str, Callable[[], object]],
+    repetitions: int,
+    is_compiled: bool = False,
 ) -> dict[str, float]:
     """The median time of each contestant, in seconds.
 
@@ -18,15 +20,21 @@ def median_seconds(
     Args:
         contestants: What to time, by name.
         repetitions: Rounds to count.
+        is_compiled: Whether all ran before. Defaults to `False`.
     """
-    for run in contestants.values():
+    for run in () if is_compiled else contestants.values():
         run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     for _ in range(repetitions):
         for name in order:
-            start = time.perf_counter()
-            contestants[name]()
-            seconds[name].append(time.perf_counter() - start)
+            times[name].append(seconds(contestants[name]))
         order = order[1:] + order[:1]
-    return {name: statistics.median(each) for name, each in seconds.items()}
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """The time of one run, in seconds."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend import core as jex
 
+from keras_tpu_estimator.cpu.fusion import once
 from keras_tpu_estimator.cpu.rewriting import like_of
 from keras_tpu_estimator.cpu.windows import exact
 from keras_tpu_estimator.cpu.windows import padded
@@ -71,12 +71,13 @@ def faster_selection(
     p = equation.params
     is_known = p["select_prim"].name in _WORST
     is_cropped = any(width < 0 for pair in p["padding"] for width in pair)
-    if not is_known or is_cropped or not _is_small(p):
+    is_empty = 0 in like_of(equation.invars[0]).shape
+    if not is_known or is_cropped or is_empty or not _is_small(p):
         return None
 
     def scatter(source: jax.Array, operand: jax.Array) -> jax.Array:
-        # Once, and not for each place that reads it.
-        selected = lax.optimization_barrier(_selected(p, source, operand))
+        select = functools.partial(_selected, p, operand=operand)
+        selected, source = once(select, source)
         return _scattered(p, source, selected, operand.shape)
 
     return scatter

@@ -56,7 +56,7 @@ def sums_by_tap(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """A sum of multiples, one for each tap, for groups of one feature."""
     each = this.rhs_shape[-1] // this.lhs_shape[-1]
     weights = exact(rhs).reshape(-1, this.rhs_shape[-1])
-    parts = _by_tap(this, _repeated(lhs, each))
+    parts = _by_tap(this, jnp.repeat(lhs, each, -1))
     multiples = (
         exact(covered) * weight
         for covered, weight in zip(parts, weights, strict=True)
@@ -81,7 +81,7 @@ def sums_by_position(
         source, factor = map(exact, example)
         found = [
             (covered * factor).sum(window)
-            for covered in _by_position(this, _repeated(source, each))
+            for covered in _by_position(this, jnp.repeat(source, each, -1))
         ]
         return sums + jnp.stack(found), None
 
@@ -158,11 +158,4 @@ def _product(
         (((axis,), (0,)), ((), ())),
         precision=this.options["precision"],
         preferred_element_type=this.options["preferred_element_type"],
-    )
-
-
-def _repeated(x: jax.Array, times: int) -> jax.Array:
-    # Once, and not for each slice that reads it.
-    return (
-        x if times == 1 else lax.optimization_barrier(jnp.repeat(x, times, -1))
     )

@@ -13,7 +13,9 @@ from keras import layers
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device import estimator_model
+from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.cores import all_cores
 
 
 def small(*shape):
@@ -85,37 +87,92 @@ def model_fn_for(network):
     return model_fn_of(network, lambda: keras.optimizers.SGD(0.01, 0.9))
 
 
-def trained(network, model_dir, **settings):
-    """What three steps make of it, its evaluation, and its predictions."""
+def values_of(store):
+    """Initial values: kernels' from NumPy, which compiles nothing."""
+    rng = np.random.default_rng(0)
+    kernels = {
+        path: rng.normal(0, 0.3, variable.shape).astype("float32")
+        for path, variable in store.variables.items()
+        if len(variable.shape) > 1
+    }
+    return store.initial_values(store.variables.keys() - kernels) | kernels
+
+
+def modes_of(network, cores=ONE_CORE, **config):
+    """What two steps make of it, its evaluation and its predictions.
+
+    Returns:
+        Twice: as it is compiled for a CPU, and as it was traced.
+    """
     x, y = small(*NETWORKS[network])
-    estimator = estimator_of(
-        model_fn_for(network), model_dir, seed=1, **settings
+    is_padding = np.zeros(len(x), bool)
+    model = kte.EstimatorModel.from_model_fn(
+        model_fn_for(network), None, kte.RunConfig(**config), cores, seed=1
     )
-    estimator.train(repeated(x, y), steps=3)
-    predicted = estimator.predict(batches_of(x))
-    return (
-        kte.checkpoints.read(estimator.latest_checkpoint()),
-        estimator.evaluate(batches_of(x, y)),
-        np.stack([each["y"] for each in predicted]),
-    )
+    steps = [
+        model.prepare(ModeKeys.TRAIN, x, y),
+        model.prepare(ModeKeys.EVAL, x, y),
+        model.prepare(ModeKeys.PREDICT, x, is_padding),
+    ]
+    values = values_of(model.program.store)
+
+    def run(functions):
+        train, evaluate, predict = functions
+
+        def one(values, _):
+            changed, outputs = train(values, x, y)
+            return values | changed, outputs["loss"]
+
+        def everything(values):
+            values, losses = jax.lax.scan(one, values, length=2)
+            evaluated = evaluate(values, x, y)[1]["loss"]
+            predicted = predict(values, x, is_padding)[1]["predictions"]["y"]
+            return values, losses, evaluated, predicted
+
+        return jax.jit(everything)(values)
+
+    return run(map(model.to_compile, steps)), run(s.function for s in steps)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.__name__)
+def test_steps_come_to_the_same(network):
+    compare(*modes_of(network))
+
+
+@pytest.mark.parametrize("network", [two_axes, depthwise])
+def test_shards_come_to_the_same(network):
+    compare(*modes_of(network, all_cores()))
 
 
 @pytest.mark.parametrize(
-    ("network", "settings"),
-    [
-        *((network, {}) for network in NETWORKS),
-        (two_axes, {"use_tpu": True}),
-        (depthwise, {"use_tpu": True}),
-        (two_axes, {"config": {"micro_batches": 2}}),
-        (two_axes, {"config": {"remat": "full"}}),
-        (two_axes, {"config": {"remat": "activations"}}),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    "config",
+    [{"micro_batches": 2}, {"remat": "full"}, {"remat": "activations"}],
+    ids=str,
 )
-def test_estimators_come_to_the_same(network, settings, tmp_path, monkeypatch):
-    found = trained(network, tmp_path / "tuned", **settings)
+def test_options_come_to_the_same(config):
+    compare(*modes_of(two_axes, **config))
+
+
+def test_mixed_precision_trains_nearly_the_same():
+    compare(*modes_of(two_axes, dtype_policy="mixed_bfloat16"), rtol=0.05)
+
+
+def test_estimators_come_to_the_same(tmp_path, monkeypatch):
+    x, y = small(*NETWORKS[two_axes])
+
+    def trained(model_dir):
+        estimator = estimator_of(model_fn_for(two_axes), model_dir, seed=1)
+        estimator.train(repeated(x, y), steps=3)
+        predicted = estimator.predict(batches_of(x))
+        return (
+            kte.checkpoints.read(estimator.latest_checkpoint()),
+            estimator.evaluate(batches_of(x, y)),
+            np.stack([each["y"] for each in predicted]),
+        )
+
+    found = trained(tmp_path / "tuned")
     monkeypatch.setattr(estimator_model, "tuned", as_it_is)
-    expected = trained(network, tmp_path / "plain", **settings)
+    expected = trained(tmp_path / "plain")
     assert found[0].keys() == expected[0].keys()
     compare(found, expected)
 
@@ -132,14 +189,6 @@ def test_keras_loops_come_to_the_same(monkeypatch):
     found = fitted()
     monkeypatch.setattr(estimator_model, "tuned", as_it_is)
     compare(found, fitted())
-
-
-def test_mixed_precision_trains_nearly_the_same(tmp_path, monkeypatch):
-    settings = {"config": {"dtype_policy": "mixed_bfloat16"}}
-    found = trained(two_axes, tmp_path / "tuned", **settings)
-    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
-    expected = trained(two_axes, tmp_path / "plain", **settings)
-    compare(found, expected, rtol=0.05)
 
 
 def test_only_steps_for_a_cpu_are_rewritten(monkeypatch):

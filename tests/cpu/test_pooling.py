@@ -112,6 +112,10 @@ def test_what_is_no_number_is_equal(kind):
     check_same(with_gradient(pooling(kind, 3, 2, "SAME")), x, exactly=True)
 
 
+def test_nothing_is_equal():
+    check_same(with_gradient(pooling()), jnp.ones((0, 4, 4, 1)), exactly=True)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_equal_where_nothing_is_added(dtype):
     x = tied(3, 8, 8, 4, dtype=dtype)

@@ -1,0 +1,136 @@
+"""Training networks of other than dense layers: against loops, and Keras."""
+
+import functools
+import math
+import tempfile
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.agreement import check_equal
+from benchmarks.datasets import batches
+from benchmarks.datasets import endless
+from benchmarks.datasets import stacked
+from benchmarks.estimators import estimator
+from benchmarks.networks import CONVOLUTIONS
+from benchmarks.networks import SEQUENCES
+from benchmarks.networks import Network
+from benchmarks.scan_loop import RewrittenScanLoop
+from benchmarks.scan_loop import ScanLoop
+from benchmarks.scan_loop import StepLoop
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.timing import median_seconds
+from benchmarks.timing import seconds
+
+_ITERATIONS = 32
+_BATCHES = 8
+# XLA computes convolutions naively in the body of a loop.
+_SLOW_STEPS = 4
+_PLAIN_SCAN = "a plain scan"
+_BEST_SCAN = "the best scan"
+
+
+def convolutions() -> Iterator[Row]:
+    """Steps per second of networks with convolutions."""
+    return _rows(CONVOLUTIONS)
+
+
+def sequences() -> Iterator[Row]:
+    """Steps per second of networks over sequences."""
+    return _rows(SEQUENCES)
+
+
+def _rows(networks: Iterable[Network]) -> Iterator[Row]:
+    for network in networks:
+        rates = _steps_per_second(network)
+        goals = dict.fromkeys(rates, 1.0) | {_BEST_SCAN: 0.9}
+        if network.than_scan:
+            rates |= {_PLAIN_SCAN: _rate_of_scan(network)}
+            goals |= {_PLAIN_SCAN: network.than_scan}
+        ours = rates.pop("ours")
+        for peer, rate in rates.items():
+            yield Row(
+                f"train, {network}, against {peer}",
+                ours,
+                rate,
+                "steps/s",
+                Goal("ratio", least=goals[peer]),
+            )
+
+
+def _steps_per_second(network: Network) -> dict[str, float]:
+    """The rate of each contestant, who all learn as well."""
+    dataset = endless(network, _BATCHES * network.batch)
+    rewritten, step = RewrittenScanLoop(network), StepLoop(network)
+    one, several = network.keras_model(), network.keras_model(_ITERATIONS)
+
+    def fit(model: Any, steps: int) -> None:
+        model.fit(dataset, steps_per_epoch=steps, shuffle=False, verbose=0)
+
+    with tempfile.TemporaryDirectory() as directory:
+        ours = estimator(network, directory, _ITERATIONS)
+        runs = {
+            "ours": lambda n: ours.train(lambda params: dataset, steps=n),
+            _BEST_SCAN: lambda n: rewritten.train(
+                stacked(dataset, n, _ITERATIONS)
+            ),
+            "a jitted step": lambda n: step.train(
+                dataset.take(n).as_numpy_iterator()
+            ),
+            "Keras fit, 1 step": lambda n: fit(one, n),
+            f"Keras fit, {_ITERATIONS} steps": lambda n: fit(several, n),
+        }
+        for run in runs.values():
+            run(_ITERATIONS)
+        x, y = network.data(_BATCHES * network.batch)
+        data = batches(network, len(x))
+        losses = {
+            "ours": ours.evaluate(lambda params: data)["loss"],
+            _BEST_SCAN: rewritten.loss(x, y),
+            "a jitted step": step.loss(x, y),
+            "Keras fit, 1 step": one.evaluate(x, y, verbose=0),
+            f"Keras fit, {_ITERATIONS} steps": several.evaluate(
+                x, y, verbose=0
+            ),
+        }
+        check_equal("loss", losses, rtol=0.2)
+        return _rates(runs)
+
+
+def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
+    """Steps per second, in runs that take long enough."""
+    # A call of `train` has costs of its own: a checkpoint, above all.
+    scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=2)
+    steps = dict.fromkeys(
+        runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1)
+    )
+    steps |= {"ours": scanned, _BEST_SCAN: scanned}
+    times = median_seconds(
+        {
+            name: functools.partial(run, steps[name])
+            for name, run in runs.items()
+        },
+        repetitions=2,
+        is_compiled=True,
+    )
+    return {name: steps[name] / each for name, each in times.items()}
+
+
+def _loops(run: Callable[[int], object], at_least: float) -> int:
+    """How many loops take at least so many seconds."""
+    return math.ceil(at_least / seconds(functools.partial(run, _ITERATIONS)))
+
+
+def _rate_of_scan(network: Network) -> float:
+    """That of a slow scan, over few steps."""
+    dataset = endless(network, _BATCHES * network.batch)
+    scan = ScanLoop(network)
+    steps = _SLOW_STEPS
+    times = median_seconds(
+        {_PLAIN_SCAN: lambda: scan.train(stacked(dataset, steps, steps))},
+        repetitions=1,
+    )
+    return steps / times[_PLAIN_SCAN]
