@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import itertools
 import logging
+import secrets
 import tempfile
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -170,7 +171,12 @@ class TPUEstimator:
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
-        directory = directory or _temporary_dir(config)
+        hosts = Hosts.of_this_process(config.host_timeout_secs)
+        with hosts.call("a TPUEstimator") as call:
+            directory = directory or call.chiefs(_temporary_dir)
+            seed = config.tf_random_seed
+            if seed is None and hosts.are_several:
+                seed = call.chiefs(lambda: secrets.randbits(31))
         own_config = config.replace(
             model_dir=directory, log_step_count_steps=None
         )
@@ -193,6 +199,7 @@ class TPUEstimator:
             placement,
             validation.warm_start_settings(warm_start_from),
             log_every=config.log_step_count_steps,
+            seed=seed,
         )
         if eval_on_tpu and not use_tpu:
             _logger.info("eval_on_tpu has no effect with use_tpu=False.")
@@ -600,10 +607,7 @@ class TPUEstimator:
         return checkpoint
 
 
-def _temporary_dir(config: RunConfig) -> str:
-    """A new folder, which is the chief's on all hosts."""
-    hosts = Hosts.of_this_process(config.host_timeout_secs)
-    with hosts.conversation("model_dir") as conversation:
-        directory: str = conversation.chiefs(tempfile.mkdtemp)
+def _temporary_dir() -> str:
+    directory = tempfile.mkdtemp()
     _logger.warning("Using temporary folder as model_dir: %s", directory)
     return directory

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import logging
 import os
-import secrets
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -48,6 +47,8 @@ class Job:
         placement: Where each mode runs.
         warm_start: As in `TPUEstimator`, or `None`.
         log_every: Steps between two reports of training, or `None`.
+        seed: Makes initial values and random layers repeatable; `None` on a
+            host that is alone.
     """
 
     model_fn: Callable[..., Spec]
@@ -57,16 +58,14 @@ class Job:
     placement: Placement
     warm_start: WarmStartSettings | None = None
     log_every: int | None = None
+    seed: int | None = None
 
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The model on the devices, made when the cores are first needed."""
         call = ModelFn(self.model_fn, self.params, self.config)
-        seed = self.config.tf_random_seed
-        if seed is None and self.hosts.are_several:
-            with self.hosts.conversation("the seed") as conversation:
-                seed = conversation.chiefs(lambda: secrets.randbits(31))
-        program = make_program(call, seed, TraceOptions.of(self.config))
+        options = TraceOptions.of(self.config)
+        program = make_program(call, self.seed, options)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         model = EstimatorModel(program, layouts)
