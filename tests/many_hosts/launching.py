@@ -62,17 +62,15 @@ class Ended:
 
 
 def launch(
-    module: str,
-    *arguments: str,
+    *script: str,
     processes: int = 2,
     cores: int = 4,
     limit_secs: float = 120,
 ) -> Ended:
-    """Runs a module on several hosts to its end, or to the limit.
+    """Runs a script on several hosts to its end, or to the limit.
 
     Args:
-        module: Its name.
-        *arguments: Its arguments.
+        *script: Its path, or "-m" and a module, and its arguments.
         processes: How many hosts. Defaults to 2.
         cores: Simulated cores of each. Defaults to 4.
         limit_secs: After so long it gets SIGTERM, and is killed if that does
@@ -81,7 +79,7 @@ def launch(
     options = ["--processes", str(processes), "--cores", str(cores)]
     command = [sys.executable, "-m", "keras_tpu_estimator.launch", *options]
     launcher = subprocess.Popen(
-        [*command, "-m", module, *arguments],
+        [*command, *script],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
