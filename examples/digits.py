@@ -4,7 +4,6 @@ Run it with `python examples/digits.py`. It takes less than a minute.
 """
 
 import logging
-import tempfile
 import time
 
 # Before Keras, so that Keras runs on JAX.
@@ -95,7 +94,7 @@ def make_estimator(model_dir=None):
     return kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(
-            model_dir=model_dir or tempfile.mkdtemp(),
+            model_dir=model_dir,
             tpu_config=kte.TPUConfig(iterations_per_loop=100),
             tf_random_seed=0,
         ),

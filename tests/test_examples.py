@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import pathlib
+import re
 import types
 import urllib.error
 import urllib.request
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
+from tests.many_hosts.launching import launch
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -78,6 +80,19 @@ def test_serve_digits(
             assert got[0] == status, (path, body, got)
             found = json.dumps(got[1], sort_keys=True)
             assert answer in found, (path, body, got)
+
+
+def test_many_hosts() -> None:
+    # Two processes of as many cores.
+    ended = launch("examples/many_hosts.py", "150", cores=2)
+    assert ended.code == 0, ended.text
+    for host in range(2):
+        log = ended.log(host)
+        assert "150 steps on 2 hosts" in log
+        assert "digits that this host has read: 180" in log
+        (accuracy,) = re.findall("held-out images: ([0-9.]+)", log)
+        assert float(accuracy) > 0.6
+        assert f"images: {accuracy}" in ended.log(1 - host)
 
 
 BLANK = np.zeros((8, 8, 1)).tolist()

@@ -134,7 +134,9 @@ class Hosts:
         Args:
             subject: What it is about.
         """
-        _begun[subject] += 1
+        # What the chief does alone begins none that others know of.
+        if not _acts_alone.get():
+            _begun[subject] += 1
         return Conversation(self, subject, _begun[subject])
 
 

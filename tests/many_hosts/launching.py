@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -62,27 +64,26 @@ class Ended:
 
 
 def launch(
-    module: str,
-    *arguments: str,
+    *script: str,
     processes: int = 2,
     cores: int = 4,
     limit_secs: float = 120,
 ) -> Ended:
-    """Runs a module on several hosts to its end, or to the limit.
+    """Runs a script on several hosts to its end, or to the limit.
 
     Args:
-        module: Its name.
-        *arguments: Its arguments.
+        *script: Its path, or "-m" and a module, and its arguments.
         processes: How many hosts. Defaults to 2.
         cores: Simulated cores of each. Defaults to 4.
-        limit_secs: After so long it gets SIGTERM, and is killed if that does
-            not help.
+        limit_secs: After so long its processes show where they are, and are
+            ended.
     """
     options = ["--processes", str(processes), "--cores", str(cores)]
     command = [sys.executable, "-m", "keras_tpu_estimator.launch", *options]
     launcher = subprocess.Popen(
-        [*command, "-m", module, *arguments],
+        [*command, *script],
         cwd=ROOT,
+        env=os.environ | {"PYTHONFAULTHANDLER": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -98,9 +99,12 @@ def launch(
 
 def _end(launcher: subprocess.Popen[str]) -> str:
     """Ends a launcher with all that it has started."""
-    started = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.terminate()
+    hosts = psutil.Process(launcher.pid).children()
+    started = [*hosts, *(c for host in hosts for c in host.children(True))]
+    for host in hosts:
+        host.send_signal(signal.SIGABRT)
     psutil.wait_procs(started, timeout=10)
+    launcher.terminate()
     for process in started:
         if process.is_running():
             process.kill()

@@ -63,7 +63,7 @@ def lives(directory):
 
 
 def _lived(life):
-    return launch("tests.many_hosts.victim", life.as_json())
+    return launch("-m", "tests.many_hosts.victim", life.as_json())
 
 
 @pytest.mark.parametrize("name", FATES)

@@ -29,6 +29,7 @@ ON_FOUR = ("evaluations", "ways", "elastic", "not_a_number")
 ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
 LIMIT_SECS = 200
+PROGRAM = ("-m", "tests.many_hosts.program")
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def two(base, first_part):
     """Two hosts of four cores, which have done everything."""
     del first_part
     return launch(
-        "tests.many_hosts.program",
+        *PROGRAM,
         str(base / "two"),
         *ON_TWO,
         limit_secs=LIMIT_SECS,
@@ -77,7 +78,7 @@ def four(base, two):
     del two
     shutil.copytree(base / "two" / "elastic", base / "four" / "elastic")
     return launch(
-        "tests.many_hosts.program",
+        *PROGRAM,
         str(base / "four"),
         *ON_FOUR,
         processes=4,

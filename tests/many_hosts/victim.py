@@ -4,11 +4,13 @@ Its argument is the JSON of a `Life`.
 """
 
 import dataclasses
+import functools
 import json
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,8 +45,8 @@ class Life:
         steps: The global step to reach. Defaults to 24.
         host: Whom it happens to. Defaults to 0.
         fate: 'kill', 'raise' or 'hang'. Defaults to none.
-        phase: During a 'step', a 'save' or an 'evaluation'.
-        at: The global step of that.
+        phase: During a 'step', a 'save' or an 'evaluation'; or at any 'time'.
+        at: The global step of that, or the seconds after the first steps.
         undisturbed: Another directory to do the same in, afterwards.
         differs: What this host has of its own: 'steps', 'model_dir' or
             'layers'. Defaults to nothing.
@@ -56,7 +58,7 @@ class Life:
     host: int = 0
     fate: str | None = None
     phase: str = "step"
-    at: int = 0
+    at: float = 0
     undisturbed: str | None = None
     differs: str | None = None
     pause: float = 0.0
@@ -87,9 +89,14 @@ def _train(life: Life, here: Here, own: str | None = None) -> None:
         save_checkpoints_steps=STEPS_PER_SAVE,
         host_timeout_secs=TIMEOUT_SECS,
     )
-    hooks = {"step": [], "save": [], "evaluation": []}
+    hooks: dict[str, list[Any]] = {"step": [], "save": [], "evaluation": []}
     if life.fate and here.host == life.host:
-        hooks[life.phase] = [AtStep(life.at, lambda _: befall(life.fate))]
+        meet = functools.partial(befall, life.fate)
+        if life.phase == "time":
+            start = threading.Timer(life.at, meet).start
+            hooks["step"].append(AtStep(0, lambda _: start()))
+        else:
+            hooks[life.phase].append(AtStep(life.at, lambda _: meet()))
     if life.pause:
         hooks["step"].append(_Pause(life.pause))
     kte.train_and_evaluate(

@@ -7,6 +7,7 @@ import tempfile
 
 from tests.torture import damaging
 from tests.torture import disks
+from tests.torture import hosts
 from tests.torture import killing
 from tests.torture.figures import table
 
@@ -20,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--damaged", type=int, default=200)
+    parser.add_argument("--host-kills", type=int, default=20)
     numbers = parser.parse_args()
     figures: dict[str, object] = {}
     for trial in (
@@ -31,6 +33,8 @@ def main() -> int:
         killing.rivals,
         killing.clock_jumps,
         functools.partial(killing.kill_and_resume, kills=numbers.kills),
+        hosts.fail_anywhere,
+        functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     ):
         with tempfile.TemporaryDirectory() as directory:
             figures |= trial(directory)

@@ -45,11 +45,11 @@ def kill_and_resume(directory: str, kills: int) -> dict[str, object]:
         saved = max(saved, _killed(victim, rng.uniform(0, _LIFE_SECS)))
         partial += any("partial" in name for name in os.listdir(model_dir))
         _check_checkpoints(model_dir, saved)
-    steps = _newest_step(model_dir) + _LAST_STEPS
+    steps = newest_step(model_dir) + _LAST_STEPS
     Wishes(model_dir, steps).run()
     undisturbed = os.path.join(directory, "undisturbed")
     Wishes(undisturbed, steps).run()
-    _check_equal(model_dir, undisturbed)
+    check_equal(model_dir, undisturbed)
     return {
         "kills": kills,
         "of these, while a file was being written": partial,
@@ -76,16 +76,17 @@ def _check_checkpoints(model_dir: str, saved: int) -> None:
     for name in os.listdir(model_dir):
         if name.startswith("model.ckpt-") and name.endswith(".h5"):
             read(os.path.join(model_dir, name.removesuffix(".h5")))
-    is_there = _newest_step(model_dir) >= saved
+    is_there = newest_step(model_dir) >= saved
     expect(is_there, f"The checkpoint of step {saved} is not lost.")
 
 
-def _newest_step(model_dir: str) -> int:
+def newest_step(model_dir: str) -> int:
+    """The step of the newest checkpoint; 0 if there is none."""
     latest = kte.latest_checkpoint(model_dir)
     return int(kte.load_variable(latest, "global_step")) if latest else 0
 
 
-def _check_equal(one: str, other: str) -> None:
+def check_equal(one: str, other: str) -> None:
     """Compares the newest checkpoints of two directories."""
     values = [read(kte.latest_checkpoint(each)) for each in (one, other)]
     expect(values[0].keys() == values[1].keys(), "Variables are the same.")
