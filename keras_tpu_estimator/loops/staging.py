@@ -81,7 +81,11 @@ def stage_ahead(
                 batch, is_part = taken.batch, taken.is_part
                 left -= batch.steps
                 data = runtime.loop.put(
-                    mode, batch.features, batch.labels, is_part
+                    mode,
+                    batch.features,
+                    batch.labels,
+                    is_part,
+                    batch.may_stay,
                 )
                 yield StagedSteps(mode, batch, data, not left, is_part)
 
