@@ -57,6 +57,7 @@ class DeviceLoop:
         features: Features,
         labels: Labels,
         is_part: bool = False,
+        may_stay: bool = False,
     ) -> Nest:
         """Copies stacked steps to the devices, split over the cores.
 
@@ -66,13 +67,18 @@ class DeviceLoop:
             labels: The same, or `None`.
             is_part: Whether they are the part of this host alone. Defaults to
                 `False`.
+            may_stay: As in `Batch`. Defaults to `False`.
 
         Returns:
             What `run` takes.
         """
         layout, cores = self._model.layout(mode), self._model.layout(mode).cores
-        if mode != ModeKeys.TRAIN and cores.mesh is None:
+        if cores.mesh is None and (
             # Few steps: a compiled function copies them by itself, and faster.
+            mode != ModeKeys.TRAIN
+            # Or it takes them where they are.
+            or (may_stay and cores.platform == "cpu")
+        ):
             return features, labels
         if is_part:
             return cores.put_parts((features, labels), axis=1)

@@ -210,7 +210,7 @@ class ModelValues:
 
     def complete(self, values: CallValues, step: Step) -> None:
         """Adds initial values of what the model has come to have since."""
-        missing = {*self._model.paths(), *step.reads} - values.keys()
+        missing = {*self._model.paths(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))
             values.update(self._where_used(self._put(initial), values.mode))

@@ -89,15 +89,14 @@ class StepCounterHook(SessionRunHook):
             elapsed_time: Seconds passed.
             global_step: The step at its end.
         """
-        self._record(
-            {"global_step/sec": elapsed_steps / elapsed_time}, global_step
-        )
+        rates = {"global_step/sec": elapsed_steps / elapsed_time}
+        self._log(rates)
+        if self._writer is not None:
+            self._writer.scalars(rates, global_step)
 
-    def _record(self, rates: dict[str, float], step: int) -> None:
+    def _log(self, rates: dict[str, float]) -> None:
         for name, rate in rates.items():
             _logger.info("%s: %.6g", name, rate)
-        if self._writer is not None:
-            self._writer.scalars(rates, step)
 
     def _warn_if_standing(self, step: int) -> None:
         if step == self._last_step and self._warnings < _MAX_WARNINGS:

@@ -64,8 +64,8 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         if self._batch_size:
             examples = elapsed_steps * self._batch_size
             rates["examples/sec"] = examples / elapsed_time
-        self._record(rates, global_step)
+        self._log(rates)
         if self._writer is not None:
-            self._writer.scalars(numbers, global_step)
+            self._writer.scalars(rates | numbers, global_step)
         if self._file is not None:
             self._file.write(global_step, {"loss": loss} | numbers | rates)

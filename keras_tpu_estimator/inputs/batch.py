@@ -95,16 +95,20 @@ class Batch:
         features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
             `Shared` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
+        may_stay: Whether nothing changes the arrays any more, and they lie in
+            memory as a CPU's programs take them. Defaults to `False`.
     """
 
     features: Features
     labels: Labels
+    may_stay: bool = False
 
     @classmethod
     def joined(cls, batches: Sequence["Batch"]) -> Self:
         """The steps of several batches, one after the other."""
         if len(batches) == 1:
-            return cls(batches[0].features, batches[0].labels)
+            only = batches[0]
+            return cls(only.features, only.labels, only.may_stay)
         nests = [(batch.features, batch.labels) for batch in batches]
         return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
 

@@ -26,7 +26,7 @@ def batches_among(chunks: Iterable[Any], check: BatchCheck) -> Iterator[Batch]:
     """
     done = 0
     for chunk in chunks:
-        for batch in _of_one_size(jax.tree.map(_Stacked, chunk)):
+        for batch in _of_one_size(chunk):
             # Two of one size show what all of them would.
             for index in range(min(batch.steps, 2)):
                 shared = check(batch.step(index), done + index)
@@ -38,7 +38,7 @@ class _Stacked:
     """Some batches of one tensor, with their rows one after the other."""
 
     def __init__(self, tensor: Any):
-        if hasattr(tensor, "row_splits"):
+        if _is_ragged(tensor):
             self.rows = np.asarray(tensor.flat_values)
             self.splits = np.asarray(tensor.row_splits)
         else:
@@ -56,11 +56,24 @@ class _Stacked:
 
 
 def _of_one_size(chunk: Any) -> Iterator[Batch]:
+    if not any(_is_ragged(leaf) for leaf in jax.tree.leaves(chunk)):
+        yield _batch(chunk)
+        return
+    chunk = jax.tree.map(_Stacked, chunk)
     leaves = jax.tree.leaves(chunk)
     sizes = np.stack([np.diff(leaf.splits) for leaf in leaves])
     changes = 1 + np.flatnonzero(np.any(np.diff(sizes, axis=1), axis=0))
     bounds = [0, *changes.tolist(), sizes.shape[1]]
     for start, stop in itertools.pairwise(bounds):
         between = operator.methodcaller("between", start, stop)
-        example = Example.of(jax.tree.map(between, chunk))
-        yield Batch(example.features, example.labels)
+        yield _batch(jax.tree.map(between, chunk))
+
+
+def _batch(stacked: Any) -> Batch:
+    example = Example.of(stacked)
+    # TensorFlow never changes its tensors.
+    return Batch(example.features, example.labels, may_stay=True)
+
+
+def _is_ragged(tensor: Any) -> bool:
+    return hasattr(tensor, "row_splits")

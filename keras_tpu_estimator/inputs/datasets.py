@@ -86,8 +86,17 @@ class StackedDataset(Dataset):
     """
 
     def __init__(self, dataset: Any, batches: int):
-        super().__init__(dataset.ragged_batch(batches).prefetch(1))
+        super().__init__(_stack(dataset, batches).prefetch(1))
         self.stacked = batches
+
+
+def _stack(dataset: Any, batches: int) -> Any:
+    """A dataset of so many batches an item, which may differ in size."""
+    specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
+    if all(spec.shape.is_fully_defined() for spec in specs):
+        # `ragged_batch` would trace a function that changes nothing.
+        return dataset.batch(batches)
+    return dataset.ragged_batch(batches)
 
 
 def can_be_stacked(dataset: Any) -> bool:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -32,6 +33,12 @@ class StagedSteps:
     data: Nest
     ends_loop: bool
     is_part: bool
+
+    @property
+    def shapes(self) -> Any:
+        """Equal for steps that one program serves."""
+        leaves, structure = jax.tree.flatten(self.data)
+        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
     def prepare(self, runtime: Runtime) -> Step:
         """The program's step for batches of this shape."""
@@ -74,7 +81,11 @@ def stage_ahead(
                 batch, is_part = taken.batch, taken.is_part
                 left -= batch.steps
                 data = runtime.loop.put(
-                    mode, batch.features, batch.labels, is_part
+                    mode,
+                    batch.features,
+                    batch.labels,
+                    is_part,
+                    batch.may_stay,
                 )
                 yield StagedSteps(mode, batch, data, not left, is_part)
 

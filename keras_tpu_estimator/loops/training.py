@@ -205,6 +205,8 @@ class TrainingLoop:
         self._job = training.job
         self._runtime = training.job.runtime
         self._step = step
+        self._steps: dict[Any, Step] = {}
+        self._none_counted = training.job.runtime.model.metrics_state()
         self._plan = plan
         self._infeed = infeed
         self._positions = positions
@@ -267,7 +269,7 @@ class TrainingLoop:
         """Runs the parts of one loop; whether it was the last."""
         steps = 0
         self._progress.start_loop()
-        metrics = self._runtime.model.metrics_state()
+        metrics = self._none_counted
         for staged in parts_of_loop(first, self._infeed):
             metrics = self._run_part(staged, metrics, fetch)
             steps += staged.batch.steps
@@ -279,7 +281,10 @@ class TrainingLoop:
     ) -> MetricsState:
         values = self._progress.values
         # The shape of a last, smaller batch is new, and its step with it.
-        step = staged.prepare(self._runtime)
+        shapes = staged.shapes
+        if shapes not in self._steps:
+            self._steps[shapes] = staged.prepare(self._runtime)
+        step = self._steps[shapes]
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
         assigned, metrics, losses, outputs = self._runtime.loop.run(

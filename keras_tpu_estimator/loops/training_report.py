@@ -2,7 +2,6 @@
 
 import time
 
-import jax
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
@@ -58,8 +57,10 @@ class TrainingReport:
     def numbers(self) -> dict[str, float]:
         """Numbers of the time since they were asked for last, by name."""
         now = time.monotonic()
-        reports = jax.device_get(self._progress.reports)
-        numbers = {name: float(value) for name, value in reports.items()}
+        numbers = {
+            name: float(np.asarray(value))
+            for name, value in self._progress.reports.items()
+        }
         elapsed = max(now - self._reported_at, 1e-9)
         numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed
         self._reported_at = now

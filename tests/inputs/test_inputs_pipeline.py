@@ -185,6 +185,21 @@ def test_batches_of_any_sizes_are_stacked(sizes, chunk):
     np.testing.assert_array_equal(labels, Y[: sum(sizes)])
 
 
+def test_batches_of_one_known_size_stay_where_tensorflow_has_them():
+    data = dataset(drop=True).repeat(8).take(22)
+    batches = taken(pipeline(data, chunk=5, repeat=False), 5)
+    assert [batch.steps for batch in batches] == [5, 5, 5, 5, 2]
+    np.testing.assert_array_equal(rows(batches), np.tile(X, (8, 1))[: 22 * 4])
+    for batch in batches:
+        assert batch.may_stay
+        assert not batch.features.flags.writeable
+
+
+def test_a_users_arrays_may_not_stay():
+    (batch, *_) = taken(pipeline(generator(), chunk=1), 1)
+    assert not batch.may_stay
+
+
 def test_stacked_batches_of_different_lengths_are_named():
     data = tf.data.Dataset.from_generator(
         lambda: iter([(X[:4], Y[:4]), (X[:4], Y[:3]), (X[:4], Y[:5])]),
