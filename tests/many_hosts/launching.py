@@ -123,7 +123,7 @@ def launch_cluster(
     Args:
         *script: As for `launch`.
         cores: Simulated cores of each. Defaults to 2.
-        limit_secs: After so long they are ended.
+        limit_secs: After so long they show where they are, and are ended.
 
     Returns:
         Each by its type.
@@ -138,6 +138,7 @@ def launch_cluster(
             cwd=ROOT,
             env=os.environ
             | {
+                "PYTHONFAULTHANDLER": "1",
                 "TF_CONFIG": json.dumps(task),
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={cores}",
                 "JAX_COORDINATOR_BIND_ADDRESS": chief,
@@ -147,7 +148,8 @@ def launch_cluster(
             text=True,
         )
     timer = threading.Timer(
-        limit_secs, lambda: [each.kill() for each in started.values()]
+        limit_secs,
+        lambda: [each.send_signal(signal.SIGABRT) for each in started.values()],
     )
     timer.start()
     texts = {kind: each.communicate()[0] for kind, each in started.items()}
