@@ -73,6 +73,10 @@ class _Watch:
 
     def silent_now(self) -> list[int]:
         """The hosts that say nothing for some seconds."""
+        limit = time.monotonic() - _DIAGNOSIS_BEATS * _BEAT_SECS
+        known = [h for h, (_, since) in [*self._news.items()] if since < limit]
+        if known:
+            return sorted(known)
         silent = [host for host in range(self.count) if host != self.index]
         before = dict(self._read("alive"))
         for _ in range(_DIAGNOSIS_BEATS):
