@@ -24,8 +24,8 @@ from keras_tpu_estimator.hosts.errors import HostError
 _logger = logging.getLogger("keras_tpu_estimator")
 
 _BEAT_SECS = 1.0
-# After an error of the devices: who says nothing for so long is the reason.
-_DIAGNOSIS_SECS = 5 * _BEAT_SECS
+# After an error of the devices: who misses so many beats is the reason.
+_DIAGNOSIS_BEATS = 5
 # How long a process may take to end by itself once another has failed.
 _GRACE_SECS = 3.0
 # How long one that has failed waits until the others have heard of it.
@@ -73,11 +73,20 @@ class _Watch:
 
     def silent_now(self) -> list[int]:
         """The hosts that say nothing for some seconds."""
+        limit = time.monotonic() - _DIAGNOSIS_BEATS * _BEAT_SECS
+        known = [h for h, (_, since) in [*self._news.items()] if since < limit]
+        if known:
+            return sorted(known)
+        silent = [host for host in range(self.count) if host != self.index]
         before = dict(self._read("alive"))
-        time.sleep(_DIAGNOSIS_SECS)
-        after = dict(self._read("alive"))
-        others = set(range(self.count)) - {self.index}
-        return [h for h in sorted(others) if before.get(h) == after.get(h)]
+        for _ in range(_DIAGNOSIS_BEATS):
+            time.sleep(_BEAT_SECS)
+            after = dict(self._read("alive"))
+            silent = [h for h in silent if before.get(h) == after.get(h)]
+            # Nobody waits longer where all are alive.
+            if not silent:
+                break
+        return silent
 
     def tell(self, folder: str, value: str) -> None:
         """Tells the others something."""

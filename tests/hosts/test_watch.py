@@ -115,6 +115,15 @@ def test_an_error_of_the_devices_names_who_is_gone(three, monkeypatch):
         raise error
 
 
+def test_who_is_known_to_be_silent_is_gone_at_once(three, clock, monkeypatch):
+    monkeypatch.setattr(watch, "_watch", three[0])
+    looked(three, clock, 2)
+    looked(three, clock, 7, silent=[2])
+    monkeypatch.setattr(watch.time, "sleep", lambda secs: pytest.fail("slept"))
+    with pytest.raises(HostError, match="^Host 2 of 3 is gone"):
+        watch.check_gone()
+
+
 @pytest.fixture
 def ends(monkeypatch):
     """The exit codes of processes that end themselves."""

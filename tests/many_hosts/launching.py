@@ -6,14 +6,17 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import psutil
 
 ROOT = pathlib.Path(__file__).parents[2]
+PROGRAM = ("-m", "tests.many_hosts.program")
 _RESULT = "RESULT "
 
 
@@ -110,3 +113,58 @@ def _end(launcher: subprocess.Popen[str]) -> str:
             process.kill()
     text, _ = launcher.communicate()
     return text + "\nIt was ended after its time limit."
+
+
+def launch_cluster(
+    *script: str, cores: int = 2, limit_secs: float = 120
+) -> dict[str, Ended]:
+    """Runs a script as chief, worker and evaluator of a TF_CONFIG.
+
+    Args:
+        *script: As for `launch`.
+        cores: Simulated cores of each. Defaults to 2.
+        limit_secs: After so long they show where they are, and are ended.
+
+    Returns:
+        Each by its type.
+    """
+    chief = f"127.0.0.1:{_free_port()}"
+    cluster = {"chief": [chief], "worker": ["127.0.0.1:1"]}
+    started = {}
+    for kind in (*cluster, "evaluator"):
+        task = {"cluster": cluster, "task": {"type": kind, "index": 0}}
+        started[kind] = subprocess.Popen(
+            [sys.executable, *script],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "PYTHONFAULTHANDLER": "1",
+                "TF_CONFIG": json.dumps(task),
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={cores}",
+                "JAX_COORDINATOR_BIND_ADDRESS": chief,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    timer = threading.Timer(
+        limit_secs,
+        lambda: [each.send_signal(signal.SIGABRT) for each in started.values()],
+    )
+    timer.start()
+    texts = {kind: each.communicate()[0] for kind, each in started.items()}
+    timer.cancel()
+    return {
+        kind: Ended(each.returncode, _as_of_host(0, texts[kind]), time.time())
+        for kind, each in started.items()
+    }
+
+
+def _as_of_host(host: int, text: str) -> str:
+    return "\n".join(f"[{host}] {line}" for line in text.splitlines())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

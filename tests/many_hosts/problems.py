@@ -11,6 +11,7 @@ from typing import Self
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
+import jax
 import keras
 import numpy as np
 from keras import ops
@@ -220,3 +221,14 @@ def exit_code(into: dict[str, Any]) -> Iterator[None]:
         yield
     except SystemExit as end:
         into["code"] = end.code
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
+    """Compares nests of numbers."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    np.testing.assert_allclose(
+        jax.tree.leaves(actual),
+        jax.tree.leaves(expected),
+        rtol=tolerance,
+        atol=tolerance,
+    )

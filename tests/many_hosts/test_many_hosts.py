@@ -10,16 +10,17 @@ import logging
 import os
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import training_scenarios
+from tests.many_hosts.launching import PROGRAM
 from tests.many_hosts.launching import launch
 from tests.many_hosts.other_scenarios import SIZES
 from tests.many_hosts.problems import BATCH
 from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import assert_close
 from tests.many_hosts.program import SCENARIOS
 from tests.many_hosts.training_scenarios import ELASTIC_STEPS
 from tests.many_hosts.training_scenarios import WAYS
@@ -29,7 +30,6 @@ ON_FOUR = ("evaluations", "ways", "elastic", "not_a_number")
 ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
 LIMIT_SECS = 200
-PROGRAM = ("-m", "tests.many_hosts.program")
 
 
 @pytest.fixture(scope="module")
@@ -91,17 +91,6 @@ def both(two, name):
     """What two hosts have said, of which the first is the chief."""
     first, second = two.each(name)
     return first, second
-
-
-def assert_close(actual, expected, tolerance=1e-6):
-    """Compares nests of numbers."""
-    assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    np.testing.assert_allclose(
-        jax.tree.leaves(actual),
-        jax.tree.leaves(expected),
-        rtol=tolerance,
-        atol=tolerance,
-    )
 
 
 def test_all_of_two_come_to_an_end(two):
