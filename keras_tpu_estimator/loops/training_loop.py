@@ -1,0 +1,248 @@
+"""The runs of the device loop of one `train`, and all around them."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import Protocol
+
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.device.estimator_model import MetricsState
+from keras_tpu_estimator.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.hooks.hook_list import HookList
+from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.hooks.progress_bar import shows_progress
+from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.loops.evaluation import Evaluation
+from keras_tpu_estimator.loops.hooked_runs import run_hooked
+from keras_tpu_estimator.loops.host_calls import call_for_steps
+from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.loops.outfeed import Outfeed
+from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.loops.position_saver import PositionSaver
+from keras_tpu_estimator.loops.preemption import Preemption
+from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_model import check_same_model
+from keras_tpu_estimator.loops.saver import Saver
+from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.loops.staging import parts_of_loop
+from keras_tpu_estimator.loops.training_hooks import training_hooks
+from keras_tpu_estimator.loops.training_report import REPORT_NAMES
+from keras_tpu_estimator.loops.training_report import TrainingReport
+from keras_tpu_estimator.loops.training_session import TrainingSession
+from keras_tpu_estimator.program.steps import Outputs
+from keras_tpu_estimator.program.steps import Step
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class TrainingCall(Protocol):
+    """What `train` was called with, as far as its loop has to know it."""
+
+    @property
+    def job(self) -> Job:
+        """The estimator's functions and settings."""
+
+    @property
+    def listeners(self) -> tuple[CheckpointSaverListener, ...]:
+        """Called around each checkpoint."""
+
+    @property
+    def owner(self) -> Any:
+        """The estimator, which hooks may ask to evaluate."""
+
+    @property
+    def evaluation(self) -> Callable[..., Evaluation]:
+        """Makes an `Evaluation` of the arguments of `evaluate`."""
+
+
+class TrainingLoop:
+    """The runs of the device loop of one `train`, and all around them.
+
+    Args:
+        training: What `train` was called with.
+        step: The step of TRAIN.
+        plan: How many steps each run makes.
+        infeed: The steps, on the devices.
+        positions: Saves how far the input was read.
+        call: With the other hosts.
+        preemption: Knows of signals.
+    """
+
+    def __init__(
+        self,
+        training: TrainingCall,
+        step: Step,
+        plan: LoopPlan,
+        infeed: Infeed[StagedSteps],
+        positions: PositionSaver,
+        call: Conversation,
+        preemption: Preemption,
+    ):
+        self._call = call
+        self._preemption = preemption
+        self._training = training
+        self._job = training.job
+        self._runtime = training.job.runtime
+        self._step = step
+        self._steps: dict[Any, Step] = {}
+        self._none_counted = training.job.runtime.model.metrics_state()
+        self._plan = plan
+        self._infeed = infeed
+        self._positions = positions
+        self._metrics = self._job.host_metrics(step, REPORT_NAMES)
+        self._outfeed = Outfeed(self._consume)
+
+    def run(
+        self,
+        first: StagedSteps,
+        checkpoint: str | None,
+        steps: int | None,
+        hooks: tuple[Hook, ...],
+    ) -> None:
+        """Trains until the input, the plan or a hook ends it.
+
+        Args:
+            first: The first steps.
+            checkpoint: Where training starts from, or `None`.
+            steps: How many steps there will be, or `None` if that is open.
+            hooks: Called around each run, before those of the spec.
+        """
+        with self._runtime.values.handed_over(self._step, checkpoint) as values:
+            self._progress = Progress(values, steps)
+            check_same_model(self._call, values, is_new=checkpoint is None)
+            self._positions.start(self._progress.step)
+            self._saver = Saver(
+                self._job,
+                self._progress,
+                self._positions,
+                checkpoint,
+            )
+            has_ended = False
+            try:
+                with self._saver:
+                    hook_list = self._hook_list(hooks, steps)
+                    hook_list.begin()
+                    hook_list.after_create_session()
+                    with self._outfeed:
+                        run_hooked(
+                            hook_list,
+                            first,
+                            self._infeed,
+                            self._run_loop,
+                            self._agree,
+                        )
+                    has_ended = True
+                    hook_list.end()
+            finally:
+                values.checkpoint = self._saver.current
+                if has_ended:
+                    self._positions.end(self._progress.step)
+        loss = self._progress.fetch("loss")
+        _logger.info("Loss for final step: %.6g.", loss)
+
+    def _agree(self, stops: bool) -> bool:
+        """Whether all hosts stop, as hooks or a signal on one want."""
+        return self._preemption.agree(self._call, stops)
+
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
+        """Runs the parts of one loop; whether it was the last."""
+        steps = 0
+        self._progress.start_loop()
+        metrics = self._none_counted
+        for staged in parts_of_loop(first, self._infeed):
+            metrics = self._run_part(staged, metrics, fetch)
+            steps += staged.batch.steps
+        self._plan.ran(steps)
+        return self._plan.is_done
+
+    def _run_part(
+        self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
+    ) -> MetricsState:
+        values = self._progress.values
+        # The shape of a last, smaller batch is new, and its step with it.
+        shapes = staged.shapes
+        if shapes not in self._steps:
+            self._steps[shapes] = staged.prepare(self._runtime)
+        step = self._steps[shapes]
+        # A hook may have evaluated, with variables that are new to the model.
+        self._runtime.values.complete(values, step)
+        assigned, metrics, losses, outputs = self._runtime.loop.run(
+            step, values, metrics, staged.data, step.named_among(fetch)
+        )
+        watch.ran()
+        values.update(assigned)
+        self._progress.ran(staged.batch.steps, losses, outputs)
+        if "host_call" in outputs or "train_metrics" in outputs:
+            last = self._progress.step
+            numbers = range(last - staged.batch.steps + 1, last + 1)
+            self._outfeed.put(outputs, numbers)
+        return metrics
+
+    def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
+        """Runs the host's functions, on a thread of their own."""
+        tpu_config = self._job.config.tpu_config
+        if self._step.host_call is not None and self._job.hosts.is_chief:
+            call_for_steps(
+                self._step.host_call,
+                outputs["host_call"],
+                numbers,
+                tpu_config.experimental_host_call_every_n_steps,
+            )
+        if self._metrics is not None:
+            self._metrics.update(outputs["train_metrics"])
+
+    def _hook_list(
+        self, hooks: tuple[Hook, ...], steps: int | None
+    ) -> HookList:
+        """All hooks of this call, and what they may ask."""
+        config = self._job.config
+        if shows_progress(config.progress):
+            hooks = (*hooks, ProgressBarHook(steps))
+        report = TrainingReport(
+            self._progress, self._infeed, self._outfeed, self._metrics
+        )
+        session = TrainingSession(
+            self._runtime,
+            self._progress,
+            self._saver,
+            self._training.owner,
+            self._evaluate,
+            self._positions.is_interrupted,
+            self._call,
+            self._job.hosts,
+        )
+        all_hooks = training_hooks(
+            self._job,
+            self._progress,
+            self._training.listeners,
+            hooks,
+            self._step.hooks,
+            report.hook(self._job),
+        )
+        return HookList(with_callbacks(all_hooks), session)
+
+    def _evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None,
+        hooks: Iterable[Hook] | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Evaluates the values between two runs."""
+
+        def current(step: Step, slots: bool) -> Any:
+            del slots  # Training has them all.
+            values = self._progress.values
+            return contextlib.nullcontext(
+                self._runtime.values.of_training(step, values, self._step)
+            )
+
+        evaluation = self._training.evaluation(input_fn, steps, hooks, name)
+        return evaluation.run(current, self._saver.current)
