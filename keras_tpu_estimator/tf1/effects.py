@@ -1,0 +1,95 @@
+"""The order in which a step reads and writes each variable.
+
+TF1 leaves it to chance unless a program says it. Here it is the order in which
+the operations were made.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import first_argument
+from keras_tpu_estimator.tf1.functions import source
+
+_READS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Effects:
+    """What a body does with its variables.
+
+    Attributes:
+        used: By the name of a node, its inputs that are variables: their
+            positions and the variables' names.
+        last_writes: By the name of a variable that it may assign, the last
+            node that does.
+        earlier: By the name of a node, those that it must not overtake.
+    """
+
+    used: Mapping[str, list[tuple[int, str]]]
+    last_writes: Mapping[str, str]
+    earlier: Mapping[str, tuple[str, ...]]
+
+
+def effects_of(body: Body, library: Library) -> Effects:
+    """Finds out what a body does with its variables.
+
+    Args:
+        body: The body.
+        library: The functions that it calls.
+    """
+    aliases = {name: name for name in body.variables}
+    used: dict[str, list[tuple[int, str]]] = {}
+    last_writes: dict[str, str] = {}
+    reads: dict[str, list[str]] = collections.defaultdict(list)
+    earlier: dict[str, tuple[str, ...]] = {}
+    for node in body.nodes:
+        here = [
+            (position, aliases[source(reference)])
+            for position, reference in enumerate(data_inputs(node))
+            if source(reference) in aliases
+        ]
+        if node.op == "Identity" and here:
+            aliases[node.name] = here[0][1]
+            continue
+        before: list[str] = []
+        for position, variable in here:
+            if variable in last_writes:
+                before.append(last_writes[variable])
+            if writes(node, position, library):
+                before += reads.pop(variable, [])
+                last_writes[variable] = node.name
+            else:
+                reads[variable].append(node.name)
+        used[node.name] = here
+        # A node may use one variable at two positions.
+        others = (name for name in before if name != node.name)
+        earlier[node.name] = tuple(dict.fromkeys(others))
+    return Effects(used, last_writes, earlier)
+
+
+def writes(node: Node, position: int, library: Library) -> bool:
+    """Whether a node may assign the variable that is an input of it."""
+    functions = called(node)
+    if not functions:
+        return node.op not in _READS
+    argument = position - first_argument(node)
+    for each in functions:
+        function = library[each.name]
+        name = function.signature.input_arg[argument].name
+        if name in effects_of(Body.of(function), library).last_writes:
+            return True
+    return False
