@@ -8,14 +8,16 @@ import collections
 import dataclasses
 from collections.abc import Mapping
 
+from keras_tpu_estimator.tf1.functions import LOOPS
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import called
 from keras_tpu_estimator.tf1.functions import data_inputs
 from keras_tpu_estimator.tf1.functions import first_argument
-from keras_tpu_estimator.tf1.functions import source
 
+# What returns a variable that it is given, at the same position.
+PASSING_ON = frozenset({"Identity", *LOOPS})
 _READS = frozenset(
     {
         "ReadVariableOp",
@@ -58,12 +60,13 @@ def effects_of(body: Body, library: Library) -> Effects:
     earlier: dict[str, tuple[str, ...]] = {}
     for node in body.nodes:
         here = [
-            (position, aliases[source(reference)])
+            (position, aliases[reference])
             for position, reference in enumerate(data_inputs(node))
-            if source(reference) in aliases
+            if reference in aliases
         ]
-        if node.op == "Identity" and here:
-            aliases[node.name] = here[0][1]
+        if node.op in PASSING_ON:
+            aliases |= _passed_on(node, here)
+        if node.op == "Identity":
             continue
         before: list[str] = []
         for position, variable in here:
@@ -79,6 +82,17 @@ def effects_of(body: Body, library: Library) -> Effects:
         others = (name for name in before if name != node.name)
         earlier[node.name] = tuple(dict.fromkeys(others))
     return Effects(used, last_writes, earlier)
+
+
+def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
+    """The variables that are outputs of a node, by all ways to refer to it."""
+    aliases = {}
+    for position, variable in used:
+        aliases[f"{node.name}:{position}"] = variable
+        aliases[f"{node.name}:output:{position}"] = variable
+        if position == 0:
+            aliases[node.name] = variable
+    return aliases
 
 
 def writes(node: Node, position: int, library: Library) -> bool:

@@ -36,6 +36,28 @@ def eagerly() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def functions_known(functions: Sequence[Any]) -> Iterator[None]:
+    """Lets the bridge to XLA find functions in a `with` block.
+
+    Those of a graph that is imported are known to that graph alone.
+
+    Args:
+        functions: Protocol buffers.
+    """
+    from tensorflow.python.eager import context
+
+    eager = context.context()
+    eager.ensure_initialized()
+    for function in functions:
+        eager.add_function_def(function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            eager.remove_function(function.signature.name)
+
+
 def is_part(variable: Any) -> bool:
     """Whether a TF1 variable is what a partitioner made of another."""
     return variable._get_save_slice_info() is not None

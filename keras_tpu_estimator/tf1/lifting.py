@@ -67,9 +67,9 @@ def lift(
     import tensorflow as tf
 
     ops = _reachable(graph, [*fetches, *done])
-    definition = graph.as_graph_def()
-    nodes = {node.name: node for node in definition.node}
-    library = library_of(definition)
+    whole = graph.as_graph_def()
+    nodes = {node.name: node for node in whole.node}
+    library = library_of(whole)
     check_can_run(ops, nodes, library)
     fed = [tensor.op.name for tensor in inputs]
     variables = [op for op in ops if op.type == "VarHandleOp"]
@@ -80,15 +80,17 @@ def lift(
         [op.name for op in variables],
     )
     effects = effects_of(body, library)
+    definition = rewritten(body, library, whole.versions)
     step = _Step(
-        rewritten(body, library, definition.versions),
+        definition,
         is_keyed=any(needs_key(node, library) for node in body.nodes),
         inputs=inputs,
         fetches=fetches,
         done=[getattr(each, "op", each).name for each in done],
         effects=effects,
     )
-    with internals.eagerly():
+    functions = definition.library.function
+    with internals.eagerly(), internals.functions_known(functions):
         made = {op.name: _zeros(op) for op in variables}
         try:
             hlo, captured = step.compiled(made)

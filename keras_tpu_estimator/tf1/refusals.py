@@ -8,16 +8,16 @@ from typing import Any
 
 from keras_tpu_estimator.tf1 import collectives
 from keras_tpu_estimator.tf1 import random_ops
+from keras_tpu_estimator.tf1.effects import PASSING_ON
 from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import called
 from keras_tpu_estimator.tf1.functions import nodes_within
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _REFS = ("TemporaryVariable", "Variable", "VariableV2")
 # Reading them costs nothing: the bridge leaves assertions out.
 _MAY_HAVE_STRINGS = ("Assert", "Const")
-_VARIABLES = ("Identity", "VarHandleOp")
+_VARIABLES = PASSING_ON | {"VarHandleOp"}
 
 
 def check_can_run(
@@ -38,9 +38,7 @@ def check_can_run(
         reasons = [
             _reason(node) for node in nodes_within(nodes[op.name], library)
         ]
-        reason = next(
-            filter(None, [*reasons, _of_tensors(op, nodes[op.name])]), None
-        )
+        reason = next(filter(None, [*reasons, _of_tensors(op)]), None)
         if reason is not None:
             found.append(f"{op.name}, {reason}, made at {line_of(op)}")
     if found:
@@ -79,7 +77,7 @@ def _reason(node: Node) -> str | None:
     return None
 
 
-def _of_tensors(op: Any, node: Node) -> str | None:
+def _of_tensors(op: Any) -> str | None:
     import tensorflow as tf
 
     tensors = (*op.inputs, *op.outputs)
@@ -87,11 +85,6 @@ def _of_tensors(op: Any, node: Node) -> str | None:
     if has_strings and op.type not in _MAY_HAVE_STRINGS:
         return f"a {op.type} with strings"
     resources = [t for t in tensors if t.dtype == tf.resource]
-    is_call = bool(called(node))
-    if any(
-        tensor.op.type not in _VARIABLES
-        for tensor in resources
-        if not (is_call and tensor.op is op)
-    ):
+    if any(tensor.op.type not in _VARIABLES for tensor in resources):
         return f"a {op.type} with a resource that is no variable"
     return None
