@@ -22,13 +22,13 @@ from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
-from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import primitive
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph import build
 from keras_tpu_estimator.tf1.lifting import Lifted
 from keras_tpu_estimator.tf1.lifting import lift
 from keras_tpu_estimator.tf1.metric_session import MetricFn
+from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.variables import enter
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -121,7 +121,7 @@ class _Step:
         _check_variables(model, self._lifted)
         if training:
             _check_trained(model, self._lifted, example)
-        _check_platform(self._lifted, example.cores.platform)
+        check_platform(self._lifted.module, example.cores.platform)
         self._outputs_split: dict[str, Any] = {
             name: example.is_split and name != "loss" for name in tensors
         }
@@ -251,18 +251,4 @@ def _check_trained(
             "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or sum the "
             "gradients with tf.compat.v1.tpu.cross_replica_sum, or set "
             "use_tpu=False to train on one core."
-        )
-
-
-def _check_platform(lifted: Lifted, platform: str) -> None:
-    """What TensorFlow compiled for the CPU has to run on the devices."""
-    if platform == "cpu":
-        return
-    prefix = "stablehlo.custom_call "
-    ops = {n for n in internals.op_names(lifted.module) if n.startswith(prefix)}
-    if ops:
-        raise ValueError(
-            "model_fn has operations that TensorFlow compiles for the CPU "
-            f"alone. Expected some that run on {platform!r}. Received calls "
-            f"of {sorted(name.removeprefix(prefix) for name in ops)}."
         )

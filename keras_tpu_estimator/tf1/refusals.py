@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1 import collectives
+from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import random_ops
 from keras_tpu_estimator.tf1.effects import PASSING_ON
 from keras_tpu_estimator.tf1.functions import Library
@@ -46,6 +47,26 @@ def check_can_run(
             "model_fn should have only operations that a device can run. "
             f"Received {len(found)} others: {'; '.join(found[:5])}. Move them "
             "into input_fn or metric_fn, which run on the host."
+        )
+
+
+def check_platform(module: bytes, platform: str) -> None:
+    """Refuses what was compiled for the CPU, if it is to run elsewhere.
+
+    Args:
+        module: A step, as StableHLO.
+        platform: What kind of devices is to run it, such as "cpu".
+
+    Raises:
+        ValueError: It has calls that only the CPU may know.
+    """
+    prefix = "stablehlo.custom_call "
+    calls = {n for n in internals.op_names(module) if n.startswith(prefix)}
+    if calls and platform != "cpu":
+        raise ValueError(
+            "model_fn has operations that TensorFlow compiles for the CPU "
+            f"alone. Expected some that run on {platform!r}. Received calls "
+            f"of {sorted(name.removeprefix(prefix) for name in calls)}."
         )
 
 

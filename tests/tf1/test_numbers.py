@@ -106,7 +106,9 @@ def with_averages(optimizer, loss, step):
 def test_batch_normalization_with_update_ops_and_averages(tmp_path):
     data = batches(*classes_data(8, 8, 2))
     model_fn = model_fn_of(
-        conv_net, lambda step: tf.train.MomentumOptimizer(0.05, 0.9), with_averages
+        conv_net,
+        lambda step: tf.train.MomentumOptimizer(0.05, 0.9),
+        with_averages,
     )
     _, expected = run_in_session(model_fn, data)
     values = trained(model_fn, tmp_path, data)

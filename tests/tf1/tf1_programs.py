@@ -27,7 +27,9 @@ def dense(x, units, name, activation=None, seed=0):
     """What `tf.layers.dense` makes, with its names."""
     with tf.variable_scope(name):
         kernel = variable("kernel", x.shape[-1], units, seed=seed)
-        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer)
+        bias = tf.get_variable(
+            "bias", [units], initializer=tf.zeros_initializer
+        )
         outputs = tf.nn.bias_add(tf.matmul(x, kernel), bias)
         return activation(outputs) if activation else outputs
 
@@ -61,7 +63,9 @@ def model_fn_of(network, optimizer, minimize=None):
         own = optimizer(step)
         if params["use_tpu"]:
             own = tf.tpu.CrossShardOptimizer(own)
-        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        with tf.control_dependencies(
+            tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        ):
             if minimize is None:
                 train_op = own.minimize(loss, global_step=step)
             else:
@@ -89,9 +93,7 @@ def classes_data(*shape, examples=64, classes=4, seed=1):
 
 def batches(x, y, steps=STEPS, size=BATCH):
     """The batches of so many steps, around and around."""
-    rows = [
-        (np.arange(size) + step * size) % len(x) for step in range(steps)
-    ]
+    rows = [(np.arange(size) + step * size) % len(x) for step in range(steps)]
     return [(x[r], y[r]) for r in rows]
 
 
