@@ -128,8 +128,9 @@ def inlined(
         Its results as JAX has them, as many as it expects.
     """
     parsed = ir.Module.parse(module)
-    for op in [o for o in _operations(parsed) if o.name == _ALL_REDUCE]:
-        _lower_sum(context, op, total)
+    sums = [op for op in _operations(parsed) if op.name == _ALL_REDUCE]
+    for number, op in enumerate(sums):
+        _lower_sum(context, parsed, number, op, total)
     inputs, outputs = _main_types(parsed)
     merged = mlir.merge_mlir_modules(
         context.module_context.module,
@@ -145,6 +146,7 @@ def inlined(
 
 
 _ALL_REDUCE = "stablehlo.all_reduce"
+_NAME_OF_SUM = "kte_sum_over_cores"
 
 
 def _as(kind: Any, value: Any) -> Any:
@@ -154,6 +156,8 @@ def _as(kind: Any, value: Any) -> Any:
 
 def _lower_sum(
     context: Any,
+    module: ir.Module,
+    number: int,
     op: Any,
     total: Callable[[jax.Array, list[list[int]]], jax.Array],
 ) -> None:
@@ -166,9 +170,19 @@ def _lower_sum(
     members = [flat[row * size : (row + 1) * size] for row in range(rows)]
     own = context.replace(primitive=None, avals_in=[aval], avals_out=[aval])
     lower = mlir.lower_fun(lambda x: total(x, members), multiple_results=False)
-    with ir.InsertionPoint(op), op.location:
-        (result,) = jax.tree.leaves(lower(own, op.operands[0]))
-    op.results[0].replace_all_uses_with(result)
+    # In a function of its own: not all JAX releases write where they are told.
+    begin = ir.InsertionPoint.at_block_begin(module.body)
+    name = f"{_NAME_OF_SUM}_{number}"
+    with op.location:
+        function: Any = func.FuncOp(name, ([kind], [kind]), ip=begin)
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        block = function.add_entry_block()
+        with ir.InsertionPoint(block):
+            func.ReturnOp(jax.tree.leaves(lower(own, *block.arguments)))
+        with ir.InsertionPoint(op):
+            reference = ir.FlatSymbolRefAttr.get(name)
+            call = func.CallOp([kind], reference, list(op.operands))
+    op.results[0].replace_all_uses_with(call.results[0])
     op.erase()
 
 

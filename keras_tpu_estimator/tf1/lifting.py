@@ -34,7 +34,7 @@ class Lifted:
         varying: Those among them that cores come to have different values of.
     """
 
-    module: bytes
+    module: bytes = dataclasses.field(repr=False)
     avals: tuple[jax.core.ShapedArray, ...]
     reads: tuple[str, ...]
     changes: tuple[str, ...]
