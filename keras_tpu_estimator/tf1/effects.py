@@ -6,6 +6,7 @@ the operations were made.
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Mapping
 
 from keras_tpu_estimator.tf1.functions import LOOPS
@@ -69,10 +70,11 @@ def effects_of(body: Body, library: Library) -> Effects:
         if node.op == "Identity":
             continue
         before: list[str] = []
+        assigned = written(node, [position for position, _ in here], library)
         for position, variable in here:
             if variable in last_writes:
                 before.append(last_writes[variable])
-            if writes(node, position, library):
+            if position in assigned:
                 before += reads.pop(variable, [])
                 last_writes[variable] = node.name
             else:
@@ -95,15 +97,23 @@ def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
     return aliases
 
 
-def writes(node: Node, position: int, library: Library) -> bool:
-    """Whether a node may assign the variable that is an input of it."""
+def written(
+    node: Node, positions: Collection[int], library: Library
+) -> set[int]:
+    """Which of the variables that are inputs of a node it may assign.
+
+    Args:
+        node: The node.
+        positions: Those of its inputs that are variables.
+        library: The functions that it may call.
+    """
     functions = called(node)
-    if not functions:
-        return node.op not in _READS
-    argument = position - first_argument(node)
+    if not functions or not positions:
+        return set() if node.op in _READS else set(positions)
+    first, found = first_argument(node), set()
     for each in functions:
         function = library[each.name]
-        name = function.signature.input_arg[argument].name
-        if name in effects_of(Body.of(function), library).last_writes:
-            return True
-    return False
+        names = [argument.name for argument in function.signature.input_arg]
+        assigned = effects_of(Body.of(function), library).last_writes
+        found |= {p for p in positions if names[p - first] in assigned}
+    return found

@@ -1,6 +1,6 @@
 """Every private part of TensorFlow and JAX that this room touches.
 
-`tests/tf1/test_internals.py` fails when either changes any of them.
+`tests/tf1/test_tf1_internals.py` fails when either changes any of them.
 """
 
 import contextlib

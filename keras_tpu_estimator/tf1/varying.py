@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from keras_tpu_estimator.tf1.collectives import is_total
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.effects import writes
+from keras_tpu_estimator.tf1.effects import written
 from keras_tpu_estimator.tf1.functions import LOOPS
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Function
@@ -60,10 +60,10 @@ class _Walk:
             for position, variable in used:
                 inputs[position] = variable in self.whole
             changed = self._enter(node, inputs, nodes)
-            for position, variable in used:
-                if position in changed and writes(node, position, self.library):
-                    self.whole.add(variable)
-                    self.assigned.add(variable)
+            names = {p: variable for p, variable in used if p in changed}
+            for position in written(node, names, self.library):
+                self.whole.add(names[position])
+                self.assigned.add(names[position])
 
     def has(self, reference: str) -> bool:
         """Whether an output or an argument differs."""
