@@ -15,6 +15,7 @@ from keras_tpu_estimator import export
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator import summary
+from keras_tpu_estimator import tf1
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints.finding import checkpoints_iterator
 from keras_tpu_estimator.checkpoints.finding import latest_checkpoint
@@ -107,6 +108,7 @@ __all__ = [
     "metrics",
     "outside_compilation",
     "summary",
+    "tf1",
     "train_and_evaluate",
     "trainable_variables",
 ]

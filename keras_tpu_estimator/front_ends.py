@@ -4,6 +4,7 @@ from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.program import KerasProgram
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.tf1.marking import TF1ModelFn
 
 
 def make_program(
@@ -15,7 +16,8 @@ def make_program(
 
     Args:
         call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a spec.
+            `params`; returns a spec. Its attribute `function`, if it has one,
+            is what the user wrote.
         seed: Makes initial values and random layers repeatable. Defaults to
             `None`.
         options: How it is traced. Defaults to `TraceOptions()`.
@@ -31,4 +33,9 @@ def make_program(
     >>> list(make_program(call_model_fn).store.variables)
     ['global_step']
     """
+    if isinstance(getattr(call_model_fn, "function", None), TF1ModelFn):
+        # Only then is what lifts graphs imported.
+        from keras_tpu_estimator.tf1.program import TF1Program
+
+        return TF1Program(call_model_fn, seed, options)
     return KerasProgram(call_model_fn, seed, options)

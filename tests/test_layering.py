@@ -29,7 +29,7 @@ FLOORS = (
     ("inputs",),
     ("model_fn",),
     ("program",),
-    ("keras_program",),
+    ("keras_program", "tf1"),
     ("front_ends",),
     ("cpu",),
     ("device",),
@@ -185,6 +185,8 @@ def test_all_that_is_imported_is_declared() -> None:
     [
         ("keras.src", "tracing.keras_internals"),
         ("jax._src", "hosts.jax_internals"),
+        ("jax.interpreters", "tf1.internals"),
+        ("tensorflow.python", "tf1.internals"),
     ],
 )
 def test_private_modules_are_imported_in_one_file(

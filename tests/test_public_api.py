@@ -19,6 +19,7 @@ MODULES = {
     "hooks",
     "metrics",
     "summary",
+    "tf1",
 }
 
 

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -79,15 +80,30 @@ class VariableStore:
         """
         if not captured.new:
             return
-        self.variables.update(captured.new)
         leaves = jax.tree.leaves(args)
         inputs = {
             number: _copied(leaves[number])
             for number in captured.initial_inputs
         }
-        self._initial.append(
-            functools.partial(captured.initial_values, inputs=inputs)
+        self.add(
+            captured.new,
+            functools.partial(captured.initial_values, inputs=inputs),
         )
+
+    def add(
+        self,
+        variables: Mapping[str, keras.Variable],
+        initial: Callable[[Collection[str], AnyValues], Values],
+    ) -> None:
+        """Adds variables.
+
+        Args:
+            variables: The variables by path.
+            initial: Given the paths of variables that want initial values,
+                and the values of others, returns those of them that it has.
+        """
+        self.variables.update(variables)
+        self._initial.append(initial)
 
     def initial_values(
         self,

@@ -1,0 +1,45 @@
+"""Sums over cores: `CrossReplicaSum` becomes an all-reduce."""
+
+from collections.abc import Mapping
+
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import source
+
+_SUM = "CrossReplicaSum"
+# Its relatives, which have no meaning here yet.
+UNSUPPORTED = frozenset(
+    {
+        "AllToAll",
+        "CollectiveGather",
+        "CollectiveGatherV2",
+        "CollectivePermute",
+        "CollectiveReduce",
+        "CollectiveReduceV2",
+        "NcclAllReduce",
+    }
+)
+
+
+def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
+    """Whether a node sums over all cores: those of one group.
+
+    Args:
+        node: The node.
+        nodes: Those beside it by name, one of which may hold the groups.
+    """
+    if node.op != _SUM:
+        return False
+    groups = nodes.get(source(data_inputs(node)[1]))
+    if groups is None or groups.op != "Const":
+        return False
+    dims = groups.attr["value"].tensor.tensor_shape.dim
+    return len(dims) == 2 and dims[0].size == 1
+
+
+def make_all_reduce(node: Node) -> None:
+    """Makes a sum over cores the op that TensorFlow's bridge to XLA knows."""
+    if node.op == _SUM:
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"

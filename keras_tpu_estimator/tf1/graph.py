@@ -1,0 +1,145 @@
+"""Building the graph of a TF1 `model_fn` for one mode and shape."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.marking import building
+from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelGraph:
+    """The graph that one call of `model_fn` built.
+
+    Attributes:
+        graph: The graph.
+        spec: What `model_fn` returned.
+        inputs: The placeholders of features and labels, flat.
+        variables: The variables that belong to the model, by name.
+        trainable: The names of those that are trained.
+    """
+
+    graph: Any
+    spec: TPUEstimatorSpec
+    inputs: list[Any]
+    variables: dict[str, Any]
+    trainable: frozenset[str]
+
+
+def build(
+    call_model_fn: Callable[..., Any],
+    mode: str,
+    example: StepInput,
+    seed: int | None,
+) -> ModelGraph:
+    """Calls a `model_fn` in a graph of its own.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        mode: A value of `ModeKeys`.
+        example: What a step is given.
+        seed: The seed of the graph, or `None`.
+
+    Raises:
+        TypeError: What it returns is no `tf1.TPUEstimatorSpec`.
+        NotImplementedError: It uses something that is not supported yet.
+        ValueError: A variable is not one of the model.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    graph = tf.Graph()
+    cores = example.cores.topology.num_replicas
+    with as_in_tf2(), graph.as_default(), internals.shards(cores), building():
+        if seed is not None:
+            v1.set_random_seed(seed)
+        v1.train.create_global_step()
+        features, labels = _placeholders(mode, example)
+        additional = dict(example.additional)
+        spec = call_model_fn(features, labels, mode, additional)
+        if not isinstance(spec, TPUEstimatorSpec):
+            raise TypeError(
+                "A TF1 model_fn should return a tf1.TPUEstimatorSpec. "
+                f"Received: {spec!r} of type {type(spec).__name__}"
+            )
+        _call_scaffold_fn(spec)
+        variables = {v.op.name: v for v in v1.global_variables()}
+        trainable = frozenset(v.op.name for v in v1.trainable_variables())
+    parts = [n for n, v in variables.items() if internals.is_part(v)]
+    if parts:
+        raise NotImplementedError(
+            "Variables should be whole: partitioners are not supported yet. "
+            f"Received the parts {parts}. Leave `partitioner` out."
+        )
+    inputs = jax.tree.leaves((features, labels))
+    return ModelGraph(graph, spec, inputs, variables, trainable)
+
+
+@contextlib.contextmanager
+def as_in_tf2() -> Iterator[None]:
+    """Has variables be resources and bodies functions, as XLA needs them.
+
+    `tf.disable_v2_behavior()`, which many programs call, has it otherwise.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    resources = v1.resource_variables_enabled()
+    functions = v1.control_flow_v2_enabled()
+    v1.enable_resource_variables()
+    v1.enable_control_flow_v2()
+    try:
+        yield
+    finally:
+        if not resources:
+            v1.disable_resource_variables()
+        if not functions:
+            v1.disable_control_flow_v2()
+
+
+def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
+    """What `model_fn` is given of one core's features and labels."""
+    import tensorflow as tf
+
+    features, labels = example.of_one_call()
+    if mode == ModeKeys.PREDICT:
+        labels = None
+    leaves, structure = jax.tree.flatten((features, labels))
+    shapes = [leaf.shape for leaf in leaves]
+    if example.arrange is not None:
+        arranged = jax.eval_shape(example.arrange, features, labels)
+        structure = jax.tree.structure(arranged)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(arranged)]
+    with tf.name_scope("kte_infeed"):
+        made = [
+            tf.compat.v1.placeholder(leaf.dtype, shape)
+            for leaf, shape in zip(leaves, shapes, strict=True)
+        ]
+    placeholders: tuple[Features, Labels] = jax.tree.unflatten(structure, made)
+    return placeholders
+
+
+def _call_scaffold_fn(spec: TPUEstimatorSpec) -> None:
+    """Calls `scaffold_fn`, whose `init_from_checkpoint` changes the graph."""
+    if spec.scaffold_fn is None:
+        return
+    scaffold = spec.scaffold_fn()
+    settings = ("init_fn", "saver", "init_op", "local_init_op")
+    given = [n for n in settings if getattr(scaffold, n, None) is not None]
+    if given:
+        raise NotImplementedError(
+            "The Scaffold that `scaffold_fn` returns should have no settings: "
+            f"they are not supported yet. Received: {given}. Call "
+            "tf.compat.v1.train.init_from_checkpoint in `scaffold_fn`."
+        )

@@ -1,0 +1,226 @@
+"""Every private part of TensorFlow and JAX that this room touches.
+
+`tests/tf1/test_tf1_internals.py` fails when either changes any of them.
+"""
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend import mlir as jax_mlir
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
+
+
+@contextlib.contextmanager
+def shards(number: int) -> Iterator[None]:
+    """Tells graphs built in a `with` block how many cores will run them."""
+    from tensorflow.python.tpu import tpu_function
+
+    with tpu_function.tpu_shard_context(number):
+        yield
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Runs TensorFlow eagerly in a `with` block, whatever was disabled."""
+    from tensorflow.python.eager import context
+
+    with context.eager_mode():
+        yield
+
+
+@contextlib.contextmanager
+def functions_known(functions: Sequence[Any]) -> Iterator[None]:
+    """Lets the bridge to XLA find functions in a `with` block.
+
+    Those of a graph that is imported are known to that graph alone.
+
+    Args:
+        functions: Protocol buffers.
+    """
+    from tensorflow.python.eager import context
+
+    eager = context.context()
+    eager.ensure_initialized()
+    for function in functions:
+        eager.add_function_def(function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            eager.remove_function(function.signature.name)
+
+
+def is_part(variable: Any) -> bool:
+    """Whether a TF1 variable is what a partitioner made of another."""
+    return variable._get_save_slice_info() is not None
+
+
+def stablehlo_of(hlo: bytes) -> bytes:
+    """The StableHLO of an HLO module, both serialized."""
+    module: bytes = jax_mlir.hlo_to_stablehlo(hlo)
+    return module
+
+
+def signature_of(module: bytes) -> tuple[list[str], list[str]]:
+    """The types of what a module takes and returns, as MLIR writes them."""
+    with mlir.make_ir_context():
+        inputs, results = _main_types(ir.Module.parse(module))
+        return [str(t) for t in inputs], [str(t) for t in results]
+
+
+def _main_types(module: Any) -> tuple[list[Any], list[Any]]:
+    main: Any = ir.SymbolTable(module.operation)["main"]
+    return list(main.type.inputs), list(main.type.results)
+
+
+def op_names(module: bytes) -> list[str]:
+    """The ops of a module, with the target of each custom call."""
+    with mlir.make_ir_context():
+        return [_name(op) for op in _operations(ir.Module.parse(module))]
+
+
+def _name(op: Any) -> str:
+    if op.name != "stablehlo.custom_call":
+        return str(op.name)
+    target = ir.StringAttr(op.attributes["call_target_name"]).value
+    return f"stablehlo.custom_call {target}"
+
+
+def register_lowering(
+    primitive: Primitive, lower: Callable[..., Sequence[Any]]
+) -> None:
+    """Has JAX lower a primitive by a function.
+
+    Args:
+        primitive: The primitive.
+        lower: Called with the context, operands and parameters; returns the
+            results.
+    """
+    mlir.register_lowering(primitive, lower)
+
+
+def inlined(
+    context: Any,
+    module: bytes,
+    name: str,
+    operands: Sequence[Any],
+    total: Callable[[jax.Array, list[list[int]]], jax.Array],
+) -> list[Any]:
+    """Calls a module inside the one that JAX is lowering.
+
+    Args:
+        context: What JAX gave the lowering.
+        module: The module.
+        name: What it is to be called.
+        operands: Its operands. Their width is made to fit.
+        total: What becomes of an all-reduce: called with its operand and its
+            groups.
+
+    Returns:
+        Its results as JAX has them, as many as it expects.
+    """
+    parsed = ir.Module.parse(module)
+    sums = [op for op in _operations(parsed) if op.name == _ALL_REDUCE]
+    for number, op in enumerate(sums):
+        _lower_sum(context, parsed, number, op, total)
+    inputs, outputs = _main_types(parsed)
+    merged = mlir.merge_mlir_modules(
+        context.module_context.module,
+        name,
+        parsed,
+        dst_symtab=context.module_context.symbol_table,
+    )
+    fitting = [_as(t, x) for t, x in zip(inputs, operands, strict=True)]
+    reference = ir.FlatSymbolRefAttr.get(merged)
+    results = func.CallOp(outputs, reference, fitting).results
+    wanted = [_type_of(aval) for aval in context.avals_out]
+    return [_as(t, x) for t, x in zip(wanted, results, strict=False)]
+
+
+_ALL_REDUCE = "stablehlo.all_reduce"
+_NAME_OF_SUM = "kte_sum_over_cores"
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of a type: 64-bit numbers stay so inside, if not in JAX."""
+    return value if value.type == kind else stablehlo.convert(kind, value)
+
+
+def _lower_sum(
+    context: Any,
+    module: ir.Module,
+    number: int,
+    op: Any,
+    total: Callable[[jax.Array, list[list[int]]], jax.Array],
+) -> None:
+    """Puts what JAX makes of a sum over cores in place of one."""
+    kind = op.results[0].type
+    aval = aval_of(str(kind))
+    groups: Any = ir.DenseIntElementsAttr(op.attributes["replica_groups"])
+    rows, size = groups.type.shape
+    flat = [int(core) for core in groups]
+    members = [flat[row * size : (row + 1) * size] for row in range(rows)]
+    own = context.replace(primitive=None, avals_in=[aval], avals_out=[aval])
+    lower = mlir.lower_fun(lambda x: total(x, members), multiple_results=False)
+    # In a function of its own: not all JAX releases write where they are told.
+    begin = ir.InsertionPoint.at_block_begin(module.body)
+    name = f"{_NAME_OF_SUM}_{number}"
+    with op.location:
+        function: Any = func.FuncOp(name, ([kind], [kind]), ip=begin)
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        block = function.add_entry_block()
+        with ir.InsertionPoint(block):
+            func.ReturnOp(jax.tree.leaves(lower(own, *block.arguments)))
+        with ir.InsertionPoint(op):
+            reference = ir.FlatSymbolRefAttr.get(name)
+            call = func.CallOp([kind], reference, list(op.operands))
+    op.results[0].replace_all_uses_with(call.results[0])
+    op.erase()
+
+
+def aval_of(kind: str) -> jax.core.ShapedArray:
+    """The shape and dtype, as JAX has it, of a type that MLIR has written.
+
+    Raises:
+        ValueError: The shape is not fixed.
+    """
+    with mlir.make_ir_context():
+        parsed = ir.RankedTensorType(ir.Type.parse(kind))
+        if not parsed.has_static_shape or "bounds" in kind:
+            raise ValueError(f"Expected a fixed shape. Received: {kind}")
+        dtype = _DTYPES[str(parsed.element_type)]
+        shape = tuple(parsed.shape)
+    return jax.core.ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _type_of(aval: Any) -> Any:
+    """The type of a tensor. JAX has a function, but of changing arguments."""
+    names = {dtype: name for name, dtype in _DTYPES.items()}
+    shape = "".join(f"{size}x" for size in aval.shape)
+    return ir.Type.parse(f"tensor<{shape}{names[aval.dtype.name]}>")
+
+
+_DTYPES = {
+    "i1": "bool",
+    "bf16": "bfloat16",
+    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"ui{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+def _operations(op: Any) -> Iterator[Any]:
+    """All operations inside a module or an operation."""
+    for region in op.operation.regions:
+        for block in region:
+            for inner in block:
+                yield inner.operation
+                yield from _operations(inner)

@@ -1,0 +1,239 @@
+"""From a TF1 graph to a pure function: a StableHLO module of a whole step."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.effects import Effects
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.random_ops import KEY
+from keras_tpu_estimator.tf1.refusals import check_can_run
+from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.rewriting import needs_key
+from keras_tpu_estimator.tf1.rewriting import rewritten
+from keras_tpu_estimator.tf1.varying import varying_variables
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lifted:
+    """A step as a module that takes a key, inputs and variables.
+
+    Attributes:
+        module: The module, as StableHLO.
+        avals: The shapes and dtypes of what it returns: what was fetched, and
+            then the new values of `changes`.
+        reads: The names of the variables that it takes.
+        changes: Those of the variables that it assigns.
+        varying: Those among them that cores come to have different values of.
+    """
+
+    module: bytes = dataclasses.field(repr=False)
+    avals: tuple[jax.core.ShapedArray, ...]
+    reads: tuple[str, ...]
+    changes: tuple[str, ...]
+    varying: frozenset[str]
+
+
+def lift(
+    graph: Any,
+    inputs: Sequence[Any],
+    fetches: Sequence[Any],
+    done: Sequence[Any] = (),
+    is_split: bool = True,
+) -> Lifted:
+    """Lifts tensors and operations of a graph.
+
+    Args:
+        graph: The graph.
+        inputs: Its placeholders.
+        fetches: Tensors that are wanted.
+        done: Operations or tensors that are to be run, too.
+        is_split: Whether each core feeds inputs of its own.
+
+    Returns:
+        A `Lifted`.
+
+    Raises:
+        ValueError: An operation can be run by no device, or a tensor that is
+            wanted has no fixed shape.
+    """
+    import tensorflow as tf
+
+    ops = _reachable(graph, [*fetches, *done])
+    whole = graph.as_graph_def()
+    nodes = {node.name: node for node in whole.node}
+    library = library_of(whole)
+    check_can_run(ops, nodes, library)
+    fed = [tensor.op.name for tensor in inputs]
+    variables = [op for op in ops if op.type == "VarHandleOp"]
+    given = {*fed, *(op.name for op in variables)}
+    body = Body(
+        [nodes[op.name] for op in ops if op.name not in given],
+        fed,
+        [op.name for op in variables],
+    )
+    effects = effects_of(body, library)
+    definition = rewritten(body, library, whole.versions)
+    step = _Step(
+        definition,
+        is_keyed=any(needs_key(node, library) for node in body.nodes),
+        inputs=inputs,
+        fetches=fetches,
+        done=[getattr(each, "op", each).name for each in done],
+        effects=effects,
+    )
+    functions = definition.library.function
+    with internals.eagerly(), internals.functions_known(functions):
+        made = {op.name: _zeros(op) for op in variables}
+        try:
+            hlo, captured = step.compiled(made)
+        except (ValueError, tf.errors.OpError) as error:
+            raise _explained(error, ops) from error
+    module = internals.stablehlo_of(hlo)
+    _, results = internals.signature_of(module)
+    return Lifted(
+        module,
+        _avals(results[: len(fetches) + len(effects.last_writes)], fetches),
+        tuple(captured),
+        tuple(effects.last_writes),
+        frozenset(varying_variables(body, library, is_split)),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """A step as a definition, and what is wanted of it."""
+
+    definition: Any
+    is_keyed: bool
+    inputs: Sequence[Any]
+    fetches: Sequence[Any]
+    done: Sequence[str]
+    effects: Effects
+
+    def compiled(self, variables: Mapping[str, Any]) -> tuple[bytes, list[str]]:
+        """The HLO module, and the names of the variables that it takes.
+
+        Args:
+            variables: By name, with any values.
+        """
+        import tensorflow as tf
+
+        step = tf.function(
+            lambda key, *inputs: self._imported(key, inputs, variables),
+            autograph=False,
+            jit_compile=True,
+        )
+        specs = [tf.TensorSpec([2], tf.uint32)]
+        specs += [tf.TensorSpec(each.shape, each.dtype) for each in self.inputs]
+        captured = step.get_concrete_function(*specs).captured_inputs
+        names = {id(v.handle): name for name, v in variables.items()}
+        compiler = step.experimental_get_compiler_ir(*specs)
+        # For this platform: the devices' own may not be in this TensorFlow.
+        hlo = compiler(stage="hlo_serialized", platform_name="CPU")
+        return hlo, [names[id(handle)] for handle in captured]
+
+    def _imported(
+        self, key: Any, inputs: Sequence[Any], variables: Mapping[str, Any]
+    ) -> list[Any]:
+        import tensorflow as tf
+
+        here = tf.compat.v1.get_default_graph()
+        given = {
+            tensor.name: value
+            for tensor, value in zip(self.inputs, inputs, strict=True)
+        }
+        handles = {n: here.capture(v.handle) for n, v in variables.items()}
+        used = {i for node in self.definition.node for i in node.input}
+        mapping = {
+            name: value
+            for name, value in given.items()
+            if name.removesuffix(":0") in used
+        }
+        mapping |= {
+            f"{n}:0": handle for n, handle in handles.items() if n in used
+        }
+        if self.is_keyed:
+            mapping[f"{KEY}:0"] = tf.reshape(tf.bitcast(key, tf.uint64), [1])
+        wanted = [t.name for t in self.fetches if t.name not in given]
+        imported = tf.graph_util.import_graph_def(
+            self.definition, mapping, wanted, name=""
+        )
+        given |= dict(zip(wanted, imported or (), strict=True))
+        last = [*self.done, *self.effects.last_writes.values()]
+        waited = [tensor.op for tensor in imported or ()]
+        waited += [here.get_operation_by_name(name) for name in last]
+        with tf.control_dependencies(waited):
+            new = [
+                tf.raw_ops.ReadVariableOp(
+                    resource=handles[name], dtype=variables[name].dtype
+                )
+                for name in self.effects.last_writes
+            ]
+        return [tf.identity(given[t.name]) for t in self.fetches] + new
+
+
+def _reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
+    """The operations that are needed, in the order in which they were made."""
+    stack = [getattr(each, "op", each) for each in fetches]
+    needed = set()
+    while stack:
+        op = stack.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            stack += [t.op for t in op.inputs] + list(op.control_inputs)
+    return [op for op in graph.get_operations() if op.name in needed]
+
+
+def _zeros(op: Any) -> Any:
+    """A variable like that of an operation, but for its value."""
+    import tensorflow as tf
+
+    shape, dtype = op.get_attr("shape"), op.get_attr("dtype")
+    shape = tf.TensorShape(shape)
+    if not shape.is_fully_defined():
+        raise ValueError(
+            "A variable should have a fixed shape. Received: "
+            f"{op.name} of shape {shape}, made at {line_of(op)}"
+        )
+    return tf.Variable(tf.zeros(shape, dtype), dtype=dtype)
+
+
+def _avals(
+    types: Sequence[str], fetches: Sequence[Any]
+) -> tuple[jax.core.ShapedArray, ...]:
+    avals = []
+    for number, kind in enumerate(types):
+        try:
+            avals.append(internals.aval_of(kind))
+        except ValueError as error:
+            op = fetches[number].op
+            raise ValueError(
+                "The tensors that model_fn returns should have fixed shapes. "
+                f"Received: {op.name} ({op.type}) of shape "
+                f"{fetches[number].shape}, made at {line_of(op)}"
+            ) from error
+    return tuple(avals)
+
+
+def _explained(error: Exception, ops: Sequence[Any]) -> ValueError:
+    """What is wrong with a graph that TensorFlow cannot compile."""
+    kinds = set(re.findall(r"No registered '(\w+)' OpKernel", str(error)))
+    lines = [
+        f"{op.name} ({op.type}), made at {line_of(op)}"
+        for op in ops
+        if op.type in kinds
+    ]
+    what = "; ".join(lines[:5]) or str(error).partition("\n")[0]
+    return ValueError(
+        "TensorFlow's bridge to XLA cannot compile what model_fn builds. "
+        f"Expected operations that run on a device. Received: {what}. Move "
+        "them into input_fn or metric_fn, which run on the host."
+    )

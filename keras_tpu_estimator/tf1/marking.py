@@ -1,0 +1,103 @@
+"""Saying that a `model_fn` is written for TF1."""
+
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
+
+_is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "is_building", default=False
+)
+
+
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """Lets a `TF1ModelFn` be called in a `with` block: in a graph."""
+    token = _is_building.set(True)
+    try:
+        yield
+    finally:
+        _is_building.reset(token)
+
+
+class TF1ModelFn:
+    """A `model_fn` that builds a graph. Made by `model_fn`.
+
+    Args:
+        function: The user's function.
+    """
+
+    def __init__(self, function: Callable[..., TPUEstimatorSpec]):
+        # With the signature of the function, by which arguments are passed.
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> TPUEstimatorSpec:
+        """Calls the user's function, in the graph that is being built.
+
+        Raises:
+            NotImplementedError: None is being built.
+        """
+        if not _is_building.get():
+            raise NotImplementedError(
+                "A TF1 model_fn should be run by `train`, `evaluate` or "
+                "`predict` of a TPUEstimator. Received a call from elsewhere: "
+                "exports, and model_fns around this one, cannot use it yet. "
+                "Port it to Keras for these, as docs/migrating.md says."
+            )
+        return self._function(*args, **kwargs)
+
+
+def model_fn(function: Callable[..., TPUEstimatorSpec]) -> TF1ModelFn:
+    """Makes a `model_fn` that is written for TF1 one that `TPUEstimator` runs.
+
+    The function builds a graph with `tf.compat.v1`, as it did under the
+    original, and returns a `tf1.TPUEstimatorSpec`. It trains, evaluates and
+    predicts in the device loop, with the names that TF1 gives variables.
+    `metric_fn` runs in a TensorFlow session on the host.
+
+    Args:
+        function: Function of `features` and any of `labels`, `mode`, `params`
+            and `config`. Features and labels are placeholders.
+
+    Returns:
+        A `model_fn` for `TPUEstimator`.
+
+    Raises:
+        TypeError: `function` is not callable.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import numpy as np
+    >>> import tensorflow.compat.v1 as tf
+    >>> def model_fn(features, labels, mode, params):
+    ...     kernel = tf.get_variable("kernel", [2, 1])
+    ...     loss = tf.reduce_mean((tf.matmul(features, kernel) - labels) ** 2)
+    ...     if mode == kte.ModeKeys.EVAL:
+    ...         return kte.tf1.TPUEstimatorSpec(mode, loss=loss)
+    ...     optimizer = tf.tpu.CrossShardOptimizer(
+    ...         tf.train.GradientDescentOptimizer(0.1))
+    ...     return kte.tf1.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(
+    ...             loss, tf.train.get_global_step()))
+    >>> def input_fn(params):
+    ...     x = np.ones((params["batch_size"], 2), "float32")
+    ...     return x, 3 * x[:, :1]
+    >>> estimator = kte.TPUEstimator(
+    ...     kte.tf1.model_fn(model_fn), config=kte.RunConfig(),
+    ...     train_batch_size=8, eval_batch_size=8)
+    >>> bool(estimator.train(input_fn, steps=100).evaluate(input_fn)["loss"]
+    ...      < 1e-6)
+    True
+    """
+    if not callable(function):
+        raise TypeError(
+            "Expected a callable as `model_fn`. Received: "
+            f"{function!r} of type {type(function).__name__}"
+        )
+    return TF1ModelFn(function)

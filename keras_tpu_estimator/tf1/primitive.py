@@ -1,0 +1,61 @@
+"""A lifted step as one JAX primitive, inlined where it is called."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.lifting import Lifted
+
+_NAME = "tf1_step"
+
+
+def run(
+    lifted: Lifted, key: jax.Array, args: Sequence[Any], axes: tuple[str, ...]
+) -> list[jax.Array]:
+    """Runs a lifted step.
+
+    Args:
+        lifted: The step.
+        key: Two integers of 32 bits, without sign, for random numbers.
+        args: Its inputs, and then the values of what it reads.
+        axes: The mesh axes that sums over cores are about; none for one core.
+
+    Returns:
+        What was fetched, and then the new values of what it changes.
+    """
+    results: list[jax.Array] = _step.bind(key, *args, lifted=lifted, axes=axes)
+    return results
+
+
+def _run_alone(*args: Any, lifted: Lifted, axes: tuple[str, ...]) -> Any:
+    return jax.jit(functools.partial(_step.bind, lifted=lifted, axes=axes))(
+        *args
+    )
+
+
+def _abstract(*args: Any, lifted: Lifted, axes: tuple[str, ...]) -> Any:
+    del args, axes
+    return list(lifted.avals)
+
+
+def _lower(
+    context: Any, *operands: Any, lifted: Lifted, axes: tuple[str, ...]
+) -> Any:
+    def total(x: jax.Array, groups: list[list[int]]) -> jax.Array:
+        if not axes:
+            return x
+        several = groups if len(groups) > 1 else None
+        return jax.lax.psum(x, axes, axis_index_groups=several)
+
+    return internals.inlined(context, lifted.module, _NAME, operands, total)
+
+
+_step = Primitive(_NAME)
+_step.multiple_results = True
+_step.def_impl(_run_alone)
+_step.def_abstract_eval(_abstract)
+internals.register_lowering(_step, _lower)

@@ -1,0 +1,111 @@
+"""What no device can run, by its name and the line that made it."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1 import collectives
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import random_ops
+from keras_tpu_estimator.tf1.effects import PASSING_ON
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import nodes_within
+
+_OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+_REFS = ("TemporaryVariable", "Variable", "VariableV2")
+# Reading them costs nothing: the bridge leaves assertions out.
+_MAY_HAVE_STRINGS = ("Assert", "Const")
+_VARIABLES = PASSING_ON | {"VarHandleOp"}
+
+
+def check_can_run(
+    ops: Sequence[Any], nodes: dict[str, Node], library: Library
+) -> None:
+    """Refuses operations that no device can run.
+
+    Args:
+        ops: The operations of a step.
+        nodes: By name what defines them.
+        library: The functions that they call.
+
+    Raises:
+        ValueError: There are some.
+    """
+    found = []
+    for op in ops:
+        reasons = [
+            _reason(node) for node in nodes_within(nodes[op.name], library)
+        ]
+        reason = next(filter(None, [*reasons, _of_tensors(op)]), None)
+        if reason is not None:
+            found.append(f"{op.name}, {reason}, made at {line_of(op)}")
+    if found:
+        raise ValueError(
+            "model_fn should have only operations that a device can run. "
+            f"Received {len(found)} others: {'; '.join(found[:5])}. Move them "
+            "into input_fn or metric_fn, which run on the host."
+        )
+
+
+def check_platform(module: bytes, platform: str) -> None:
+    """Refuses what was compiled for the CPU, if it is to run elsewhere.
+
+    Args:
+        module: A step, as StableHLO.
+        platform: What kind of devices is to run it, such as "cpu".
+
+    Raises:
+        ValueError: It has calls that only the CPU may know.
+    """
+    prefix = "stablehlo.custom_call "
+    calls = {n for n in internals.op_names(module) if n.startswith(prefix)}
+    if calls and platform != "cpu":
+        raise ValueError(
+            "model_fn has operations that TensorFlow compiles for the CPU "
+            f"alone. Expected some that run on {platform!r}. Received calls "
+            f"of {sorted(name.removeprefix(prefix) for name in calls)}."
+        )
+
+
+def line_of(op: Any) -> str:
+    """The line of the user's code that made an operation."""
+    packages = ("tensorflow", "keras_tpu_estimator")
+    between = (*map(_folder_of, packages), contextlib.__file__)
+    for frame in reversed(op.traceback):
+        if not frame.filename.startswith(between):
+            return f"{frame.filename}:{frame.lineno}"
+    return "an unknown line"
+
+
+def _folder_of(package: str) -> str:
+    return os.path.join(
+        os.path.dirname(sys.modules[package].__file__ or ""), ""
+    )
+
+
+def _reason(node: Node) -> str | None:
+    if node.op in _OF_PYTHON:
+        return f"a {node.op}, which calls Python"
+    if node.op in _REFS:
+        return f"a {node.op}, a variable that is no resource"
+    if node.op in random_ops.UNSUPPORTED:
+        return f"a {node.op}, whose numbers no seed can repeat"
+    if node.op in collectives.UNSUPPORTED:
+        return f"a {node.op}; of the sums over cores only CrossReplicaSum is"
+    return None
+
+
+def _of_tensors(op: Any) -> str | None:
+    import tensorflow as tf
+
+    tensors = (*op.inputs, *op.outputs)
+    has_strings = any(tensor.dtype == tf.string for tensor in tensors)
+    if has_strings and op.type not in _MAY_HAVE_STRINGS:
+        return f"a {op.type} with strings"
+    resources = [t for t in tensors if t.dtype == tf.resource]
+    if any(tensor.op.type not in _VARIABLES for tensor in resources):
+        return f"a {op.type} with a resource that is no variable"
+    return None

@@ -1,0 +1,138 @@
+"""The graph of a step as TensorFlow's bridge to XLA shall get it.
+
+Reads and writes of variables are in order, random ops are functions of a key,
+and sums over cores are all-reduces; in the bodies of `tf.cond` and
+`tf.while_loop`, too, each of which becomes a function of its own.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.tf1.collectives import make_all_reduce
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import LOOPS
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Function
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.random_ops import KEY
+from keras_tpu_estimator.tf1.random_ops import is_random
+from keras_tpu_estimator.tf1.random_ops import make_stateless
+from keras_tpu_estimator.tf1.writing import Writer
+from keras_tpu_estimator.tf1.writing import set_inputs
+from keras_tpu_estimator.tf1.writing import type_number
+
+_NEXT = "kte_next_key"
+# Odd, so that its multiples are distinct; and no two loops may have one.
+_STRIDE = 0x9E3779B97F4A7C15
+
+
+def rewritten(body: Body, library: Library, versions: Any) -> Any:
+    """The definition of a graph with the nodes of a step.
+
+    Args:
+        body: The step.
+        library: The functions that it calls.
+        versions: Those of the graph that it is of.
+
+    Returns:
+        A `GraphDef`. What it does not have are the arguments and variables of
+        the step, and the key, which it refers to as `KEY`.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.GraphDef(versions=versions)
+    rewriter = _Rewriter(library, graph.library.function)
+    rewriter.write(body, Writer(graph.node, is_function=False))
+    return graph
+
+
+def needs_key(node: Node, library: Library) -> bool:
+    """Whether a node, or one that it calls, draws random numbers."""
+    return any(is_random(each) for each in nodes_within(node, library))
+
+
+@dataclasses.dataclass
+class _Rewriter:
+    """Writes bodies anew.
+
+    Attributes:
+        library: The functions as they were.
+        functions: Where functions are added.
+        numbers: Of random nodes, loops and functions.
+    """
+
+    library: Library
+    functions: Any
+    numbers: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.count(1)
+    )
+
+    def write(self, body: Body, writer: Writer) -> None:
+        """Writes the nodes of a body."""
+        effects = effects_of(body, self.library)
+        given = {f"^{name}" for name in (*body.arguments, *body.variables)}
+        for old in body.nodes:
+            node = writer.nodes.add()
+            node.CopyFrom(old)
+            node.device = ""
+            node.attr.pop("_class", None)
+            order = [f"^{n}" for n in effects.earlier.get(node.name, ())]
+            # What is given is there before, and no node any more.
+            kept = [name for name in node.input if name not in given]
+            del node.input[:]
+            node.input.extend([*kept, *order])
+            if is_random(node):
+                make_stateless(node, next(self.numbers), writer)
+            elif called(node):
+                self._call(node)
+            else:
+                make_all_reduce(node)
+
+    def _call(self, node: Node) -> None:
+        is_keyed = needs_key(node, self.library)
+        functions = [self.library[each.name] for each in called(node)]
+        for each, function in zip(called(node), functions, strict=True):
+            new = self._copy(function, is_keyed)
+            each.name = new.signature.name
+            is_body = node.op in LOOPS and function is functions[-1]
+            if is_keyed and is_body:
+                self._return_next_key(new)
+        if is_keyed:
+            set_inputs(node, [*data_inputs(node), KEY])
+            types = "T" if node.op in LOOPS else "Tin"
+            node.attr[types].list.type.append(type_number("uint64"))
+            shapes = node.attr["output_shapes"].list.shape
+            if node.op in LOOPS and len(shapes):
+                shapes.add().dim.add(size=1)
+
+    def _copy(self, function: Function, is_keyed: bool) -> Function:
+        """A function of its own for one call, as it draws its own numbers."""
+        name = f"{function.signature.name}_kte_{next(self.numbers)}"
+        new = self.functions.add()
+        new.CopyFrom(function)
+        new.signature.name = name
+        if is_keyed:
+            number = type_number("uint64")
+            new.signature.input_arg.add(name=KEY, type=number)
+        del new.node_def[:]
+        self.write(Body.of(function), Writer(new.node_def, is_function=True))
+        return new
+
+    def _return_next_key(self, function: Function) -> None:
+        """Has the body of a loop return another key for the next round."""
+        writer = Writer(function.node_def, is_function=True)
+        stride = _STRIDE * (2 * next(self.numbers) + 1) % 2**64
+        constant = writer.constant("kte_stride", np.array([stride], np.uint64))
+        number = type_number("uint64")
+        function.ret[_NEXT] = writer.node(
+            "kte_sum", "AddV2", [KEY, constant], {"T": number}, "z"
+        )
+        function.signature.output_arg.add(name=_NEXT, type=number)

@@ -1,0 +1,136 @@
+"""What differs between cores: what comes of a batch or of random numbers.
+
+A sum over all cores is the same on each of them.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from keras_tpu_estimator.tf1.collectives import is_total
+from keras_tpu_estimator.tf1.effects import Effects
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.effects import written
+from keras_tpu_estimator.tf1.functions import LOOPS
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Function
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import first_argument
+from keras_tpu_estimator.tf1.random_ops import is_random
+
+
+def varying_variables(body: Body, library: Library, is_split: bool) -> set[str]:
+    """The variables that cores come to have different values of.
+
+    Args:
+        body: A step, whose arguments are its inputs.
+        library: The functions that it calls.
+        is_split: Whether each core feeds inputs of its own.
+    """
+    found = _Walk(library, set(body.arguments) if is_split else set())
+    found.follow(body, effects_of(body, library))
+    return found.assigned
+
+
+@dataclasses.dataclass
+class _Walk:
+    """What is known to differ in a body.
+
+    Attributes:
+        library: The functions that may be called.
+        whole: Nodes of which all outputs do, arguments and variables.
+        outputs: By the name of a calling node, whether each output does.
+        assigned: The variables that were assigned such values.
+    """
+
+    library: Library
+    whole: set[str]
+    outputs: dict[str, list[bool]] = dataclasses.field(default_factory=dict)
+    assigned: set[str] = dataclasses.field(default_factory=set)
+
+    def follow(self, body: Body, effects: Effects) -> None:
+        """Follows what differs through all nodes."""
+        nodes = {node.name: node for node in body.nodes}
+        for node in body.nodes:
+            inputs = [self.has(each) for each in data_inputs(node)]
+            used = effects.used.get(node.name, [])
+            for position, variable in used:
+                inputs[position] = variable in self.whole
+            changed = self._enter(node, inputs, nodes)
+            names = {p: variable for p, variable in used if p in changed}
+            for position in written(node, names, self.library):
+                self.whole.add(names[position])
+                self.assigned.add(names[position])
+
+    def has(self, reference: str) -> bool:
+        """Whether an output or an argument differs."""
+        name, *rest = reference.split(":")
+        if name not in self.outputs:
+            return name in self.whole
+        return self.outputs[name][int(rest[-1]) if rest else 0]
+
+    def _enter(
+        self, node: Node, inputs: list[bool], nodes: Mapping[str, Node]
+    ) -> set[int]:
+        """Enters a node; returns the inputs that it may give such values."""
+        functions = [self.library[each.name] for each in called(node)]
+        if not functions:
+            differs = any(inputs) and not is_total(node, nodes)
+            if not differs and not is_random(node):
+                return set()
+            self.whole.add(node.name)
+            return set(range(len(inputs)))
+        own = first_argument(node)
+        chosen, arguments = any(inputs[:own]), inputs[own:]
+        if node.op in LOOPS:
+            outputs, assigned = self._loop(functions, arguments)
+        else:
+            outputs, assigned = self._any(functions, arguments)
+        if chosen:
+            # Cores that go different ways come to have different values.
+            outputs, assigned = [True] * len(outputs), set(range(len(inputs)))
+        self.outputs[node.name] = outputs
+        return {own + position for position in assigned}
+
+    def _any(
+        self, functions: Sequence[Function], arguments: list[bool]
+    ) -> tuple[list[bool], set[int]]:
+        each = [self._call(function, arguments) for function in functions]
+        outputs = [any(o) for o in zip(*(c[0] for c in each), strict=True)]
+        return outputs, set().union(*(c[1] for c in each))
+
+    def _loop(
+        self, functions: Sequence[Function], arguments: list[bool]
+    ) -> tuple[list[bool], set[int]]:
+        """What differs after any number of rounds."""
+        condition, body = functions
+        while True:
+            outputs, assigned = self._call(body, arguments)
+            if any(self._call(condition, arguments)[0]):
+                return [True] * len(arguments), set(range(len(arguments)))
+            after = [
+                before or output or position in assigned
+                for position, (before, output) in enumerate(
+                    zip(arguments, outputs, strict=True)
+                )
+            ]
+            if after == arguments:
+                return arguments, assigned
+            arguments = after
+
+    def _call(
+        self, function: Function, arguments: list[bool]
+    ) -> tuple[list[bool], set[int]]:
+        """Which outputs differ, and which arguments are assigned such."""
+        signature, body = function.signature, Body.of(function)
+        names = [argument.name for argument in signature.input_arg]
+        differing = {n for n, d in zip(names, arguments, strict=True) if d}
+        inner = _Walk(self.library, differing)
+        inner.follow(body, effects_of(body, self.library))
+        outputs = [
+            inner.has(function.ret[o.name]) for o in signature.output_arg
+        ]
+        return outputs, {names.index(name) for name in inner.assigned}

@@ -1,0 +1,170 @@
+"""Sums over cores, and what differs between cores."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import BATCH
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import trained
+from tf1_programs import variable
+
+X = np.arange(BATCH, dtype="float32")[:, None]
+
+
+def predicted(network, tmp_path):
+    """What a network predicts for 16 examples on eight cores."""
+
+    def model_fn(features, labels, mode, params):
+        predictions = {"y": network(features)}
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
+
+    made = estimator(model_fn, tmp_path, use_tpu=True)
+    return np.stack([row["y"] for row in made.predict(fed([X]))])
+
+
+def in_a_loop(x):
+    """Sums twice."""
+    return tf.while_loop(
+        lambda step, _: step < 2,
+        lambda step, x: (step + 1, tf.tpu.cross_replica_sum(x)),
+        (0, x),
+    )[1]
+
+
+def in_a_condition(x):
+    """Sums in a branch that all cores take."""
+    sum_of = tf.tpu.cross_replica_sum
+    step = tf.train.get_global_step()
+    return tf.cond(step < 1, lambda: sum_of(x), lambda: x)
+
+
+def in_groups(x):
+    """Sums over the first four cores and over the others."""
+    return tf.tpu.cross_replica_sum(x, [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (tf.tpu.cross_replica_sum, [56, 64] * 8),
+        (in_a_loop, [8 * 56, 8 * 64] * 8),
+        (in_a_condition, [56, 64] * 8),
+        (in_groups, [12, 16] * 4 + [44, 48] * 4),
+    ],
+)
+def test_sums_over_cores(tmp_path, network, expected):
+    assert predicted(network, tmp_path)[:, 0].tolist() == expected
+
+
+def trainer(optimize, network=lambda x: dense(x, 1, "y")):
+    """A model_fn that trains a network by a function of loss and step."""
+
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_mean((network(features) - 1.0) ** 2)
+        step = tf.train.get_global_step()
+        train_op = optimize(loss, step)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def sgd():
+    """Gradient descent."""
+    return tf.train.GradientDescentOptimizer(1e-3)
+
+
+def test_gradients_that_are_not_combined_are_an_error(tmp_path):
+    model_fn = trainer(lambda loss, step: sgd().minimize(loss, step))
+    made = estimator(model_fn, tmp_path, use_tpu=True)
+    with pytest.raises(
+        ValueError, match="without CrossShardOptimizer that"
+    ) as e:
+        made.train(fed([X] * 2), steps=2)
+    assert "changes ['y/bias', 'y/kernel']" in str(e.value)
+
+
+def test_one_core_needs_no_sums(tmp_path):
+    model_fn = trainer(lambda loss, step: sgd().minimize(loss, step))
+    assert trained(model_fn, tmp_path, [X] * 2)["global_step"] == 2
+
+
+def combined_in_a_condition(loss, step):
+    """Sums and applies gradients in a branch that all cores take."""
+    own = sgd()
+    ((gradient, kernel), *_) = own.compute_gradients(loss / 8.0)
+
+    def apply():
+        total = tf.tpu.cross_replica_sum(gradient)
+        return own.apply_gradients([(total, kernel)])
+
+    applied = tf.cond(step < 1, apply, tf.no_op)
+    with tf.control_dependencies([applied]):
+        return tf.assign_add(step, 1)
+
+
+def test_gradients_may_be_combined_in_a_condition(tmp_path):
+    model_fn = trainer(combined_in_a_condition)
+    values = trained(model_fn, tmp_path, [X] * 2, use_tpu=True)
+    assert np.abs(values["y/kernel"]).max() > 0
+
+
+def chosen_by_a_batch(loss, step):
+    """Cores that see other batches go other ways."""
+
+    def apply():
+        (kernel, *_) = tf.trainable_variables()
+        return tf.assign_add(kernel, tf.ones_like(kernel)).op
+
+    with tf.control_dependencies([tf.cond(loss > 1.0, apply, tf.no_op)]):
+        return tf.assign_add(step, 1)
+
+
+def test_what_a_batch_decides_differs_between_cores(tmp_path):
+    made = estimator(trainer(chosen_by_a_batch), tmp_path, use_tpu=True)
+    with pytest.raises(ValueError, match=r"that changes \['y/kernel'\]"):
+        made.train(fed([X] * 2), steps=2)
+
+
+def with_state(loss, step):
+    """Keeps the loss of the last step, and counts what the cores see."""
+    last = tf.get_variable("last", [], trainable=False)
+    seen = tf.get_variable(
+        "seen", [], tf.int32, tf.zeros_initializer, trainable=False
+    )
+    own = tf.tpu.CrossShardOptimizer(sgd())
+    with tf.control_dependencies(
+        [
+            tf.assign(last, loss),
+            tf.assign_add(seen, tf.cast(loss, tf.int32) * 0 + 2),
+        ]
+    ):
+        return own.minimize(loss, step)
+
+
+def test_what_differs_between_cores_is_averaged(tmp_path):
+    data = batches(*classes_data(5), steps=3)
+    data = [x for x, _ in data]
+    one = trained(trainer(with_state), tmp_path / "one", data)
+    eight = trained(trainer(with_state), tmp_path / "eight", data, use_tpu=True)
+    # A mean of losses is the loss of all; a count is that of one core.
+    assert_same(eight, one)
+    assert eight["seen"] == 6
+
+
+def test_each_core_is_told_how_many_there_are(tmp_path):
+    seen = []
+
+    def model_fn(features, labels, mode, params):
+        seen.append((params["batch_size"], params["context"].num_replicas))
+        scale = variable("scale", 1)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=tf.reduce_sum(scale))
+
+    estimator(model_fn, tmp_path, use_tpu=True).evaluate(fed([X]))
+    assert seen == [(2, 8)]

@@ -1,0 +1,171 @@
+"""The private parts of TensorFlow and JAX are as this package needs them."""
+
+import keras_tpu_estimator  # isort: skip  # noqa: F401
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from jax.extend.core import Primitive
+
+from keras_tpu_estimator.tf1 import internals
+
+
+def test_a_graph_is_told_how_many_cores_will_run_it():
+    with tf.Graph().as_default(), internals.shards(3):
+        total = tf.tpu.cross_replica_sum(tf.constant(1.0))
+    groups = tf.get_static_value(total.op.inputs[1])
+    assert groups.tolist() == [[0, 1, 2]]
+
+
+def test_tensorflow_runs_eagerly_inside_a_graph():
+    with tf.Graph().as_default():
+        with internals.eagerly():
+            assert tf.executing_eagerly()
+            assert float(tf.constant(1.0) + 1.0) == 2.0
+        assert not tf.executing_eagerly()
+
+
+def test_the_parts_of_a_variable_are_known():
+    with tf.Graph().as_default():
+        tf.get_variable("a", [2])
+        tf.get_variable("b", [2], partitioner=tf.fixed_size_partitioner(2))
+        parts = {v.op.name: internals.is_part(v) for v in tf.global_variables()}
+    assert parts == {"a": False, "b/part_0": True, "b/part_1": True}
+
+
+def hlo_of(function, *shapes):
+    """The HLO of a function of float32 tensors."""
+    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+    return compiled.experimental_get_compiler_ir(*specs)(
+        stage="hlo_serialized", platform_name="CPU"
+    )
+
+
+def imported_from(definition, x):
+    """What a definition makes of its only placeholder, which is the first."""
+    rest = tf.GraphDef()
+    rest.CopyFrom(definition)
+    del rest.node[0]
+    return tf.graph_util.import_graph_def(rest, {"x:0": x}, ["y:0"])
+
+
+def test_functions_are_known_for_a_while():
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.placeholder(tf.float32, [2], name="x")
+        chosen = tf.cond(x[0] > 0, lambda: x + 1, lambda: x, name="if")
+        tf.identity(chosen, name="y")
+    definition = graph.as_graph_def()
+    for node in definition.node:
+        for name in ("then_branch", "else_branch"):
+            if name in node.attr:
+                node.attr[name].func.name += "_renamed"
+    for function in definition.library.function:
+        function.signature.name += "_renamed"
+
+    def imported(x):
+        return imported_from(definition, x)
+
+    with internals.functions_known(definition.library.function):
+        module = internals.stablehlo_of(hlo_of(imported, [2]))
+    assert "stablehlo.if" in internals.op_names(module)
+    with pytest.raises(ValueError, match="_renamed is not defined"):
+        hlo_of(imported, [2])
+
+
+def test_a_module_has_a_signature_and_ops():
+    module = internals.stablehlo_of(hlo_of(lambda x: tf.nn.top_k(x, 2), [3]))
+    assert internals.signature_of(module) == (
+        ["tensor<3xf32>"],
+        ["tensor<2xf32>", "tensor<2xi32>"],
+    )
+    assert "stablehlo.sort" in internals.op_names(module)
+
+
+def test_a_custom_call_is_named_by_its_target():
+    module = internals.stablehlo_of(hlo_of(lambda x: tf.linalg.qr(x), [3, 3]))
+    assert "stablehlo.custom_call Qr" in internals.op_names(module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [
+        ("tensor<f32>", (), "float32"),
+        ("tensor<2x3xbf16>", (2, 3), "bfloat16"),
+        ("tensor<4xi64>", (4,), "int32"),
+        ("tensor<1xi1>", (1,), "bool"),
+        ("tensor<0xui8>", (0,), "uint8"),
+    ],
+)
+def test_types_are_shapes_and_dtypes(kind, shape, dtype):
+    aval = internals.aval_of(kind)
+    assert (aval.shape, aval.dtype) == (shape, dtype)
+
+
+@pytest.mark.parametrize(
+    "kind", ["tensor<?xf32>", "tensor<?xf32, #stablehlo.bounds<4>>"]
+)
+def test_a_type_without_a_fixed_shape_is_an_error(kind):
+    with pytest.raises(ValueError, match="a fixed shape"):
+        internals.aval_of(kind)
+
+
+def primitive_of(module, avals, total):
+    """A primitive that is lowered to a module."""
+    primitive = Primitive("inlined")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(lambda *args: avals)
+    internals.register_lowering(
+        primitive,
+        lambda context, *operands: internals.inlined(
+            context, module, "mine", operands, total
+        ),
+    )
+    return primitive
+
+
+def test_a_module_is_inlined_with_64_bits_inside():
+    def function(x):
+        wide = tf.cast(x, tf.int64) * 2**33
+        return tf.cast(wide // 2**32, tf.int64), tf.cast(wide, tf.float32)
+
+    module = internals.stablehlo_of(hlo_of(function, [2]))
+    _, results = internals.signature_of(module)
+    avals = [internals.aval_of(kind) for kind in results]
+    primitive = primitive_of(module, avals, None)
+    run = jax.jit(lambda x: primitive.bind(x))
+    whole, wide = run(jnp.array([1.0, 3.0]))
+    assert whole.dtype == "int32" and whole.tolist() == [2, 6]
+    assert wide.tolist() == [2.0**33, 3 * 2.0**33]
+
+
+def test_sums_over_cores_are_what_they_are_made(tmp_path):
+    seen = []
+
+    def total(x, groups):
+        seen.append(groups)
+        return x * 10
+
+    with tf.Graph().as_default() as graph, internals.shards(2):
+        x = tf.placeholder(tf.float32, [2], name="x")
+        tf.tpu.cross_replica_sum(x, [[0, 1], [3, 2]], name="y")
+        definition = graph.as_graph_def()
+    for node in definition.node:
+        if node.op == "CrossReplicaSum":
+            node.op = "XlaAllReduce"
+            node.attr["reduce_op"].s = b"Add"
+            node.attr["mode"].s = b"CrossReplica"
+
+    def imported(x):
+        return imported_from(definition, x)
+
+    module = internals.stablehlo_of(hlo_of(imported, [2]))
+    primitive = primitive_of(
+        module, [internals.aval_of("tensor<2xf32>")], total
+    )
+    (result,) = jax.jit(lambda x: primitive.bind(x))(np.ones(2, "float32"))
+    assert result.tolist() == [10, 10]
+    assert seen == [[[0, 1], [3, 2]]]

@@ -1,0 +1,119 @@
+"""`metric_fn`s of `tf.metrics`, in sessions on the host."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import variable
+
+LABELS = np.random.default_rng(0).integers(0, 2, 40)
+SCORES = np.random.default_rng(1).random(40).astype("float32")
+
+
+def of_metrics(metric_fn, tmp_path, as_dict=False, **settings):
+    """An estimator whose features are scores."""
+
+    def model_fn(features, labels, mode, params):
+        scores = features * variable("one", 1) ** 0
+        tensors = [labels, scores]
+        if as_dict:
+            tensors = {"labels": labels, "scores": scores}
+        loss = tf.reduce_mean(scores)
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(metric_fn, tensors)
+        )
+
+    return estimator(model_fn, tmp_path, **settings)
+
+
+def batches_of(*sizes, start=0):
+    """Batches of the labels and scores."""
+    ends = np.cumsum([start, *sizes])
+    rows = [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    return fed([(SCORES[each], LABELS[each]) for each in rows])
+
+
+def several(labels, scores):
+    """Metrics with variables of many kinds, and a function of Python."""
+    classes = tf.cast(scores > 0.5, tf.int64)
+    tf.debugging.assert_equal(labels.dtype, tf.int64)
+    halves = tf.py_func(lambda a: a / 2, [scores], tf.float32)
+    return {
+        "accuracy": tf.metrics.accuracy(labels, classes),
+        "auc": tf.metrics.auc(labels, scores, num_thresholds=50),
+        "iou": tf.metrics.mean_iou(labels, classes, num_classes=2),
+        "half": tf.metrics.mean(halves),
+    }
+
+
+def in_a_session(*sizes):
+    """What a session of TensorFlow counts of the first examples."""
+    values = {}
+    with tf.Graph().as_default():
+        labels = tf.placeholder(tf.int64, [None])
+        scores = tf.placeholder(tf.float32, [None])
+        metrics = several(labels, scores)
+        with tf.Session() as session:
+            session.run(tf.local_variables_initializer())
+            start = 0
+            for size in sizes:
+                rows = slice(start, start + size)
+                session.run(
+                    [update for _, update in metrics.values()],
+                    {labels: LABELS[rows], scores: SCORES[rows]},
+                )
+                start += size
+            values = session.run(
+                {n: value for n, (value, _) in metrics.items()}
+            )
+    return values
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu):
+    made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
+    # The batches are of two sizes; what was counted goes on.
+    result = made.evaluate(batches_of(16, 16, 8))
+    for name, value in in_a_session(16, 16, 8).items():
+        np.testing.assert_allclose(result[name], value, rtol=1e-6)
+    # The next evaluation counts anew.
+    again = made.evaluate(batches_of(16))
+    for name, value in in_a_session(16).items():
+        np.testing.assert_allclose(again[name], value, rtol=1e-6)
+
+
+def test_the_function_is_called_once_for_each_size_of_batches(tmp_path):
+    sizes = []
+
+    def metric_fn(labels, scores):
+        sizes.append(labels.shape.as_list())
+        return {"mean": tf.metrics.mean(scores)}
+
+    made = of_metrics(metric_fn, tmp_path)
+    made.evaluate(batches_of(16, 16, 8))
+    assert sizes == [[16], [8]]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ([], "a dict from names to metrics"),
+        ({"a": 1.0}, "'a' should be a .value, update_op. pair"),
+    ],
+)
+def test_what_is_no_metric_is_an_error(tmp_path, metrics, message):
+    made = of_metrics(lambda labels, scores: metrics, tmp_path)
+    with pytest.raises(TypeError, match=message):
+        made.evaluate(batches_of(16))
+
+
+def test_a_name_that_is_taken_is_an_error(tmp_path):
+    made = of_metrics(
+        lambda labels, scores: {"loss": tf.metrics.mean(scores)}, tmp_path
+    )
+    with pytest.raises(ValueError, match="may not be called 'loss'"):
+        made.evaluate(batches_of(16))

@@ -1,0 +1,243 @@
+"""The same graph in the device loop and in a session of TensorFlow."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import STEPS
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import model_fn_of
+from tf1_programs import run_in_session
+from tf1_programs import trained
+from tf1_programs import variable
+
+
+def mlp(features, is_training):
+    """Two layers."""
+    del is_training
+    hidden = dense(features, 6, "hidden", tf.nn.relu, seed=1)
+    return dense(hidden, 4, "logits", seed=2)
+
+
+def decayed_adam(step):
+    """Adam, with a schedule of the time."""
+    return tf.train.AdamOptimizer(
+        tf.train.polynomial_decay(0.05, step, STEPS, 0.01, power=2.0)
+    )
+
+
+class Losses(kte.hooks.SessionRunHook):
+    """Collects the loss of each loop."""
+
+    def __init__(self):
+        self.all = []
+
+    def before_run(self, run_context):
+        return kte.hooks.SessionRunArgs("loss")
+
+    def after_run(self, run_context, run_values):
+        self.all.append(run_values.results)
+
+
+def test_a_classifier_with_adam_and_a_schedule(tmp_path):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(mlp, decayed_adam)
+    losses, expected = run_in_session(model_fn, data)
+    made, hook = estimator(model_fn, tmp_path, iterations=1), Losses()
+    made.train(fed(data), steps=len(data), hooks=[hook])
+    np.testing.assert_allclose(hook.all, losses, rtol=1e-5)
+    values = {n: made.get_variable_value(n) for n in made.get_variable_names()}
+    assert_same(values, expected)
+    assert sorted(values) == [
+        "beta1_power",
+        "beta2_power",
+        "global_step",
+        *(
+            f"{layer}/{name}{slot}"
+            for layer in ("hidden", "logits")
+            for name in ("bias", "kernel")
+            for slot in ("", "/Adam", "/Adam_1")
+        ),
+    ]
+
+
+def conv_net(features, is_training):
+    """A convolution with batch normalization and moving averages by hand."""
+    kernel = variable("conv/kernel", 3, 3, 2, 4)
+    x = tf.nn.conv2d(features, kernel, strides=[1, 2, 2, 1], padding="SAME")
+    gamma = tf.get_variable("bn/gamma", [4], initializer=tf.ones_initializer)
+    beta = tf.get_variable("bn/beta", [4], initializer=tf.zeros_initializer)
+    mean, variance = (
+        tf.get_variable(
+            f"bn/moving_{name}", [4], initializer=make, trainable=False
+        )
+        for name, make in (
+            ("mean", tf.zeros_initializer),
+            ("variance", tf.ones_initializer),
+        )
+    )
+    if is_training:
+        x, *moments = tf.nn.fused_batch_norm(x, gamma, beta, epsilon=1e-3)
+        for moving, moment in zip((mean, variance), moments, strict=True):
+            update = tf.assign_sub(moving, (moving - moment) * 0.1)
+            tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    else:
+        x, *_ = tf.nn.fused_batch_norm(
+            x, gamma, beta, mean, variance, 1e-3, is_training=False
+        )
+    x = tf.nn.max_pool(tf.nn.relu(x), [1, 2, 2, 1], [1, 2, 2, 1], "SAME")
+    return dense(tf.reshape(x, [x.shape[0], -1]), 4, "logits", seed=2)
+
+
+def with_averages(optimizer, loss, step):
+    """Training, and then a moving average of what was trained."""
+    train = optimizer.minimize(loss, step)
+    average = tf.train.ExponentialMovingAverage(0.9, num_updates=step)
+    with tf.control_dependencies([train]):
+        return average.apply(tf.trainable_variables())
+
+
+def test_batch_normalization_with_update_ops_and_averages(tmp_path):
+    data = batches(*classes_data(8, 8, 2))
+    model_fn = model_fn_of(
+        conv_net,
+        lambda step: tf.train.MomentumOptimizer(0.05, 0.9),
+        with_averages,
+    )
+    _, expected = run_in_session(model_fn, data)
+    values = trained(model_fn, tmp_path, data)
+    assert_same(values, expected)
+    assert "conv/kernel/ExponentialMovingAverage" in values
+    assert np.abs(values["bn/moving_mean"]).max() > 0.01
+
+
+def clipped(optimizer, loss, step):
+    """As BERT's optimization.py does."""
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.1)
+    return optimizer.apply_gradients(
+        zip(gradients, variables, strict=True), global_step=step
+    )
+
+
+def test_gradients_clipped_by_their_norm(tmp_path):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(mlp, decayed_adam, clipped)
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+def recurrent(features, is_training):
+    """A loop over the time, whose outputs are stacked by a TensorArray."""
+    kernel = variable("cell/kernel", 3 + 5, 5)
+    inputs = tf.transpose(features, [1, 0, 2])
+    time = inputs.shape[0]
+
+    def body(step, state, outputs):
+        joined = tf.concat([inputs[step], state], axis=1)
+        state = tf.tanh(tf.matmul(joined, kernel))
+        return step + 1, state, outputs.write(step, state)
+
+    _, state, outputs = tf.while_loop(
+        lambda step, state, outputs: step < time,
+        body,
+        (
+            0,
+            tf.zeros([features.shape[0], 5]),
+            tf.TensorArray(tf.float32, size=time),
+        ),
+        maximum_iterations=time,
+    )
+    mean = tf.reduce_mean(outputs.stack(), axis=0)
+    step = tf.train.get_global_step()
+    mean = tf.cond(step < STEPS // 2, lambda: mean * 2.0, lambda: mean - state)
+    return dense(mean, 4, "logits", seed=2)
+
+
+def test_a_loop_with_a_tensor_array_and_a_condition(tmp_path):
+    data = batches(*classes_data(6, 3))
+    model_fn = model_fn_of(recurrent, decayed_adam)
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+def accumulated(optimizer, loss, step):
+    """Gradients of two steps are added up, and applied in a condition."""
+    (kernel,) = (v for v in tf.trainable_variables() if "logits/k" in v.name)
+    total = tf.get_variable(
+        "total", kernel.shape, initializer=tf.zeros_initializer, trainable=False
+    )
+    ((gradient, _),) = optimizer.compute_gradients(loss, [kernel])
+    added = tf.assign_add(total, gradient)
+
+    def apply():
+        update = optimizer.apply_gradients([(added / 2.0, kernel)])
+        with tf.control_dependencies([update]):
+            return tf.assign(total, tf.zeros_like(total)).op
+
+    is_second = tf.equal(step % 2, 1)
+    applied = tf.cond(is_second, apply, tf.no_op)
+    with tf.control_dependencies([applied]):
+        return tf.assign_add(step, 1)
+
+
+def test_variables_assigned_in_a_condition(tmp_path):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(
+        mlp, lambda step: tf.train.GradientDescentOptimizer(0.1), accumulated
+    )
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+@pytest.mark.parametrize("network", [mlp, recurrent])
+def test_eight_cores_train_as_one(tmp_path, network):
+    shape = (5,) if network is mlp else (6, 3)
+    data = batches(*classes_data(*shape))
+    model_fn = model_fn_of(network, decayed_adam, clipped_after_sum)
+    one = trained(model_fn, tmp_path / "one", data)
+    eight = trained(model_fn, tmp_path / "eight", data, use_tpu=True)
+    assert_same(eight, one)
+
+
+def clipped_after_sum(optimizer, loss, step):
+    """Clips what CrossShardOptimizer is given, which is linear if it is not."""
+    pairs = optimizer.compute_gradients(loss)
+    return optimizer.apply_gradients(
+        [(tf.clip_by_value(g, -5.0, 5.0), v) for g, v in pairs], step
+    )
+
+
+def test_evaluation_and_prediction_on_eight_cores_and_one(tmp_path):
+    x, y = classes_data(5)
+    data = batches(x, y)
+    model_fn = model_fn_of(mlp, decayed_adam)
+    trained(model_fn, tmp_path, data)
+    results, rows = [], []
+    for use_tpu in (False, True):
+        made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+        # The last batch is smaller: it is of 8 examples.
+        ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
+        evaluated = [(x[rows], y[rows]) for rows in ends]
+        results.append(made.evaluate(fed(evaluated)))
+        rows.append(list(made.predict(fed([x[:16], x[16:24]]))))
+    one, eight = results
+    assert one.keys() == {"accuracy", "logits", "loss", "global_step"}
+    for name, value in one.items():
+        np.testing.assert_allclose(eight[name], value, rtol=1e-5)
+    assert len(rows[0]) == len(rows[1]) == 24
+    for a, b in zip(*rows, strict=True):
+        np.testing.assert_allclose(
+            a["probabilities"], b["probabilities"], rtol=1e-5
+        )
+    hits = [row["classes"] == y[i] for i, row in enumerate(rows[0])]
+    again = estimator(model_fn, tmp_path).evaluate(
+        fed([(x[:16], y[:16]), (x[16:24], y[16:24])])
+    )
+    assert again["accuracy"] == pytest.approx(np.mean(hits))

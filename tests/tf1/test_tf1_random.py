@@ -1,0 +1,132 @@
+"""Random ops draw by seed, core and step, and nothing else."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import STEPS
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import model_fn_of
+from tf1_programs import trained
+
+
+def with_dropout(features, is_training):
+    """A layer with dropout, and a record of what each step draws."""
+    hidden = dense(features, 6, "hidden", tf.nn.relu, seed=1)
+    if is_training:
+        hidden = tf.nn.dropout(hidden, rate=0.5)
+        record = tf.get_variable(
+            "record",
+            [STEPS, 3],
+            initializer=tf.zeros_initializer,
+            trainable=False,
+        )
+        step = tf.train.get_global_step()
+        update = tf.scatter_update(record, step, tf.random_uniform([3]))
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return dense(hidden, 4, "logits", seed=2)
+
+
+def sgd(step):
+    """Gradient descent."""
+    del step
+    return tf.train.GradientDescentOptimizer(0.1)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(with_dropout, sgd)
+    whole = trained(model_fn, tmp_path / "a", data, use_tpu=use_tpu)
+    trained(model_fn, tmp_path / "b", data[:6], use_tpu=use_tpu)
+    restarted = trained(model_fn, tmp_path / "b", data[6:], use_tpu=use_tpu)
+    assert_same(restarted, whole, rtol=0, atol=0)
+    # No two steps draw the same.
+    assert len({tuple(row) for row in whole["record"]}) == STEPS
+
+
+def test_another_seed_draws_other_numbers(tmp_path):
+    data = batches(*classes_data(5), steps=2)
+    model_fn = model_fn_of(with_dropout, sgd)
+    values = [
+        trained(model_fn, tmp_path / str(seed), data, seed=seed)
+        for seed in (1, 2)
+    ]
+    assert not np.array_equal(values[0]["record"], values[1]["record"])
+
+
+def drawn_by(draw, tmp_path, use_tpu=False):
+    """What a model_fn predicts that draws for its part of 16 examples."""
+
+    def model_fn(features, labels, mode, params):
+        assert mode == kte.ModeKeys.PREDICT
+        predictions = {"drawn": draw(int(features.shape[0]))}
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
+
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    x = np.zeros((16, 1), "float32")
+    return np.stack([row["drawn"] for row in made.predict(fed([x]))])
+
+
+def test_cores_draw_different_numbers(tmp_path):
+    drawn = drawn_by(lambda size: tf.random_normal([size, 3]), tmp_path, True)
+    assert len({tuple(row) for row in drawn}) == 16
+
+
+def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
+    def body(step, drawn):
+        pick = tf.cond(
+            step > 1,
+            lambda: tf.random_uniform([1, 2]),
+            lambda: tf.random_uniform([1, 2]),
+        )
+        _, inner = tf.while_loop(
+            lambda i, _: i < 2,
+            lambda i, all: (
+                i + 1,
+                tf.concat([all[1:], tf.random_uniform([1, 2])], 0),
+            ),
+            (0, tf.zeros([2, 2])),
+        )
+        return step + 1, tf.concat([drawn[3:], pick, inner], 0)
+
+    def draw(size):
+        _, drawn = tf.while_loop(
+            lambda step, _: step < 4, body, (0, tf.zeros([12, 2]))
+        )
+        rest = [tf.random_uniform([2, 2]), tf.random_uniform([size - 14, 2])]
+        return tf.concat([drawn, *rest], 0)
+
+    drawn = drawn_by(draw, tmp_path)
+    assert len(np.unique(drawn)) == 32
+    assert (0 < drawn).all() and (drawn < 1).all()
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "deviation"),
+    [
+        (lambda shape: tf.random_uniform(shape, 1.0, 3.0), 2, 12**-0.5 * 2),
+        (lambda shape: tf.random_uniform(shape, 0, 10, tf.int32), 4.5, 2.87),
+        (lambda shape: tf.random_normal(shape, 1.0, 2.0), 1, 2),
+        (lambda shape: tf.truncated_normal(shape, 1.0, 2.0), 1, 1.76),
+        (
+            lambda shape: tf.random.categorical(
+                tf.log([[0.2, 0.3, 0.5]] * shape[0]), shape[1]
+            ),
+            1.3,
+            0.78,
+        ),
+    ],
+)
+def test_the_numbers_are_distributed_as_they_should_be(
+    tmp_path, draw, mean, deviation
+):
+    drawn = drawn_by(lambda size: draw([size, 500]), tmp_path)
+    assert drawn.mean() == pytest.approx(mean, abs=0.1)
+    assert drawn.std() == pytest.approx(deviation, abs=0.1)

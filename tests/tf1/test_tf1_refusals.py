@@ -1,0 +1,191 @@
+"""What cannot be run is refused by its name and its line."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import variable
+
+from keras_tpu_estimator.tf1.lifting import lift
+from keras_tpu_estimator.tf1.refusals import check_platform
+
+X = np.ones((16, 2), "float32")
+
+
+def evaluate(network, tmp_path, mode=kte.ModeKeys.EVAL, **settings):
+    """Evaluates, or predicts, what a function makes of the features."""
+
+    def model_fn(features, labels, mode, params):
+        made = network(features)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": made})
+        return kte.tf1.TPUEstimatorSpec(mode, loss=tf.reduce_sum(made))
+
+    made = estimator(model_fn, tmp_path, **settings)
+    if mode == kte.ModeKeys.PREDICT:
+        return list(made.predict(fed([X])))
+    return made.evaluate(fed([X]))
+
+
+def calls_python(x):
+    return tf.py_func(np.sin, [x], tf.float32, name="sine")
+
+
+def calls_python_in_a_condition(x):
+    return tf.cond(x[0, 0] > 0, lambda: calls_python(x), lambda: x, name="if")
+
+
+def has_strings(x):
+    return tf.string_to_number(tf.as_string(x, name="text"))
+
+
+def shuffles(x):
+    return tf.random_shuffle(x, name="shuffled")
+
+
+def looks_up(x):
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0
+    )
+    return x * table.lookup(tf.constant(1))
+
+
+def permutes(x):
+    return tf.raw_ops.CollectivePermute(
+        input=x, source_target_pairs=[[0, 0]], name="permuted"
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "name", "reason"),
+    [
+        (calls_python, "sine", "a PyFunc, which calls Python"),
+        (calls_python_in_a_condition, "if", "a PyFunc, which calls"),
+        (has_strings, "text", "a AsString with strings"),
+        (shuffles, "shuffled", "a RandomShuffle, whose numbers no seed"),
+        (looks_up, "hash_table", "a HashTableV2 with a resource that is no"),
+        (permutes, "permuted", "a CollectivePermute; of the sums"),
+    ],
+)
+def test_what_no_device_can_run(tmp_path, network, name, reason):
+    with pytest.raises(ValueError, match="operations that a device") as e:
+        evaluate(network, tmp_path)
+    message = str(e.value)
+    assert f"{name}, {reason}" in message
+    _, start = inspect.getsourcelines(network)
+    lines = range(start, start + 6)
+    assert any(f"{__file__}:{line}" in message for line in lines)
+
+
+def test_a_ref_variable(tmp_path):
+    def network(x):
+        tf.disable_resource_variables()
+        try:
+            return x * tf.get_variable("ref", [2])
+        finally:
+            tf.enable_resource_variables()
+
+    with pytest.raises(ValueError, match="ref, a VariableV2, a variable that"):
+        evaluate(network, tmp_path)
+
+
+def test_what_the_bridge_does_not_know(tmp_path):
+    def network(x):
+        return tf.nn.dilation2d(
+            x[None, :, :, None],
+            np.zeros((1, 1, 1), "float32"),
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+            rates=[1, 1, 1, 1],
+            name="dilated",
+        )
+
+    with pytest.raises(ValueError, match="cannot compile") as e:
+        evaluate(network, tmp_path)
+    assert f"dilated (Dilation2D), made at {__file__}" in str(e.value)
+
+
+def test_an_output_without_a_fixed_shape(tmp_path):
+    with pytest.raises(ValueError, match="fixed shapes") as e:
+        evaluate(
+            lambda x: tf.boolean_mask(x, x[:, 0] > 0),
+            tmp_path,
+            kte.ModeKeys.PREDICT,
+        )
+    assert f"made at {__file__}" in str(e.value)
+
+
+def test_a_local_variable(tmp_path):
+    def network(x):
+        return x * variable("local", 2, collections=["local_variables"])
+
+    with pytest.raises(ValueError, match=r"global ones.*\['local'\]"):
+        evaluate(network, tmp_path)
+
+
+def test_a_partitioner(tmp_path):
+    def network(x):
+        return x[0] * tf.get_variable(
+            "w", [2], partitioner=tf.fixed_size_partitioner(2)
+        )
+
+    with pytest.raises(NotImplementedError, match="partitioners"):
+        evaluate(network, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"micro_batches": 2}, {"remat": "full"}, {"dtype_policy": "float32"}],
+)
+def test_settings_that_a_graph_does_not_know(tmp_path, setting):
+    with pytest.raises(NotImplementedError, match=next(iter(setting))):
+        evaluate(lambda x: x, tmp_path, config=setting)
+
+
+def test_a_train_op_that_does_not_count(tmp_path):
+    def model_fn(features, labels, mode, params):
+        scale = variable("scale", 2)
+        loss = tf.reduce_sum(scale)
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    made = estimator(model_fn, tmp_path)
+    with pytest.raises(ValueError, match=r"assigns \['scale'\]"):
+        made.train(fed([X]), steps=1)
+
+
+def test_a_scalar_that_is_to_be_concatenated(tmp_path):
+    with pytest.raises(RuntimeError, match=r"scalar at \['y'\]"):
+        evaluate(tf.reduce_sum, tmp_path, kte.ModeKeys.PREDICT, use_tpu=True)
+
+
+def test_an_export(tmp_path):
+    def model_fn(features, labels, mode, params):
+        y = features["x"] * variable("scale", 2)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y})
+        loss = tf.reduce_sum(y)
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(
+            loss, tf.train.get_global_step()
+        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    made = estimator(model_fn, tmp_path)
+    made.train(lambda params: iter([{"x": X}]), steps=1)
+    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
+    with pytest.raises(NotImplementedError, match="exports"):
+        made.export_saved_model(str(tmp_path / "export"), receiver)
+
+
+def test_a_call_that_only_the_cpu_has():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [3, 3])
+        lifted = lift(graph, [x], [tf.linalg.qr(x).q])
+    check_platform(lifted.module, "cpu")
+    with pytest.raises(ValueError, match="'cuda'.*'Qr'"):
+        check_platform(lifted.module, "cuda")

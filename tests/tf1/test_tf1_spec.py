@@ -1,0 +1,74 @@
+"""What a spec of a TF1 model_fn may hold."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+from tf1_programs import fed
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    """A graph, as in a model_fn."""
+    with tf.Graph().as_default():
+        yield
+
+
+def test_variables_and_numbers_become_tensors():
+    spec = kte.tf1.TPUEstimatorSpec(
+        "eval",
+        predictions={"w": tf.get_variable("w", [2])},
+        loss=tf.constant([1.0]),
+        eval_metrics=(lambda a: {}, [1.0]),
+    )
+    tensors = (spec.predictions["w"], spec.loss, *spec.eval_metrics.tensors)
+    assert all(tf.is_tensor(tensor) for tensor in tensors)
+    assert spec.loss.shape == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"mode": "train"}, ValueError, "Missing loss"),
+        ({"mode": "train", "loss": 1.0}, ValueError, "Missing train_op"),
+        ({"mode": "eval"}, ValueError, "Missing loss"),
+        ({"mode": "infer"}, ValueError, "Missing predictions"),
+        ({"loss": [1.0, 2.0]}, ValueError, "should be a scalar"),
+        ({"loss": object()}, TypeError, "should be a tensor of the graph"),
+        ({"predictions": {"y": object()}}, TypeError, r"predictions\['y'\]"),
+        ({"train_op": []}, TypeError, "Put several into tf.group"),
+        ({"host_call": (print, [])}, NotImplementedError, "host_call"),
+        ({"train_metrics": (print, [])}, NotImplementedError, "train_metrics"),
+        ({"eval_metrics": (lambda a: {}, [])}, RuntimeError, "1 arguments"),
+        ({"eval_metrics": 1}, ValueError, "a tuple or list"),
+        ({"training_hooks": [1]}, TypeError, "training_hooks"),
+    ],
+)
+def test_what_is_wrong_is_an_error(fields, error, message):
+    with pytest.raises(error, match=message):
+        kte.tf1.TPUEstimatorSpec(**{"mode": None, **fields})
+
+
+def test_a_spec_of_keras_is_an_error(tmp_path):
+    def model_fn(features, labels, mode, params):
+        return kte.TPUEstimatorSpec(mode, loss=np.float32(1.0))
+
+    with pytest.raises(TypeError, match=r"should return a tf1\.TPUEst"):
+        estimator(model_fn, tmp_path).evaluate(fed([np.ones((16, 1))]))
+
+
+def test_what_is_no_function_is_an_error():
+    with pytest.raises(TypeError, match="callable as `model_fn`"):
+        kte.tf1.model_fn(1)
+
+
+def test_a_model_fn_keeps_its_name_and_its_arguments():
+    def own(features, mode, config):
+        """Its own."""
+
+    made = kte.tf1.model_fn(own)
+    assert (made.__name__, made.__doc__) == ("own", "Its own.")
+    with pytest.raises(NotImplementedError, match="a call from elsewhere"):
+        made(1, 2, 3)

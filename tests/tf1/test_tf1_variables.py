@@ -1,0 +1,179 @@
+"""Variables under TF1's names, and their initial values."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import values_of
+from tf1_programs import variable
+
+X = np.ones((16, 2), "float32")
+
+
+def trainer(network, scaffold_fn=None):
+    """A model_fn that makes variables and trains none."""
+
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_sum(network(features))
+        train_op = tf.assign_add(tf.train.get_global_step(), 1)
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=loss, train_op=train_op, scaffold_fn=scaffold_fn
+        )
+
+    return model_fn
+
+
+def values_after(network, tmp_path, scaffold_fn=None, **settings):
+    """The values of variables after one step that changes none."""
+    made = estimator(trainer(network, scaffold_fn), tmp_path, **settings)
+    made.train(fed([X]), steps=1)
+    return values_of(made)
+
+
+def test_scopes_and_reuse_name_variables(tmp_path):
+    def network(x):
+        with tf.variable_scope("tower"):
+            x = dense(x, 2, "layer")
+        with tf.variable_scope("tower", reuse=True):
+            x = dense(x, 2, "layer")
+        # Infeed takes no names.
+        return x * tf.Variable(1.0, name="Placeholder")
+
+    assert sorted(values_after(network, tmp_path)) == [
+        "Placeholder",
+        "global_step",
+        "tower/layer/bias",
+        "tower/layer/kernel",
+    ]
+
+
+def test_variables_of_many_dtypes(tmp_path):
+    dtypes = [tf.bfloat16, tf.float16, tf.int64, tf.bool, tf.uint8]
+
+    def network(x):
+        for dtype in dtypes:
+            made = tf.get_variable(
+                dtype.name,
+                initializer=tf.cast([1, 0], dtype),
+                trainable=False,
+            )
+            x += tf.cast(made, tf.float32)
+        return x
+
+    values = values_after(network, tmp_path)
+    for dtype in dtypes:
+        assert values[dtype.name].astype("float32").tolist() == [1, 0]
+
+
+def test_a_seed_repeats_initial_values(tmp_path):
+    def network(x):
+        return x * tf.get_variable("w", [2])
+
+    first, second, other = (
+        values_after(network, tmp_path / str(i), seed=seed)["w"]
+        for i, seed in enumerate((3, 3, 4))
+    )
+    assert np.array_equal(first, second) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("in_scaffold_fn", [False, True])
+def test_init_from_checkpoint(tmp_path, in_scaffold_fn):
+    with tf.Graph().as_default(), tf.Session() as session:
+        old = variable("old/w", 2, seed=5)
+        session.run(tf.global_variables_initializer())
+        path = tf.train.Saver().save(session, str(tmp_path / "old"))
+        expected = session.run(old)
+
+    def initialize():
+        tf.train.init_from_checkpoint(path, {"old/": "new/"})
+        return tf.train.Scaffold()
+
+    def network(x):
+        w = tf.get_variable("new/w", [2])
+        if not in_scaffold_fn:
+            initialize()
+        return x * w
+
+    values = values_after(
+        network, tmp_path / "new", initialize if in_scaffold_fn else None
+    )
+    assert np.array_equal(values["new/w"], expected)
+
+
+def test_a_scaffold_with_settings_is_an_error(tmp_path):
+    def scaffold_fn():
+        return tf.train.Scaffold(init_fn=lambda scaffold, session: None)
+
+    with pytest.raises(NotImplementedError, match=r"Received: \['init_fn'\]"):
+        values_after(lambda x: x, tmp_path, scaffold_fn)
+
+
+def test_a_shape_that_differs_between_modes_is_an_error(tmp_path):
+    sizes = iter([2, 1])
+    made = estimator(
+        trainer(lambda x: x * tf.get_variable("w", [next(sizes)])), tmp_path
+    )
+    made.train(fed([X]), steps=1)
+    with pytest.raises(ValueError, match=r"'w' has shape \(1,\)"):
+        made.evaluate(fed([X]))
+
+
+def test_reads_and_writes_are_in_the_order_of_the_program(tmp_path):
+    def model_fn(features, labels, mode, params):
+        count = tf.get_variable("count", [], initializer=tf.zeros_initializer)
+        log = tf.get_variable("log", [3], initializer=tf.zeros_initializer)
+        ops, seen = [], []
+        # Nothing but the order in which these are made says what is read.
+        for _ in range(2):
+            seen.append(count.read_value())
+            ops.append(tf.assign_add(count, 1.0).op)
+        seen.append(count.read_value())
+        ops.append(tf.assign(log, tf.stack(seen)).op)
+        ops.append(tf.assign_add(tf.train.get_global_step(), 1).op)
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=tf.constant(0.0), train_op=tf.group(*ops)
+        )
+
+    made = estimator(model_fn, tmp_path)
+    made.train(fed([X] * 3), steps=3)
+    assert values_of(made)["log"].tolist() == [4, 5, 6]
+
+
+def test_a_program_that_disabled_what_tf2_has(tmp_path):
+    def network(x):
+        _, x = tf.while_loop(
+            lambda i, _: i < 2,
+            lambda i, x: (i + 1, x * variable("w", 2)),
+            (0, x),
+        )
+        return x
+
+    tf.disable_resource_variables()
+    tf.disable_control_flow_v2()
+    try:
+        assert sorted(values_after(network, tmp_path)) == ["global_step", "w"]
+        assert not tf.resource_variables_enabled()
+        assert not tf.control_flow_v2_enabled()
+    finally:
+        tf.enable_resource_variables()
+        tf.enable_control_flow_v2()
+
+
+def test_a_checkpoint_warm_starts_another_program(tmp_path):
+    def network(x):
+        return x * variable("w", 2, seed=int(x.shape[0]))
+
+    values_after(network, tmp_path / "a")
+
+    def other(x):
+        return x * tf.get_variable("w", [2])
+
+    values = values_after(
+        other, tmp_path / "b", warm_start_from=str(tmp_path / "a")
+    )
+    expected = values_after(network, tmp_path / "a")
+    assert np.array_equal(values["w"], expected["w"])
