@@ -122,20 +122,43 @@ def test_a_shape_that_differs_between_modes_is_an_error(tmp_path):
         made.evaluate(fed([X]))
 
 
-def test_reads_and_writes_are_in_the_order_of_the_program(tmp_path):
-    def model_fn(features, labels, mode, params):
-        count = tf.get_variable("count", [], initializer=tf.zeros_initializer)
-        log = tf.get_variable("log", [3], initializer=tf.zeros_initializer)
-        ops, seen = [], []
-        # Nothing but the order in which these are made says what is read.
-        for _ in range(2):
+def counted(features):
+    """Reads a variable before and after each of two assignments."""
+    with tf.variable_scope("count", reuse=tf.AUTO_REUSE):
+        count = tf.get_variable("n", [], initializer=tf.zeros_initializer)
+    late = tf.reduce_sum(features)
+    for _ in range(20):
+        late = tf.sin(late)
+    seen, ops = [], []
+    # Reads are late, and writes are not: only the order in which they were
+    # made says what is read.
+    for _ in range(2):
+        with tf.control_dependencies([late]):
             seen.append(count.read_value())
-            ops.append(tf.assign_add(count, 1.0).op)
-        seen.append(count.read_value())
-        ops.append(tf.assign(log, tf.stack(seen)).op)
-        ops.append(tf.assign_add(tf.train.get_global_step(), 1).op)
+        ops.append(tf.assign_add(count, 1.0).op)
+    seen.append(count.read_value())
+    with tf.control_dependencies(ops):
+        return tf.stack(seen)
+
+
+@pytest.mark.parametrize("in_a_condition", [False, True])
+def test_reads_and_writes_are_in_the_order_of_the_program(
+    tmp_path, in_a_condition
+):
+    def model_fn(features, labels, mode, params):
+        step = tf.train.get_global_step()
+        log = tf.get_variable("log", [3], initializer=tf.zeros_initializer)
+        if in_a_condition:
+            with tf.variable_scope("count"):
+                tf.get_variable("n", [], initializer=tf.zeros_initializer)
+            seen = tf.cond(
+                step >= 0, lambda: counted(features), lambda: tf.zeros([3])
+            )
+        else:
+            seen = counted(features)
+        train_op = tf.group(tf.assign(log, seen), tf.assign_add(step, 1))
         return kte.tf1.TPUEstimatorSpec(
-            mode, loss=tf.constant(0.0), train_op=tf.group(*ops)
+            mode, loss=tf.constant(0.0), train_op=train_op
         )
 
     made = estimator(model_fn, tmp_path)
