@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
+from tests.many_hosts.failing_program import TIMEOUT_SECS
+from tests.many_hosts.failing_program import Life
+from tests.many_hosts.failing_program import time_of_fate
 from tests.many_hosts.launching import launch
-from tests.many_hosts.victim import TIMEOUT_SECS
-from tests.many_hosts.victim import Life
-from tests.many_hosts.victim import time_of_fate
 from tests.torture.killing import read
 
 # What happens to which host, and what the other one then says, or JAX for it.
@@ -63,7 +63,7 @@ def lives(directory):
 
 
 def _lived(life):
-    return launch("-m", "tests.many_hosts.victim", life.as_json())
+    return launch("-m", "tests.many_hosts.failing_program", life.as_json())
 
 
 @pytest.mark.parametrize("name", FATES)

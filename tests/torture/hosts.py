@@ -7,12 +7,12 @@ import random
 import re
 
 import keras_tpu_estimator as kte
+from tests.many_hosts.failing_program import STEPS_PER_SAVE
+from tests.many_hosts.failing_program import TIMEOUT_SECS
+from tests.many_hosts.failing_program import Life
+from tests.many_hosts.failing_program import time_of_fate
 from tests.many_hosts.launching import Ended
 from tests.many_hosts.launching import launch
-from tests.many_hosts.victim import STEPS_PER_SAVE
-from tests.many_hosts.victim import TIMEOUT_SECS
-from tests.many_hosts.victim import Life
-from tests.many_hosts.victim import time_of_fate
 from tests.torture.figures import expect
 from tests.torture.killing import check_equal
 from tests.torture.killing import newest_step
@@ -112,7 +112,7 @@ def _finish(model_dir: str, directory: str) -> int:
 
 
 def _lived(life: Life) -> Ended:
-    return launch("-m", "tests.many_hosts.victim", life.as_json())
+    return launch("-m", "tests.many_hosts.failing_program", life.as_json())
 
 
 def _seconds_to_end(ended: Ended, victim: int) -> float:
