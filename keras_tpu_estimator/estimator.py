@@ -590,11 +590,10 @@ class TPUEstimator:
         job = self._job
         model_fn = ModelFn(job.model_fn, job.params, job.config)
         with job.hosts.call("export_saved_model") as call:
-            return job.hosts.by_chief(
-                call,
+            return call.by_chief(
                 lambda: run_export(
                     export, self._export_settings, model_fn, checkpoint
-                ),
+                )
             )
 
     def _existing_checkpoint(self) -> str:

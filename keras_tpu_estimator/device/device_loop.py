@@ -110,7 +110,7 @@ class DeviceLoop:
     def own_copies(self, values: Values) -> Values:
         """The same values for this host's cores alone, in PREDICT."""
         cores = self._model.layout(ModeKeys.TRAIN).cores
-        return cores.own_copies(values) if cores.are_on_hosts else values
+        return cores.own_copies(values)
 
     def run(
         self,

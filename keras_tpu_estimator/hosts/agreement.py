@@ -97,27 +97,6 @@ class Hosts:
         """Whether there are others to agree with."""
         return self.count > 1 and not _acts_alone.get()
 
-    def by_chief(self, call: "Conversation", action: Callable[[], T]) -> T:
-        """Has the chief do something alone, for which the others wait.
-
-        Args:
-            call: With the other hosts.
-            action: What to do.
-
-        Returns:
-            What it returned; on other hosts, what JSON can tell of that.
-        """
-        result = None
-        if self.is_chief:
-            token = _acts_alone.set(True)
-            try:
-                result = action()
-            finally:
-                _acts_alone.reset(token)
-        told = json.loads(json.dumps(result, default=str))
-        said = call.gather(told, _LONG_SECS)
-        return cast("T", result if self.is_chief else said[0])
-
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator["Conversation"]:
         """A call that all hosts make; an error in it is told to all.
@@ -219,6 +198,26 @@ class Conversation:
             choice: Makes the choice, on the chief alone.
         """
         return self.gather(choice() if self._hosts.is_chief else None)[0]
+
+    def by_chief(self, action: Callable[[], T]) -> T:
+        """Has the chief do something alone, for which the others wait.
+
+        Args:
+            action: What to do.
+
+        Returns:
+            What it returned; on other hosts, what JSON can tell of that.
+        """
+        result = None
+        if self._hosts.is_chief:
+            token = _acts_alone.set(True)
+            try:
+                result = action()
+            finally:
+                _acts_alone.reset(token)
+        told = json.loads(json.dumps(result, default=str))
+        said = self.gather(told, _LONG_SECS)
+        return cast("T", result if self._hosts.is_chief else said[0])
 
     def any(self, is_so: bool) -> bool:
         """Whether it is so on any host."""

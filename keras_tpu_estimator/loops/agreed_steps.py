@@ -9,7 +9,7 @@ have one batch of its true size: nothing is padded, and nothing is lost.
 import dataclasses
 import logging
 import pickle
-from typing import Any
+from typing import Self
 
 import jax
 import numpy as np
@@ -59,6 +59,7 @@ class AgreedSteps:
         self._conversation = hosts.conversation(f"the input of {mode}")
         # Steps that were read, but could not be used yet.
         self._rest: Batch | None = None
+        self._batch: Batch | None = None
         self._used = 0
 
     def take(self, steps: int) -> Taken | None:
@@ -92,6 +93,15 @@ class AgreedSteps:
         if is_even and own.examples % self._replicas_per_host == 0:
             return Taken(self._use(min(e.steps for e in said)), is_part=True)
         return Taken(self._of_all(), is_part=False)
+
+    def chiefs_size(self, size: int) -> int:
+        """The size that the chief wants the next loop to have.
+
+        Args:
+            size: What this host would have.
+        """
+        chiefs: int = self._conversation.chiefs(lambda: size)
+        return chiefs
 
     def give_up(self) -> None:
         """Ends a `take` that waits for other hosts."""
@@ -167,7 +177,7 @@ class _Said:
     examples: int
 
     @classmethod
-    def of(cls, batch: Batch | None) -> Any:
+    def of(cls, batch: Batch | None) -> Self:
         if batch is None:
             return cls(0, 0)
         return cls(batch.steps, batch.examples)

@@ -110,6 +110,8 @@ class Evaluation:
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
             with open_values(step, bool(callbacks_of(hooks))) as values:
+                # Of one checkpoint on all hosts, or of training.
+                call.check_same({GLOBAL_STEP: int(values[GLOBAL_STEP])})
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:

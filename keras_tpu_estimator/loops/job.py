@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import logging
-import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -88,7 +87,6 @@ class Job:
         """
         if not self.hosts.are_several:
             return
-        latest = self.latest_checkpoint()
         if not self.placement.cores.are_on_hosts:
             raise ValueError(
                 f"On {self.hosts.count} hosts, an estimator should use the "
@@ -102,7 +100,6 @@ class Job:
             {
                 **{f"version of {n}": metadata.version(n) for n in names},
                 "model_dir": self.model_dir,
-                "latest checkpoint": latest and os.path.basename(latest),
                 "number of cores": self.placement.cores.topology.num_replicas,
                 **arguments,
             }

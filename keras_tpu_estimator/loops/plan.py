@@ -18,8 +18,6 @@ class LoopPlan:
         iterations: Steps, or seconds, of one loop.
         steps: Steps to make, or `None` for no end.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
-        agree: Makes all hosts have the same size of a loop. By default there
-            is one host.
 
     Example:
 
@@ -33,9 +31,7 @@ class LoopPlan:
         iterations: IterationsPerLoop,
         steps: int | None,
         clock: Callable[[], float] = time.monotonic,
-        agree: Callable[[int], int] = int,
     ):
-        self._agree = agree
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
@@ -57,8 +53,17 @@ class LoopPlan:
 
     def __iter__(self) -> Iterator[int]:
         """Yields the steps of each loop, which may be planned ahead."""
+        return self.agreed(int)
+
+    def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
+        """Yields the steps of each loop, the same on all hosts.
+
+        Args:
+            agree: Returns the chief's size in place of this host's, whose
+                clock is another one.
+        """
         while self._remaining is None or self._remaining > 0:
-            size = self._agree(self._size) if self._is_timed else self._size
+            size = agree(self._size) if self._is_timed else self._size
             if self._remaining is not None:
                 size = min(size, self._remaining)
                 self._remaining -= size

@@ -73,7 +73,7 @@ def stage_ahead(
     """
 
     def stage() -> Iterator[StagedSteps]:
-        for left in plan:
+        for left in plan.agreed(steps.chiefs_size):
             while left:
                 taken = steps.take(left)
                 if taken is None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -68,13 +69,16 @@ class Training:
             # Not before the lock: another training may just be saving.
             checkpoint = self.job.latest_checkpoint()
             self.job.check_together(
-                call, steps=self.steps, max_steps=self.max_steps
+                call,
+                checkpoint=checkpoint and os.path.basename(checkpoint),
+                steps=self.steps,
+                max_steps=self.max_steps,
             )
             if self.job.is_done(checkpoint, self.max_steps):
                 return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
-            plan = self._plan(steps)
+            plan = LoopPlan(config.tpu_config.iterations, steps)
             with self._input(plan, steps, checkpoint, preemption) as (
                 infeed,
                 positions,
@@ -101,15 +105,6 @@ class Training:
         ):
             call.barrier()
             yield
-
-    def _plan(self, steps: int | None) -> LoopPlan:
-        """How many steps each run makes: the chief has the clock."""
-        conversation = self.job.hosts.conversation("the size of loops")
-        return LoopPlan(
-            self.job.config.tpu_config.iterations,
-            steps,
-            agree=lambda size: conversation.chiefs(lambda: size),
-        )
 
     def _steps_from(self, first: int) -> int | None:
         """How many steps to make from a global step on, or `None`."""

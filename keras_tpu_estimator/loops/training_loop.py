@@ -216,7 +216,6 @@ class TrainingLoop:
             self._evaluate,
             self._positions.is_interrupted,
             self._call,
-            self._job.hosts,
         )
         all_hooks = training_hooks(
             self._job,

@@ -14,7 +14,6 @@ from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session import T
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hosts.agreement import Conversation
-from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.saver import Saver
@@ -33,10 +32,9 @@ class TrainingSession(Session):
         evaluate: Evaluates them; called with the arguments of `evaluate`.
         is_interrupted: Whether the process was asked to stop.
         call: With the other hosts.
-        hosts: The hosts.
     """
 
-    def __init__(  # noqa: PLR0913 - what a call has, for whoever may ask
+    def __init__(
         self,
         runtime: Runtime,
         progress: Progress,
@@ -45,7 +43,6 @@ class TrainingSession(Session):
         evaluate: Evaluate,
         is_interrupted: Callable[[], bool],
         call: Conversation,
-        hosts: Hosts,
     ):
         live = LiveModel(runtime, progress)
         super().__init__(progress.fetch, live, progress.wait)
@@ -56,7 +53,6 @@ class TrainingSession(Session):
         self._evaluate = evaluate
         self._is_interrupted = is_interrupted
         self._call = call
-        self._hosts = hosts
 
     @property
     def is_interrupted(self) -> bool:
@@ -69,7 +65,7 @@ class TrainingSession(Session):
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait."""
-        return self._hosts.by_chief(self._call, action)
+        return self._call.by_chief(action)
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""

@@ -26,7 +26,7 @@ def test_a_process_alone_agrees_with_itself():
         assert not call.is_with_others
         call.barrier()
         call.check_same({"steps": 1})
-        assert hosts.by_chief(call, lambda: "path") == "path"
+        assert call.by_chief(lambda: "path") == "path"
 
 
 def test_who_is_in_a_cluster_is_known_from_jax(store, monkeypatch):
@@ -93,7 +93,7 @@ def test_the_chief_acts_alone_while_others_wait(on_each):
                 return inside.gather(("path", host))
 
         call = Conversation(hosts, "export", 1)
-        return hosts.by_chief(call, action), hosts.are_several
+        return call.by_chief(action), hosts.are_several
 
     chief, other = on_each(act)
     assert chief == ([("path", 0)], True)
