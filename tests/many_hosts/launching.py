@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import psutil
@@ -115,56 +117,82 @@ def _end(launcher: subprocess.Popen[str]) -> str:
     return text + "\nIt was ended after its time limit."
 
 
-def launch_cluster(
-    *script: str, cores: int = 2, limit_secs: float = 120
-) -> dict[str, Ended]:
+def launch_cluster(*script: str, cores: int = 2) -> dict[str, Ended]:
     """Runs a script as chief, worker and evaluator of a TF_CONFIG.
 
     Args:
         *script: As for `launch`.
         cores: Simulated cores of each. Defaults to 2.
-        limit_secs: After so long they show where they are, and are ended.
 
     Returns:
         Each by its type.
     """
-    chief = f"127.0.0.1:{_free_port()}"
+    chief = f"127.0.0.1:{free_port()}"
     cluster = {"chief": [chief], "worker": ["127.0.0.1:1"]}
-    started = {}
-    for kind in (*cluster, "evaluator"):
-        task = {"cluster": cluster, "task": {"type": kind, "index": 0}}
-        started[kind] = subprocess.Popen(
-            [sys.executable, *script],
-            cwd=ROOT,
-            env=os.environ
-            | {
-                "PYTHONFAULTHANDLER": "1",
+    kinds = (*cluster, "evaluator")
+    tasks = [
+        {"cluster": cluster, "task": {"type": kind, "index": 0}}
+        for kind in kinds
+    ]
+    ended = run_together(
+        *script,
+        environments=[
+            {
                 "TF_CONFIG": json.dumps(task),
                 "XLA_FLAGS": f"--xla_force_host_platform_device_count={cores}",
                 "JAX_COORDINATOR_BIND_ADDRESS": chief,
-            },
+            }
+            for task in tasks
+        ],
+    )
+    return dict(zip(kinds, ended, strict=True))
+
+
+def run_together(
+    *script: str,
+    environments: Sequence[Mapping[str, str]],
+    limit_secs: float = 120,
+) -> list[Ended]:
+    """Runs a script in several processes at once, without the launcher.
+
+    Args:
+        *script: As for `launch`.
+        environments: What each has in its environment besides what is there.
+        limit_secs: After so long they show where they are, and are ended.
+
+    Returns:
+        What became of each, as of host 0.
+    """
+    started = [
+        subprocess.Popen(
+            [sys.executable, *script],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
+        for environment in environments
+    ]
     timer = threading.Timer(
         limit_secs,
-        lambda: [each.send_signal(signal.SIGABRT) for each in started.values()],
+        lambda: [each.send_signal(signal.SIGABRT) for each in started],
     )
     timer.start()
-    texts = {kind: each.communicate()[0] for kind, each in started.items()}
+    texts = [each.communicate()[0] for each in started]
     timer.cancel()
-    return {
-        kind: Ended(each.returncode, _as_of_host(0, texts[kind]), time.time())
-        for kind, each in started.items()
-    }
+    return [
+        Ended(each.returncode, _as_of_host(0, text), time.time())
+        for each, text in zip(started, texts, strict=True)
+    ]
 
 
 def _as_of_host(host: int, text: str) -> str:
     return "\n".join(f"[{host}] {line}" for line in text.splitlines())
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,33 @@
+"""Joins the cluster that it is told of, and says where it is.
+
+Its environment variable STARTED_ARGUMENTS has the arguments of
+`initialize`, the last of them its time limit in seconds.
+"""
+
+import json
+import os
+
+import jax
+
+import keras_tpu_estimator as kte
+
+
+def main() -> None:
+    """Joins, and counts the cores of all processes."""
+    arguments = os.environ["STARTED_ARGUMENTS"].split()
+    if arguments:
+        address, *numbers = arguments
+        count, number, timeout = map(int, numbers)
+        kte.initialize(address, count, number, initialization_timeout=timeout)
+    config = kte.RunConfig()
+    start = {
+        "number": jax.process_index(),
+        "of": config.num_worker_replicas,
+        "chief": config.is_chief,
+        "cores": jax.device_count(),
+    }
+    print("\nRESULT " + json.dumps({"start": start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
