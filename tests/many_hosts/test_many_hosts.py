@@ -74,7 +74,7 @@ def two(base, first_part):
 
 @pytest.fixture(scope="module")
 def four(base, two):
-    """Four hosts of two cores, which go on where two were stopped."""
+    """Four hosts of four cores, which go on where two were stopped."""
     del two
     shutil.copytree(base / "two" / "elastic", base / "four" / "elastic")
     return launch(
@@ -82,7 +82,7 @@ def four(base, two):
         str(base / "four"),
         *ON_FOUR,
         processes=4,
-        cores=2,
+        cores=4,
         limit_secs=LIMIT_SECS,
     )
 
