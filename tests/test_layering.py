@@ -35,10 +35,12 @@ FLOORS = (
     ("device",),
     ("export", "loops"),
     ("estimator",),
-    ("keras_models", "workflow"),
+    ("keras_models", "tf_estimator", "workflow"),
     ("experimental",),
     ("__init__",),
 )
+# Modules that import TensorFlow, imported when one of their names is used.
+WRITTEN = "tf1.written."
 # What is installed under another name than it is imported under.
 DISTRIBUTIONS = {"google": "protobuf", "tensorflow": "tensorflow-cpu"}
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
@@ -148,8 +150,19 @@ def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
         for each in imports(tree)
         if each.at_module_level
         and each.module.split(".")[0] in ("tensorflow", "tensorboard")
+        and not module.startswith(WRITTEN)
     ]
     assert not heavy
+
+
+def test_what_is_written_for_tf1_is_imported_only_by_name() -> None:
+    importers = {
+        module
+        for module in sources()
+        for other in imported_here(module)
+        if other.startswith(WRITTEN) and not module.startswith(WRITTEN)
+    }
+    assert not importers
 
 
 def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:

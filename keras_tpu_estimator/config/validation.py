@@ -129,15 +129,17 @@ def check_batch_axis(axes: object) -> None:
 
 
 def check_not_overridden(estimator: object, base: type) -> None:
-    """Checks that a subclass only adds members.
+    """Checks that a user's subclass only adds members.
 
     Raises:
         ValueError: It overrides one.
     """
     allowed = {"model_fn", "latest_checkpoint"}
+    own = base.__module__.partition(".")[0]
     for name in vars(base):
         is_public = not name.startswith("_") and name not in allowed
-        if is_public and getattr(type(estimator), name) is not vars(base)[name]:
+        owner = next(c for c in type(estimator).__mro__ if name in vars(c))
+        if is_public and owner.__module__.partition(".")[0] != own:
             raise ValueError(
                 f"Subclasses of TPUEstimator cannot override {name!r}. "
                 f"Received: {type(estimator).__name__}. Give the method "

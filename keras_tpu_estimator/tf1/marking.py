@@ -3,6 +3,7 @@
 import contextlib
 import contextvars
 import functools
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +50,11 @@ class TF1ModelFn:
                 "exports, and model_fns around this one, cannot use it yet. "
                 "Port it to Keras for these, as docs/migrating.md says."
             )
-        return self._function(*args, **kwargs)
+        with warnings.catch_warnings():
+            # Of tf.layers: that one ought to use Keras.
+            warnings.filterwarnings("ignore", r"`tf\.(layers|nn)\.")
+            warnings.filterwarnings("ignore", r"`layer\.apply` is deprecated")
+            return self._function(*args, **kwargs)
 
 
 def model_fn(function: Callable[..., TPUEstimatorSpec]) -> TF1ModelFn:

@@ -1,0 +1,265 @@
+"""Finding what is behind a name of TF1."""
+
+import functools
+import importlib
+import types
+from typing import Any
+
+from keras_tpu_estimator.tf1.look_alikes.callers import users_line
+from keras_tpu_estimator.tf1.look_alikes.tables import AREAS
+from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
+
+_V1 = "compat.v1."
+_EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
+_ELSEWHERE = "docs/migrating.md lists what to write instead of many names."
+
+
+class MissingNameError(AttributeError):
+    """A name of TF1 that neither TensorFlow has nor is supplied.
+
+    Attributes:
+        advice: What to do without it.
+    """
+
+    def __init__(self, path: str, advice: str):
+        self.advice = advice or _ELSEWHERE
+        parts = (
+            f"TensorFlow has no `tf.{path}` any more, and it is not supplied "
+            "here.",
+            users_line(),
+            self.advice,
+        )
+        super().__init__(" ".join(part for part in parts if part))
+
+
+class LookAlike(types.ModuleType):
+    """A module of TF1: what is supplied of it, and TensorFlow's for the rest.
+
+    Args:
+        path: Its name without 'tf.'; empty for `tf` itself.
+    """
+
+    # Names that `import` asks packages for.
+    __path__: list[str] = []
+
+    def __init__(self, path: str):
+        super().__init__(f"tensorflow.{path}" if path else "tensorflow")
+        self.__dict__["_kte_path"] = path
+
+    def __getattr__(self, name: str) -> Any:
+        """What has this name, looked up when it is first used."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = resolve(_below(self._kte_path, name))
+        self.__dict__[name] = value
+        return value
+
+    def __dir__(self) -> list[str]:
+        """All names, supplied ones and TensorFlow's."""
+        own = {n for n in _tree().packages | {*_tree().supplied}}
+        prefix = f"{self._kte_path}." if self._kte_path else ""
+        names = {n[len(prefix) :] for n in own if n.startswith(prefix)}
+        others = dir(_behind(self._kte_path) or types.ModuleType(""))
+        public = {n for n in others if not n.startswith("_")}
+        return sorted({n for n in names if n and "." not in n} | public)
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r} as TF1 had it>"
+
+
+@functools.cache
+def resolve(path: str) -> Any:
+    """What is behind a name of TF1.
+
+    Args:
+        path: The name without 'tf.', such as 'contrib.tpu.TPUEstimator';
+            empty for `tf` itself.
+
+    Returns:
+        What is supplied under that name, or what TensorFlow has there.
+
+    Raises:
+        MissingNameError: There is neither.
+        ImportError: It is supplied by a package that is not installed.
+
+    Example:
+
+    >>> resolve("estimator.ModeKeys").TRAIN
+    'train'
+    >>> resolve("contrib.cloud.BigtableClient")
+    Traceback (most recent call last):
+    keras_tpu_estimator.tf1.look_alikes.resolving.MissingNameError: ...
+    """
+    tree = _tree()
+    if path.startswith(_V1):
+        return resolve(path.removeprefix(_V1))
+    if path in tree.missing:
+        raise MissingNameError(path, tree.missing[path])
+    if path in tree.supplied:
+        return _target(path, tree.supplied[path])
+    if path in tree.packages:
+        return LookAlike(path)
+    parent, _, name = path.rpartition(".")
+    if parent in tree.packages:
+        return _of_the_rest(parent, name)
+    return _attribute(resolve(parent), name, path)
+
+
+def is_supplied(path: str) -> bool:
+    """Whether TensorFlow's own has no part in a name.
+
+    Args:
+        path: The name without 'tf.'.
+
+    Example:
+
+    >>> is_supplied("estimator.ModeKeys.TRAIN"), is_supplied("train.Saver")
+    (True, False)
+    """
+    tree = _tree()
+    path = path.removeprefix(_V1)
+    while path:
+        if path in tree.supplied:
+            return True
+        if path in tree.packages and _behind(path) is None:
+            return True
+        path, _, _ = path.rpartition(".")
+        rest = tree.areas[path].rest if path in tree.areas else None
+        if rest is not None:
+            return not rest.startswith("tensorflow.")
+    return False
+
+
+def is_known(path: str) -> bool:
+    """Whether a name is in a table, or a module above names that are.
+
+    Args:
+        path: The name without 'tf.'.
+
+    Example:
+
+    >>> is_known("contrib.tpu"), is_known("train")
+    (True, False)
+    """
+    path = path.removeprefix(_V1)
+    return path in _tree().packages or path in _tree().supplied
+
+
+@functools.cache
+def _tree() -> "_Tree":
+    return _Tree()
+
+
+class _Tree:
+    """All areas in one."""
+
+    def __init__(self) -> None:
+        self.areas: dict[str, Area] = {area.path: area for area in AREAS}
+        self.supplied = {
+            area.full(name): target
+            for area in AREAS
+            for name, target in area.supplied.items()
+        }
+        self.missing = {
+            area.full(name): advice
+            for area in AREAS
+            for name, advice in area.missing.items()
+        }
+        names = (*self.supplied, *self.missing)
+        above = {a for n in (*names, *self.areas) for a in _ancestors(n)}
+        self.packages = ({*self.areas} | above) - {*self.supplied}
+
+
+def _ancestors(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts))]
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _target(path: str, target: str) -> Any:
+    """What a table names."""
+    if target.startswith("tf."):
+        return resolve(target.removeprefix("tf."))
+    module, _, names = target.partition(":")
+    value = _imported(path, module)
+    for name in filter(None, names.split(".")):
+        value = _attribute(value, name, path)
+    return value
+
+
+def _imported(path: str, module: str) -> Any:
+    try:
+        if module.startswith("tf_slim"):
+            _name_as_tensorflow_does()
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top = module.partition(".")[0]
+        if error.name != top or top not in _EXTRA:
+            raise
+        raise ImportError(
+            f"`tf.{path}` is supplied by {_EXTRA[top]}, which is not "
+            f"installed. {users_line()} Run `pip install "
+            "'keras-tpu-estimator[tf1]'`."
+        ) from error
+
+
+def _name_as_tensorflow_does() -> None:
+    """Lets TensorFlow find the batch normalization of tf-keras.
+
+    Its own, which tf_slim uses, looks where tf-keras had it once.
+    """
+    import sys
+
+    now = importlib.import_module("tf_keras.src.legacy_tf_layers.normalization")
+    before = "tf_keras.legacy_tf_layers.normalization"
+    sys.modules.setdefault(before, now)
+    sys.modules.setdefault(
+        "tf_keras.legacy_tf_layers",
+        importlib.import_module("tf_keras.src.legacy_tf_layers"),
+    )
+
+
+def _of_the_rest(parent: str, name: str) -> Any:
+    """What has a name that no table has, but whose module is in one."""
+    path, behind = _below(parent, name), _behind(parent)
+    if behind is None:
+        raise MissingNameError(path, _advice(path))
+    return _attribute(behind, name, path)
+
+
+def _behind(path: str) -> Any:
+    """The module that has what no table has, or `None`."""
+    area = _tree().areas.get(path)
+    if area is not None and area.rest is not None:
+        return _target(path, area.rest)
+    above, _, name = path.rpartition(".")
+    found = getattr(_behind(above), name, None) if path else None
+    # What was installed has nothing behind it.
+    return None if isinstance(found, LookAlike) else found
+
+
+def _advice(path: str) -> str:
+    """That of the closest module that has some."""
+    areas = _tree().areas
+    for above in reversed(_ancestors(path)):
+        if above in areas and areas[above].advice:
+            return areas[above].advice
+    return ""
+
+
+def _attribute(owner: Any, name: str, path: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        pass
+    if isinstance(owner, types.ModuleType):
+        below = f"{owner.__name__}.{name}"
+        try:
+            return importlib.import_module(below)
+        except ModuleNotFoundError as error:
+            if error.name != below:
+                raise
+    raise MissingNameError(path, _advice(path))

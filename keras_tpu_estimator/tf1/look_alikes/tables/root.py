@@ -1,0 +1,45 @@
+"""Names directly below `tf`, and in modules that TensorFlow still has."""
+
+from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
+
+_KERAS = "tf_keras.api._v1.keras"
+
+ROOT = Area(
+    "",
+    {
+        "compat.v1": "tf.",
+        "distribute.cluster_resolver.TPUClusterResolver": (
+            "tf.contrib.cluster_resolver.TPUClusterResolver"
+        ),
+        # As functions of the old Keras: those of Keras 3 make no TF1 graphs.
+        "keras": _KERAS,
+        "layers": f"{_KERAS}.__internal__.legacy.layers",
+        "nn.rnn_cell": f"{_KERAS}.__internal__.legacy.rnn_cell",
+    },
+    rest="tensorflow.compat.v1",
+)
+CORE = Area("core", rest="tensorflow.core")
+# What programs imported from places that were never public.
+PYTHON = Area(
+    "python",
+    {
+        "estimator.estimator": "tf.estimator",
+        "estimator.estimator_lib": "tf.estimator",
+        "estimator.export.export": "tf.estimator.export",
+        "estimator.export.export_output": "tf.estimator.export",
+        "estimator.exporter": "tf.estimator",
+        "estimator.inputs.inputs": "tf.estimator.inputs",
+        "estimator.inputs.numpy_io": "tf.estimator.inputs",
+        "estimator.model_fn": "tf.estimator",
+        "estimator.run_config": "tf.estimator",
+        "estimator.training": "tf.estimator",
+        "estimator.warm_starting_util": "tf.estimator",
+        "tpu.tpu_config": "tf.contrib.tpu.python.tpu.tpu_config",
+        "tpu.tpu_estimator": "tf.contrib.tpu.python.tpu.tpu_estimator",
+    },
+    rest="tensorflow.python",
+)
+EXAMPLES = Area(
+    "examples",
+    advice="It only read data sets. Read yours with NumPy or tf.data.",
+)

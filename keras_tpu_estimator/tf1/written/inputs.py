@@ -1,0 +1,117 @@
+"""Inputs from memory: what `tf.estimator.inputs` had."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def numpy_input_fn(
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+) -> Callable[[], Any]:
+    """Makes an `input_fn` of arrays.
+
+    The counterpart of `tf.estimator.inputs.numpy_input_fn`. The last batch is
+    smaller if it has to be; batches may have rows of two epochs.
+
+    Args:
+        x: An array, or a dict of arrays, of as many rows.
+        y: Labels: the same, or `None`. Defaults to `None`.
+        batch_size: Rows in a batch. Defaults to 128.
+        num_epochs: How often each row comes; `None` for no end. Defaults to 1.
+        shuffle: Whether rows are shuffled. To be given.
+        queue_capacity: Among how many rows they are shuffled.
+        num_threads: Accepted; has no effect.
+
+    Returns:
+        A function of no arguments that returns tensors.
+
+    Raises:
+        ValueError: `shuffle` is not given, or the arrays have different
+            numbers of rows.
+
+    Example:
+
+    >>> input_fn = numpy_input_fn(np.arange(5), batch_size=2, shuffle=False)
+    >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    ...     session.run(input_fn())
+    array([0, 1])
+    """
+    del num_threads
+    if not isinstance(shuffle, bool):
+        raise ValueError(
+            f"`shuffle` should be True or False. Received: {shuffle!r}. Say "
+            "which: it has no default."
+        )
+    arrays = (x,) if y is None else (x, y)
+    arrays = tf.nest.map_structure(np.asarray, arrays)
+    rows = {len(array) for array in tf.nest.flatten(arrays)}
+    if len(rows) != 1:
+        raise ValueError(
+            "`x` and `y` should have the same number of rows. Received: "
+            f"{sorted(rows)}."
+        )
+
+    def input_fn() -> Any:
+        data = tf.compat.v1.data.Dataset.from_tensor_slices(arrays)
+        if shuffle:
+            data = data.shuffle(queue_capacity)
+        data = data.repeat(num_epochs).batch(batch_size)
+        iterator = tf.compat.v1.data.make_one_shot_iterator(data)
+        batch = iterator.get_next()
+        return batch[0] if y is None else batch
+
+    return input_fn
+
+
+def pandas_input_fn(  # noqa: PLR0913 - the original's arguments
+    x: Any,
+    y: Any = None,
+    batch_size: int = 128,
+    num_epochs: int | None = 1,
+    shuffle: bool | None = None,
+    queue_capacity: int = 1000,
+    num_threads: int = 1,
+    target_column: str = "target",
+) -> Callable[[], Any]:
+    """Makes an `input_fn` of a Pandas `DataFrame`.
+
+    The counterpart of `tf.estimator.inputs.pandas_input_fn`.
+
+    Args:
+        x: A `DataFrame`, whose columns become features by their names.
+        y: Labels: a `Series` or a `DataFrame`, or `None`. Defaults to `None`.
+        batch_size: As in `numpy_input_fn`.
+        num_epochs: See there.
+        shuffle: See there.
+        queue_capacity: See there.
+        num_threads: See there.
+        target_column: Accepted; has no effect.
+
+    Returns:
+        A function of no arguments that returns tensors.
+
+    Raises:
+        ValueError: As in `numpy_input_fn`.
+    """
+    del target_column
+    features = {name: x[name].to_numpy() for name in x.columns}
+    labels = y
+    if y is not None and hasattr(y, "columns"):
+        labels = {name: y[name].to_numpy() for name in y.columns}
+    return numpy_input_fn(
+        features,
+        labels,
+        batch_size,
+        num_epochs,
+        shuffle,
+        queue_capacity,
+        num_threads,
+    )

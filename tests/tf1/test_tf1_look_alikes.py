@@ -1,0 +1,240 @@
+"""Names that TensorFlow no longer has, and where they lead."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf2
+import tensorflow.compat.v1 as tf
+from tf1_programs import BATCH
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import fed
+from tf1_programs import values_of
+from tf1_programs import weights
+
+from keras_tpu_estimator.tf1.look_alikes import Status
+from keras_tpu_estimator.tf1.look_alikes import lookup
+from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.look_alikes.tables import AREAS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    kte.tf1.install()
+
+
+@pytest.mark.parametrize("area", AREAS, ids=lambda area: area.path or "tf")
+def test_every_supplied_name_is_there(area):
+    for name in area.supplied:
+        resolve(area.full(name))
+    if area.rest is not None:
+        assert resolve(area.path) is not None
+
+
+@pytest.mark.parametrize("area", AREAS, ids=lambda area: area.path or "tf")
+def test_every_missing_name_is_missing_and_says_what_to_do(area):
+    for name, advice in area.missing.items():
+        found = lookup(f"tf.{area.full(name)}")
+        assert (found.status, found.advice) == (Status.MISSING, advice)
+        assert advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("tf.train.AdamOptimizer", Status.TENSORFLOW),
+        ("tensorflow.compat.v1.train.AdamOptimizer", Status.TENSORFLOW),
+        ("tensorflow.python.framework.ops", Status.TENSORFLOW),
+        ("tensorflow.core.protobuf.config_pb2", Status.TENSORFLOW),
+        ("tf.compat.v2.summary.scalar", Status.TENSORFLOW),
+        ("tf.nn.relu", Status.TENSORFLOW),
+        ("tf.flags.FLAGS.model_dir", Status.TENSORFLOW),
+        ("tf.layers.dense", Status.SUPPLIED),
+        ("tf.nn.rnn_cell.LSTMCell", Status.SUPPLIED),
+        ("tf.estimator", Status.SUPPLIED),
+        ("tf.compat.v1.estimator.ModeKeys.TRAIN", Status.SUPPLIED),
+        ("tf.contrib.tpu.python.tpu.tpu_config.TPUConfig", Status.SUPPLIED),
+        ("tf.contrib.tpu.rewrite", Status.MISSING),
+        ("tf.contrib.no_such_area", Status.MISSING),
+        ("tf.layers.no_such_layer", Status.MISSING),
+    ],
+)
+def test_looking_up_says_whose_a_name_is(name, status):
+    assert lookup(name).status == status
+
+
+def test_what_is_missing_is_named_with_the_line_that_uses_it():
+    with pytest.raises(AttributeError) as caught:
+        tf.contrib.tpu.rewrite  # noqa: B018
+    message = str(caught.value)
+    assert "`tf.contrib.tpu.rewrite`" in message
+    assert f"Used in {__file__}, line" in message
+    assert "Put the model into a `model_fn`." in message
+
+
+def test_what_is_missing_is_named_when_it_is_imported():
+    with pytest.raises(ImportError, match="tpu.no_such_name.*Used in .*alikes"):
+        from tensorflow.contrib.tpu import no_such_name  # noqa: F401
+    with pytest.raises(ImportError, match="`tf.contrib.no_such_area`"):
+        from tensorflow.contrib import no_such_area  # noqa: F401
+
+
+def test_installing_leaves_what_is_there():
+    had = {name: getattr(tf2, name) for name in dir(tf2) if name != "keras"}
+    modules = dict(sys.modules)
+    finders = list(sys.meta_path)
+    kte.tf1.install()
+    assert {n: getattr(tf2, n) for n in had} == had
+    assert sys.modules == modules
+    assert sys.meta_path == finders
+    assert tf.train.Saver is tf2.compat.v1.train.Saver
+
+
+def test_modules_are_imported_by_their_names():
+    import tensorflow.compat.v1.estimator as by_path
+    import tensorflow.contrib.tpu as contrib_tpu
+    from tensorflow.compat.v1 import estimator as by_name
+    from tensorflow.contrib.tpu.python.tpu import tpu_config
+    from tensorflow.python.tpu import tpu_estimator
+
+    assert by_path is by_name is tf2.estimator
+    assert contrib_tpu.TPUConfig is tpu_config.TPUConfig
+    assert tpu_estimator.TPUEstimator is tf.estimator.tpu.TPUEstimator
+
+
+def test_without_the_extra_an_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf_slim", None)
+    with pytest.raises(ImportError, match=r"tf_slim, .*\[tf1\]"):
+        resolve("contrib.slim.queues")
+
+
+def model_fn(features, labels, mode, params):
+    """A network of tf.layers, as of 2018."""
+    training = mode == tf.estimator.ModeKeys.TRAIN
+    net = tf.layers.dense(
+        features, 6, tf.nn.relu, kernel_initializer=weights(5, 6, seed=1)
+    )
+    net = tf.layers.batch_normalization(net, training=training)
+    logits = tf.layers.dense(net, 4, kernel_initializer=weights(6, 4, seed=2))
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.tpu.TPUEstimatorSpec(
+            mode, predictions={"logits": logits}
+        )
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    optimizer = tf.contrib.tpu.CrossShardOptimizer(
+        tf.train.MomentumOptimizer(0.1, 0.9)
+    )
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return tf.contrib.tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def reference(data):
+    """The variables of the same network after plain sessions."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.train.create_global_step()
+        x, y = (tf.placeholder(a.dtype, a.shape) for a in data[0])
+        kernel = tf.get_variable(
+            "dense/kernel", [5, 6], initializer=weights(5, 6, seed=1)
+        )
+        bias = tf.get_variable(
+            "dense/bias", [6], initializer=tf.zeros_initializer()
+        )
+        net = tf.nn.relu(x @ kernel + bias)
+        gamma, beta = (
+            tf.get_variable(
+                f"batch_normalization/{n}",
+                [6],
+                initializer=tf.constant_initializer(v),
+            )
+            for n, v in (("gamma", 1.0), ("beta", 0.0))
+        )
+        moving = [
+            tf.get_variable(
+                f"batch_normalization/moving_{n}",
+                [6],
+                trainable=False,
+                initializer=tf.constant_initializer(v),
+            )
+            for n, v in (("mean", 0.0), ("variance", 1.0))
+        ]
+        moments = tf.nn.moments(net, [0])
+        updates = [
+            tf.assign_sub(m, (m - new) * 0.01)
+            for m, new in zip(moving, moments, strict=True)
+        ]
+        net = tf.nn.batch_normalization(net, *moments, beta, gamma, 1e-3)
+        kernel = tf.get_variable(
+            "dense_1/kernel", [6, 4], initializer=weights(6, 4, seed=2)
+        )
+        bias = tf.get_variable(
+            "dense_1/bias", [4], initializer=tf.zeros_initializer()
+        )
+        loss = tf.losses.sparse_softmax_cross_entropy(y, net @ kernel + bias)
+        with tf.control_dependencies(updates):
+            train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(
+                loss, tf.train.get_global_step()
+            )
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for arrays in data:
+                session.run(train_op, {x: arrays[0], y: arrays[1]})
+            return session.run({v.op.name: v for v in tf.global_variables()})
+
+
+def test_a_network_of_layers_trains_under_the_names_of_tf1(tmp_path):
+    data = batches(*classes_data(5))
+    estimator = tf.contrib.tpu.TPUEstimator(
+        model_fn,
+        config=tf.contrib.tpu.RunConfig(
+            cluster=tf.contrib.cluster_resolver.TPUClusterResolver("name"),
+            model_dir=str(tmp_path),
+            session_config=tf.ConfigProto(allow_soft_placement=True),
+            tpu_config=tf.contrib.tpu.TPUConfig(
+                iterations_per_loop=4,
+                num_shards=32,
+                per_host_input_for_training=(
+                    tf.contrib.tpu.InputPipelineConfig.PER_HOST_V2
+                ),
+            ),
+        ),
+        use_tpu=False,
+        train_batch_size=BATCH,
+    )
+    estimator.train(fed(data), steps=len(data))
+    assert_same(values_of(estimator), reference(data), atol=1e-5)
+
+
+def test_strategies_are_refused():
+    strategy = tf2.distribute.get_strategy()
+    with pytest.raises(ValueError, match="`train_distribute` should be None"):
+        tf.estimator.RunConfig(train_distribute=strategy)
+    with pytest.raises(ValueError, match="`eval_distribute` should be None"):
+        tf.estimator.RunConfig().replace(eval_distribute=strategy)
+
+
+def test_arrays_become_batches():
+    x, y = {"a": np.arange(5), "b": np.ones((5, 2))}, np.arange(5) * 10
+    input_fn = tf.estimator.inputs.numpy_input_fn(
+        x, y, batch_size=4, num_epochs=2, shuffle=False
+    )
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch = input_fn()
+        rows = [session.run(batch) for _ in range(3)]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(batch)
+    assert [list(labels) for _, labels in rows] == [
+        [0, 10, 20, 30],
+        [40, 0, 10, 20],
+        [30, 40],
+    ]
+    assert rows[2][0]["b"].shape == (2, 2)
+    with pytest.raises(ValueError, match="`shuffle` should be True or False"):
+        tf.estimator.inputs.numpy_input_fn(x, y)
+    with pytest.raises(ValueError, match=r"same number of rows.*\[4, 5\]"):
+        tf.estimator.inputs.numpy_input_fn(x, y[:4], shuffle=False)
