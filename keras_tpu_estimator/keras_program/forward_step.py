@@ -40,7 +40,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
         return synchronize(updates, own, forward.objects, cores), outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
-    return call.step(per_core, reads, forward.assigned)
+    return call.step(call.on_cores(per_core), reads, forward.assigned)
 
 
 def _trace_forward(

@@ -95,6 +95,13 @@ def updated_variables(
     return list(optimizer._trainable_variables)
 
 
+def layout_map_of(
+    distribution: keras.distribution.ModelParallel,
+) -> keras.distribution.LayoutMap:
+    """The layout map that a distribution was made with."""
+    return distribution._layout_map
+
+
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """What `model.compile` was called with, by name.
 
