@@ -60,11 +60,12 @@ class VariablePlaces:
         layout = self._cores.layout
         unmatched = layout.unmatched(self._store.variables) if layout else []
         if unmatched:
+            variables = self._store.variables
+            own = sorted(variables.keys() - slot_owners(variables).keys())
             raise ValueError(
                 "Each rule of `layout_map` should match the whole path of a "
                 f"variable. Received rules that match none: {unmatched}. The "
-                f"paths are {sorted(self._store.variables)}; '.*kernel' "
-                "matches any that ends so."
+                f"paths are {own}; '.*kernel' matches any that ends so."
             )
 
     def _places_of(

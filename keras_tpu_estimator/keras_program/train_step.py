@@ -17,6 +17,7 @@ from keras_tpu_estimator.keras_program.differentiation import (
 )
 from keras_tpu_estimator.keras_program.micro_batches import check_cut
 from keras_tpu_estimator.keras_program.model_call import ModelCall
+from keras_tpu_estimator.keras_program.spread import check_can_be_spread
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
@@ -59,6 +60,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_call(call.micro_batches)
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
+    check_can_be_spread(call, forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
     _check_reduced(call, ops, forward.last, seeds)
@@ -164,6 +166,15 @@ def _is_grouped(call: ModelCall, ops: Sequence[Update]) -> bool:
     """Whether groups of cores train models of their own."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
+    if is_asked_for and cores.layout is not None:
+        raise ValueError(
+            "With several groups in `group_assignment` each core trains a "
+            "model of its own, so a replica should be one core with slots of "
+            "its own. Received: num_cores_per_replica="
+            f"{cores.topology.cores_per_replica}, "
+            f"shard_optimizer={cores.layout.slots_are_shared}. Leave "
+            "`group_assignment` or these out."
+        )
     if is_asked_for and cores.mesh is not None and not cores.axes:
         raise ValueError(
             "With several groups in `group_assignment`, each batch should be "
