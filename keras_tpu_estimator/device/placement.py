@@ -29,6 +29,7 @@ from keras_tpu_estimator.mesh.cores import all_cores
 from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Partition
+from keras_tpu_estimator.tracing import keras_internals
 
 # Enough steps for what a program costs by itself: its temporary memory, page by
 # page. A few times as much waits for the devices.
@@ -72,9 +73,10 @@ class Placement:
         validation.check_cores_per_replica(
             per_replica, jax.device_count(), jax.local_device_count()
         )
-        return all_cores(
-            per_replica, self.config.layout_map, self.config.shard_optimizer
-        )
+        layout_map = self.config.layout_map
+        if layout_map is None:
+            layout_map = keras_internals.current_layout_map()
+        return all_cores(per_replica, layout_map, self.config.shard_optimizer)
 
     def _cores_of(self, mode: str) -> Cores:
         """The cores of a mode: hosts predict by themselves."""

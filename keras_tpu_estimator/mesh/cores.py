@@ -26,7 +26,6 @@ from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
 from keras_tpu_estimator.mesh.variable_layout import Rules
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
 from keras_tpu_estimator.mesh.variable_layout import rules_of
-from keras_tpu_estimator.tracing import keras_internals
 
 _BATCH = "batch"
 
@@ -310,7 +309,7 @@ def all_cores(
         per_replica: Cores that a model is spread over, where no distribution
             says it. Defaults to 1.
         layout_map: How its variables are spread, by patterns of their paths.
-            Defaults to that of the distribution, or to large ones being split.
+            Defaults to `None`, which splits large ones.
         shard_optimizer: Whether replicas share the optimizers' slots. Defaults
             to `False`.
 
@@ -327,10 +326,6 @@ def all_cores(
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
         mesh = distribution.device_mesh.backend_mesh
-    if layout_map is None and isinstance(
-        distribution, keras.distribution.ModelParallel
-    ):
-        layout_map = keras_internals.layout_map_of(distribution)
     rules = None if layout_map is None else rules_of(layout_map)
     return _of_mesh(mesh, batch_axis, rules, shard_optimizer)
 

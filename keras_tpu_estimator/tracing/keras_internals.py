@@ -95,10 +95,11 @@ def updated_variables(
     return list(optimizer._trainable_variables)
 
 
-def layout_map_of(
-    distribution: keras.distribution.ModelParallel,
-) -> keras.distribution.LayoutMap:
-    """The layout map that a distribution was made with."""
+def current_layout_map() -> keras.distribution.LayoutMap | None:
+    """The layout map of the distribution that is set, if it has one."""
+    distribution = keras.distribution.distribution()
+    if not isinstance(distribution, keras.distribution.ModelParallel):
+        return None
     return distribution._layout_map
 
 
