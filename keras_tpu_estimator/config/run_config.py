@@ -110,6 +110,14 @@ class RunConfig:
             ops of TensorFlow. `None` for any time. Defaults to 600.
         host_timeout_secs: Seconds that hosts wait for one of them that is
             silent, or behind the others, before all end. Defaults to 30.
+        layout_map: How variables lie on the cores of a replica: a
+            `keras.distribution.LayoutMap`, or a dict from regular expressions,
+            which whole paths of variables match, to tuples that have for each
+            dimension the axis it is split over, `"model"`, or `None`. A slot
+            lies as its variable. Defaults to `None`, which splits large
+            variables along their largest dimension.
+        shard_optimizer: Whether the replicas share what optimizers keep, each
+            having a part of every slot. Defaults to `False`.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -158,6 +166,10 @@ class RunConfig:
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
     host_timeout_secs: float = 30
+    layout_map: Mapping[str, Any] | None = dataclasses.field(
+        default=None, hash=False
+    )
+    shard_optimizer: bool = False
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,9 @@
 """Which values the fields of a `RunConfig` may have."""
 
 import inspect
+import re
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -134,6 +136,24 @@ def _is_count(value: object) -> bool:
     return is_int(value) and value >= 1
 
 
+def _is_layout_map(layout_map: object) -> bool:
+    return isinstance(layout_map, Mapping) and all(
+        _is_pattern(pattern)
+        and isinstance(getattr(layout, "axes", layout), tuple | list)
+        for pattern, layout in layout_map.items()
+    )
+
+
+def _is_pattern(pattern: object) -> bool:
+    if not isinstance(pattern, str):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
 def _takes_op(function: object) -> bool:
     return callable(function) and list(
         inspect.signature(function).parameters
@@ -161,6 +181,13 @@ _CHECKS = (
         "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
     ),
     _Check("host_timeout_secs", _is_positive, "> 0 seconds"),
+    _Check(
+        "layout_map",
+        _is_layout_map,
+        "a dict or LayoutMap from regular expressions to tuples of the axis "
+        "'model' and None, such as {'.*kernel': (None, 'model')}",
+    ),
+    _Check("shard_optimizer", lambda value: isinstance(value, bool), "a bool"),
     _Check("tf_random_seed", is_int, "an int, or None for no seed"),
     _Check("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
     _Check(

@@ -56,18 +56,19 @@ class TPUConfig(NamedTupleLike):
         iterations_per_loop: Steps of one device program, or the time that it
             is to take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
             checkpoints come between programs. Defaults to 2.
-        num_shards: Number of cores; if set, there must be so many. 1 uses one
-            core. Defaults to `None`.
+        num_shards: Number of replicas; if set, there must be so many. 1 uses
+            one core, or those of one replica. Defaults to `None`.
         num_cores_per_replica: Cores that one copy of the model is spread
-            over. Defaults to `None`, for one.
+            over, as `RunConfig.layout_map` says. Defaults to `None`, for one.
         per_host_input_for_training: A value of `InputPipelineConfig`, or
             `True` for PER_HOST_V1 (the default), or `False` for PER_SHARD_V1.
             Stored as an `InputPipelineConfig`.
         tpu_job_name: Accepted; has no effect.
         initial_infeed_sleep_secs: Accepted; has no effect.
         input_partition_dims: How inputs are partitioned over the cores of a
-            replica: a list of one nest of split counts for features, and
-            maybe one for labels. Defaults to `None`.
+            replica: a list of one nest for features, and maybe one for labels,
+            with a list of split counts in place of each tensor, or `None` for
+            one that all cores have whole. Defaults to `None`.
         eval_training_input_configuration: PER_HOST_V1 (the default), or SLICED
             to split one batch over all cores in evaluation and prediction.
         experimental_host_call_every_n_steps: A `host_call` is made for every

@@ -262,13 +262,20 @@ def check_system(
     Raises:
         ValueError: They do not fit.
     """
-    _check_model_parallelism(topology, tpu_config)
+    cores = tpu_config.num_cores_per_replica
+    if cores is not None and cores != topology.cores_per_replica:
+        raise ValueError(
+            "TPUConfig.num_cores_per_replica should be that of the "
+            "keras.distribution that is set, which has "
+            f"{topology.cores_per_replica}. Received: {cores}. Leave it None, "
+            "or call keras.distribution.set_distribution(None)."
+        )
     replicas = topology.num_replicas
     shards = tpu_config.num_shards
     if shards is not None and shards != replicas:
         raise ValueError(
             "TPUConfig.num_shards is not set correctly. Expected the number "
-            f"of cores, {replicas}. Received: {shards}. Leave it None."
+            f"of replicas, {replicas}. Received: {shards}. Leave it None."
         )
     name = {
         ModeKeys.TRAIN: "train_batch_size",
@@ -372,20 +379,33 @@ def _check_positive(name: str, value: object) -> None:
         )
 
 
-def _check_model_parallelism(topology: Topology, tpu_config: TPUConfig) -> None:
-    cores = tpu_config.num_cores_per_replica
-    if cores is None:
-        return
-    total = topology.num_replicas
+def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
+    """Checks that the cores can be divided into replicas.
+
+    Args:
+        cores: Cores of a replica.
+        total: Cores of all hosts.
+        on_host: Those of this one.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    name = "TPUConfig.num_cores_per_replica"
     if cores > total:
         raise ValueError(
-            f"TPUConfig.num_cores_per_replica is larger than the system, which "
-            f"has {total} cores. Received: {cores}. Leave it None."
+            f"{name} is larger than the system, which has {total} cores. "
+            f"Received: {cores}. Pass a smaller number, or leave it None."
         )
-    if cores > 1:
+    if cores > on_host:
         raise ValueError(
-            "Expected TPUConfig.num_cores_per_replica to be None or 1: a "
-            f"replica is one core here. Received: {cores}. Leave it None."
+            f"The cores of a replica should be those of one host, of which "
+            f"there are {on_host}. Received: {name}={cores}. Pass a smaller "
+            "number."
+        )
+    if on_host % cores:
+        raise ValueError(
+            f"{name} should divide the number of cores of a host, {on_host}. "
+            f"Received: {cores}. Pass one of its divisors."
         )
 
 

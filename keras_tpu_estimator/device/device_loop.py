@@ -19,12 +19,12 @@ from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.estimator_model import MetricsState
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.scan import scan_with_newest
+from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import NEWEST
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
 # What of the outputs leaves the device in PREDICT.
@@ -36,12 +36,19 @@ class DeviceLoop:
 
     Args:
         model: The model whose steps are run.
+        places: Where its variables lie.
         debug_nans: Whether training finds the operation that the first NaN
             comes from. Defaults to `False`.
     """
 
-    def __init__(self, model: EstimatorModel, debug_nans: bool = False):
+    def __init__(
+        self,
+        model: EstimatorModel,
+        places: VariablePlaces,
+        debug_nans: bool = False,
+    ):
         self._model = model
+        self._places = places
         compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
         self._train = (
             checking_nans(self._run)
@@ -101,16 +108,6 @@ class DeviceLoop:
             return features, is_padding
         sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
-
-    def put_values(self, values: AnyValues) -> Values:
-        """Copies variables' values to the devices, whole to each core."""
-        cores = self._model.layout(ModeKeys.TRAIN).cores
-        return cores.put_whole(values, cores.replicated)
-
-    def own_copies(self, values: Values) -> Values:
-        """The same values for this host's cores alone, in PREDICT."""
-        cores = self._model.layout(ModeKeys.TRAIN).cores
-        return cores.own_copies(values)
 
     def run(
         self,
@@ -182,11 +179,13 @@ class DeviceLoop:
             loss = outputs.pop("loss")
             newest = {name: outputs.pop(name, {}) for name in NEWEST}
             newest[NAMED] = _only(newest[NAMED], fetch)
-            return (assigned | changed, metrics), (loss, outputs), newest
+            assigned = self._places.pinned(assigned | changed)
+            return (assigned, metrics), (loss, outputs), newest
 
         (assigned, metrics), (losses, outputs), newest = scan_with_newest(
             one, (assigned, metrics), batches
         )
+        assigned = self._places.pinned(assigned)
         cores = self._model.layout(step.mode).cores
         outputs = cores.whole_on_hosts(outputs | newest)
         return assigned, metrics, losses, outputs

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.config import validation
@@ -17,6 +19,7 @@ from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.deployment import way_in
+from keras_tpu_estimator.inputs.partition import partitioned
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.shared import unmarked
 from keras_tpu_estimator.inputs.shared import unmarked_of_core
@@ -25,6 +28,8 @@ from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores
 from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
+from keras_tpu_estimator.program.steps import Partition
+from keras_tpu_estimator.tracing import keras_internals
 
 # Enough steps for what a program costs by itself: its temporary memory, page by
 # page. A few times as much waits for the devices.
@@ -56,12 +61,22 @@ class Placement:
     @functools.cached_property
     def cores(self) -> Cores:
         """The cores, looked up when they are first needed."""
+        tpu_config = self.config.tpu_config
+        per_replica = tpu_config.num_cores_per_replica or 1
         one = (
             not self.use_tpu
-            or self.config.tpu_config.num_shards == 1
+            or (tpu_config.num_shards == 1 and per_replica == 1)
             or self.config.debug_nans
         )
-        return ONE_CORE if one else all_cores()
+        if one:
+            return ONE_CORE
+        validation.check_cores_per_replica(
+            per_replica, jax.device_count(), jax.local_device_count()
+        )
+        layout_map = self.config.layout_map
+        if layout_map is None:
+            layout_map = keras_internals.current_layout_map()
+        return all_cores(per_replica, layout_map, self.config.shard_optimizer)
 
     def _cores_of(self, mode: str) -> Cores:
         """The cores of a mode: hosts predict by themselves."""
@@ -93,6 +108,18 @@ class Placement:
             is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
             use_tpu=is_on_tpu,
             arrange=self._arrange(mode),
+            partition=self._partition(mode, cores),
+        )
+
+    def _partition(self, mode: str, cores: Cores) -> Partition | None:
+        dims = self.config.tpu_config.input_partition_dims
+        if dims is None or not self.is_on_tpu(mode) or not cores.model_axes:
+            return None
+        if mode == ModeKeys.PREDICT:
+            # In place of labels a prediction is told which rows are padding.
+            dims = dims[:1]
+        return functools.partial(
+            partitioned, dims, cores.topology.cores_per_replica
         )
 
     def request(

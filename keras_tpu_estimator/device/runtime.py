@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Self
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.values import ModelValues
+from keras_tpu_estimator.device.variable_places import VariablePlaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,5 +41,7 @@ class Runtime:
             debug_nans: As in `DeviceLoop`. Defaults to `False`.
             warm_start: As in `ModelValues`. Defaults to `None`.
         """
-        loop = DeviceLoop(model, debug_nans)
-        return cls(model, loop, ModelValues(model, loop, warm_start))
+        cores = model.layout(ModeKeys.TRAIN).cores
+        places = VariablePlaces(model.program.store, cores)
+        loop = DeviceLoop(model, places, debug_nans)
+        return cls(model, loop, ModelValues(model, places, warm_start))

@@ -19,8 +19,8 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.device import restoring
-from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.storage import paths
@@ -79,7 +79,7 @@ class ModelValues:
 
     Args:
         model: The model.
-        loop: Knows the devices.
+        places: Where the values lie.
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one. Defaults to `None`.
     """
@@ -87,13 +87,14 @@ class ModelValues:
     def __init__(
         self,
         model: EstimatorModel,
-        loop: DeviceLoop,
+        places: VariablePlaces,
         warm_start: WarmStartSettings | None = None,
     ):
         self._model = model
         self._store = model.program.store
-        self._put = loop.put_values
-        self._own_copies = loop.own_copies
+        self._put = places.put
+        self._own_copies = places.own_copies
+        self._check_places = places.check
         self._warm_start = warm_start
         self._kept: Values = {}
         # What says that a checkpoint, or initial values, are those kept.
@@ -158,6 +159,7 @@ class ModelValues:
             step: The step.
             checkpoint: As in `load`.
         """
+        self._check_places()
         kept = self.load(step, checkpoint)
         self._kept, self._source = {}, None
         if self._borrowers:

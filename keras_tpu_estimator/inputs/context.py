@@ -23,6 +23,19 @@ class Deployment:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceAssignment:
+    """The replicas of a model that is spread over several cores.
+
+    Attributes:
+        num_replicas: Copies of the model.
+        num_cores_per_replica: Cores of each.
+    """
+
+    num_replicas: int
+    num_cores_per_replica: int
+
+
+@dataclasses.dataclass(frozen=True)
 class TPUContext:
     """The cores, as `input_fn` and `model_fn` see them.
 
@@ -50,7 +63,18 @@ class TPUContext:
 
     @property
     def num_of_replicas_per_host(self) -> int:
-        """Number of cores that a host feeds."""
+        """Number of replicas that a host feeds.
+
+        Raises:
+            RuntimeError: A replica is several cores.
+        """
+        if self.topology.cores_per_replica > 1:
+            raise RuntimeError(
+                "`num_of_replicas_per_host` is not told where a model is "
+                "spread over several cores, as in the original. Received: "
+                f"num_cores_per_replica={self.topology.cores_per_replica}. Use "
+                "`num_replicas` and `num_hosts`."
+            )
         return self.topology.replicas_per_host
 
     @property
@@ -60,8 +84,8 @@ class TPUContext:
         return self.topology.host_index
 
     @property
-    def device_assignment(self) -> None:
-        """`None`, in `model_fn`: a replica is one core.
+    def device_assignment(self) -> DeviceAssignment | None:
+        """In `model_fn`, the cores of each replica; `None` for single ones.
 
         Raises:
             RuntimeError: It is asked for in `input_fn`.
@@ -71,6 +95,12 @@ class TPUContext:
                 "`device_assignment` is available in model_fn only. Received "
                 "a call in input_fn."
             )
+        topology = self.topology
+        if topology.cores_per_replica == 1:
+            return None
+        return DeviceAssignment(
+            topology.num_replicas, topology.cores_per_replica
+        )
 
     def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
         """This call of `input_fn`.
@@ -88,7 +118,7 @@ class TPUContext:
 
     def device_for_replica(self, replica_id: int) -> tuple[str, int]:
         """The device of the host that feeds a core, and the core's number."""
-        per_host = self.num_of_replicas_per_host
+        per_host = self.topology.replicas_per_host
         host, ordinal = divmod(replica_id, per_host)
         return self.tpu_host_placement_function(host), ordinal
 

@@ -3,6 +3,7 @@
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.keras_program.model_call import ModelCall
+from keras_tpu_estimator.keras_program.spread import check_can_be_spread
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
@@ -28,6 +29,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
+    check_can_be_spread(call, forward)
     seeds = seed_paths(forward.objects)
 
     def per_core(
@@ -40,7 +42,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
         return synchronize(updates, own, forward.objects, cores), outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
-    return call.step(per_core, reads, forward.assigned)
+    return call.step(call.on_cores(per_core), reads, forward.assigned)
 
 
 def _trace_forward(

@@ -22,11 +22,11 @@ from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import NAMED
-from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
@@ -118,8 +118,6 @@ class ModelCall:
             name: split and tensor.ndim > 0
             for name, tensor in outputs[NAMED].items()
         }
-        if self.mode == ModeKeys.TRAIN:
-            self._outputs_split[REPORTS] = False
         return outputs
 
     def _additional(self) -> dict[str, Any]:
@@ -127,22 +125,53 @@ class ModelCall:
         own = self.example.additional
         return {**own, "batch_size": own["batch_size"] // self.micro_batches}
 
-    def step(
+    def on_cores(
         self,
         per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
+        *same: str,
+    ) -> StepFunction:
+        """What each core does as what all of them do.
+
+        Args:
+            per_core: Returns values that are equal on all cores, and outputs.
+            *same: Names of its outputs that are equal on all, too, besides
+                those that `model_fn` says.
+        """
+        split, cores = self.example.is_split, self.example.cores
+        outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
+        return cores.per_core(
+            self._with_parts(per_core),
+            split=(False, split, split),
+            outputs_split=(False, outputs_split),
+        )
+
+    def _with_parts(
+        self,
+        per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
+    ) -> Callable[[Values, Features, Labels], tuple[Values, Outputs]]:
+        """The same, where the cores of a replica share its inputs."""
+        partition, cut = self.example.partition, self.example.cores.cut
+        if partition is None:
+            return per_core
+
+        def of_parts(
+            values: Values, features: Features, labels: Labels
+        ) -> tuple[Values, Outputs]:
+            return per_core(values, *partition(cut, features, labels))
+
+        return of_parts
+
+    def step(
+        self,
+        function: StepFunction,
         reads: Iterable[str],
         assigned: Iterable[str],
         is_grouped: bool = False,
     ) -> Step:
-        """Makes a step for all cores of one for each core."""
-        split = self.example.is_split
+        """Makes a step of what all cores do."""
         return Step(
             mode=self.mode,
-            function=self.example.cores.per_core(
-                per_core,
-                split=(False, split, split),
-                outputs_split=(False, self._outputs_split),
-            ),
+            function=function,
             reads=tuple(sorted(reads)),
             assigned=tuple(sorted(assigned)),
             metric_fn=self._metric_fn(),

@@ -1,7 +1,9 @@
 """One step of training: forward, backward, update, on every core."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from keras_tpu_estimator.keras_program.differentiation import (
 )
 from keras_tpu_estimator.keras_program.micro_batches import check_cut
 from keras_tpu_estimator.keras_program.model_call import ModelCall
+from keras_tpu_estimator.keras_program.spread import check_can_be_spread
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
@@ -29,6 +32,12 @@ from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.variables import Values
+
+_Compute: TypeAlias = Callable[
+    [Values, Features, Labels], tuple[Values, Outputs]
+]
+# An output on the way: what each op of the train op is given.
+_REDUCED = "reduced"
 
 
 def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
@@ -51,31 +60,63 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_call(call.micro_batches)
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
+    check_can_be_spread(call, forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
 
-    def per_core(
+    def gradients_of(
         values: Values, features: Features, labels: Labels
     ) -> tuple[Values, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         gradients, outputs, updates = forward.differentiate(
             own, (features, labels), ops
         )
-        carried = outputs.pop("carried")
-        outputs["loss"] = cores.mean(outputs["loss"])
-        changed = synchronize(updates, own, forward.last.objects, cores)
-        outputs[REPORTS], updated = update(
-            {**values, **changed}, gradients, carried
+        outputs[_REDUCED] = _reduced(
+            call, ops, gradients, outputs.pop("carried")
         )
-        step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
-        return {**changed, **updated, **step}, outputs
+        outputs["loss"] = cores.mean(outputs["loss"])
+        return synchronize(updates, own, forward.last.objects, cores), outputs
 
+    def updated_by(compute: _Compute) -> _Compute:
+        def step(
+            values: Values, features: Features, labels: Labels
+        ) -> tuple[Values, Outputs]:
+            changed, outputs = compute(values, features, labels)
+            outputs = dict(outputs)
+            outputs[REPORTS], updated = update(
+                {**values, **changed}, outputs.pop(_REDUCED)
+            )
+            step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
+            return {**changed, **updated, **step}, outputs
+
+        return step
+
+    function: Any = (
+        updated_by(call.on_cores(gradients_of, _REDUCED))
+        if cores.share_slots
+        else call.on_cores(updated_by(gradients_of), REPORTS)
+    )
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
-    return call.step(per_core, reads, assigned, _is_grouped(call, ops))
+    return call.step(function, reads, assigned, _is_grouped(call, ops))
+
+
+def _reduced(
+    call: ModelCall,
+    ops: Sequence[Update],
+    minimized: Sequence[Nest],
+    carried: Sequence[Nest],
+) -> list[Nest]:
+    """What each op is given, combined over the cores."""
+    gradients, others = iter(minimized), iter(carried)
+    with replica_context.replica_scope(call.example.cores.context):
+        return [
+            op.reduced(next(others if op.loss is None else gradients))
+            for op in ops
+        ]
 
 
 def _trace_update(
@@ -85,29 +126,31 @@ def _trace_update(
     forward: Captured,
 ) -> Captured:
     """Traces what the ops do with the gradients and what else they need."""
+    cores = call.example.cores
+    if cores.share_slots:
+        # Each has a part of the slots, and XLA sees to the rest.
+        cores = cores.as_one()
 
-    def update(minimized: list[Nest], carried: list[Nest]) -> Values:
-        minimized, carried = list(minimized), list(carried)
+    def update(reduced: Sequence[Nest]) -> Values:
         rates = _learning_rates(_of_optimizers(ops))
-        with replica_context.replica_scope(call.example.cores.context):
-            for op in ops:
-                op.apply((carried if op.loss is None else minimized).pop(0))
+        with replica_context.replica_scope(cores.context):
+            for op, tensors in zip(ops, reduced, strict=True):
+                op.apply(tensors)
         return rates
 
     def like(tensors: Sequence[Any]) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
 
-    gradients = (
-        [like(op.variables) for op in ops if op.loss is not None],
-        [like(op.carried) for op in ops if op.loss is None],
-    )
+    given = [
+        like(op.carried if op.loss is None else op.variables) for op in ops
+    ]
     captured = store.capture(
         update,
-        *gradients,
+        given,
         objects=forward.objects,
-        axis_sizes=call.example.cores.axis_sizes,
+        axis_sizes=cores.axis_sizes,
     )
-    store.enter(captured, *gradients)
+    store.enter(captured, given)
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)
@@ -123,6 +166,15 @@ def _is_grouped(call: ModelCall, ops: Sequence[Update]) -> bool:
     """Whether groups of cores train models of their own."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
+    if is_asked_for and cores.layout is not None:
+        raise ValueError(
+            "With several groups in `group_assignment` each core trains a "
+            "model of its own, so a replica should be one core with slots of "
+            "its own. Received: num_cores_per_replica="
+            f"{cores.topology.cores_per_replica}, "
+            f"shard_optimizer={cores.layout.slots_are_shared}. Leave "
+            "`group_assignment` or these out."
+        )
     if is_asked_for and cores.mesh is not None and not cores.axes:
         raise ValueError(
             "With several groups in `group_assignment`, each batch should be "

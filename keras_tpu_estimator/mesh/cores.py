@@ -5,8 +5,11 @@ Only this module knows how the mesh is laid out.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +22,36 @@ from jax.sharding import SingleDeviceSharding
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
+from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
+from keras_tpu_estimator.mesh.variable_layout import Rules
+from keras_tpu_estimator.mesh.variable_layout import VariableLayout
+from keras_tpu_estimator.mesh.variable_layout import rules_of
+
+_BATCH = "batch"
 
 
 @dataclasses.dataclass(frozen=True)
 class Cores:
     """The cores that run one program, each with its slice of the batch.
 
+    Those of one replica have a slice together: the variables are spread over
+    them, and XLA spreads the work.
+
     Attributes:
-        topology: Their number, and the hosts that feed them.
+        topology: The number of replicas, and the hosts that feed them.
         mesh: The mesh they form, or `None` for one core.
-        axes: The mesh axes that the batch is split over; none for one core.
+        axes: The mesh axes that the batch is split over; none for one replica.
+        model_axes: The axes that the cores of a replica lie on, if they are
+            several.
+        layout: How variables lie on the cores of a replica, or `None` if each
+            core has them whole.
     """
 
     topology: Topology
     mesh: jax.sharding.Mesh | None = None
     axes: tuple[str, ...] = ()
+    model_axes: tuple[str, ...] = ()
+    layout: VariableLayout | None = None
 
     @property
     def context(self) -> ReplicaContext:
@@ -56,7 +74,17 @@ class Cores:
 
     def as_one(self) -> "Cores":
         """One core in place of these; what it computes, all of them hold."""
-        return dataclasses.replace(self, topology=Topology(1), axes=())
+        topology = Topology(
+            1, cores_per_replica=self.topology.cores_per_replica
+        )
+        return dataclasses.replace(self, topology=topology, axes=())
+
+    @property
+    def share_slots(self) -> bool:
+        """Whether each replica has a part of the optimizers' slots."""
+        return bool(self.axes) and (
+            self.layout is not None and self.layout.slots_are_shared
+        )
 
     @property
     def are_on_hosts(self) -> bool:
@@ -132,23 +160,79 @@ class Cores:
         if devices.size == 1:
             return ONE_CORE
         mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
-        return Cores(Topology(devices.size), mesh, self.mesh.axis_names)
+        per_replica = self.topology.cores_per_replica
+        topology = Topology(
+            devices.size // per_replica, cores_per_replica=per_replica
+        )
+        axes = self.axes if topology.num_replicas > 1 else ()
+        return Cores(topology, mesh, axes, self.model_axes, self.layout)
+
+    def variable_sharding(
+        self, path: str, shape: tuple[int, ...], owner: str | None = None
+    ) -> jax.sharding.Sharding:
+        """The sharding of a variable.
+
+        Args:
+            path: Its path.
+            shape: Its shape.
+            owner: For a slot, the path of the variable it is about.
+        """
+        if self.mesh is None or self.layout is None:
+            return self.replicated
+        axes = self.layout.axes(path, shape, owner)
+        return NamedSharding(
+            self.mesh, PartitionSpec(*map(self._mesh_axes, axes))
+        )
+
+    def _mesh_axes(self, axis: str | None) -> str | tuple[str, ...] | None:
+        """Those of the mesh that an axis of a layout stands for."""
+        return self.model_axes if axis == MODEL_AXIS else axis
+
+    def cut(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
+        """Has the cores of a replica share a tensor, inside `per_core`.
+
+        Sizes that they cannot share evenly are no harm.
+
+        Args:
+            x: The tensor, which each of them has whole.
+            counts: Into how many parts each dimension is cut. Their product
+                is 1 or the number of cores.
+        """
+        if self.mesh is None:
+            return x
+        # Within `per_core`, a mesh is known whose batch axes are taken.
+        mesh = jax.sharding.get_abstract_mesh() if self.axes else self.mesh
+        axes = list(self.model_axes)
+        spec = []
+        for count in counts:
+            taken: list[str] = []
+            while math.prod(self.mesh.shape[axis] for axis in taken) < count:
+                taken.append(axes.pop(0))
+            spec.append(tuple(taken) or None)
+        return jax.lax.with_sharding_constraint(
+            x, NamedSharding(mesh, PartitionSpec(*spec))
+        )
 
     def own_copies(
         self, values: Mapping[str, jax.Array]
     ) -> dict[str, jax.Array]:
-        """What this host's devices hold of `replicated` arrays, on `own` cores.
+        """What this host's devices hold of variables, on `own` cores.
 
         Nothing is copied.
 
         Args:
             values: Arrays by name.
         """
+        mesh = self.own().mesh
         if not self.are_on_hosts:
             return dict(values)
-        sharding = self.own().replicated
 
         def view(value: jax.Array) -> jax.Array:
+            sharding = (
+                _one_device()
+                if mesh is None
+                else NamedSharding(mesh, _spec_of(value))
+            )
             shards = [shard.data for shard in value.addressable_shards]
             return jax.make_array_from_single_device_arrays(
                 value.shape, sharding, shards
@@ -184,6 +268,8 @@ class Cores:
         return jax.shard_map(
             step,
             mesh=self.mesh,
+            # The cores of a replica are left to XLA.
+            axis_names=set(self.axes),
             in_specs=tuple(spec(s) for s in split),
             out_specs=jax.tree.map(spec, outputs_split),
             check_vma=False,
@@ -212,36 +298,122 @@ class Cores:
 ONE_CORE = Cores(Topology(num_replicas=1))
 
 
-def all_cores() -> Cores:
+def all_cores(
+    per_replica: int = 1,
+    layout_map: Mapping[str, Any] | None = None,
+    shard_optimizer: bool = False,
+) -> Cores:
     """The cores of the current Keras distribution, or all of the machine's.
 
+    Args:
+        per_replica: Cores that a model is spread over, where no distribution
+            says it. Defaults to 1.
+        layout_map: How its variables are spread, by patterns of their paths.
+            Defaults to `None`, which splits large ones.
+        shard_optimizer: Whether replicas share the optimizers' slots. Defaults
+            to `False`.
+
     Raises:
-        ValueError: The current distribution is not a `DataParallel`.
+        ValueError: The current distribution is neither a `DataParallel` nor a
+            `ModelParallel`, or there is a `layout_map` for single cores.
     """
     distribution = keras.distribution.distribution()
-    if distribution is None:
-        distribution = _over_all_devices()
-    if not isinstance(distribution, keras.distribution.DataParallel):
+    batch_axis = _BATCH
+    if distribution is None and per_replica > 1:
+        mesh = _mesh(per_replica)
+    else:
+        distribution = distribution or _over_all_devices()
+        _check_kind(distribution)
+        batch_axis = distribution.batch_dim_name
+        mesh = distribution.device_mesh.backend_mesh
+    rules = None if layout_map is None else rules_of(layout_map)
+    return _of_mesh(mesh, batch_axis, rules, shard_optimizer)
+
+
+def _check_kind(distribution: object) -> None:
+    kinds = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
+    if not isinstance(distribution, kinds):
         raise ValueError(
-            "Expected keras.distribution.DataParallel as the distribution of "
-            f"a TPUEstimator. Received: {distribution}. Set another with "
-            "keras.distribution.set_distribution(...), or set None to use "
-            "every device."
+            "Expected keras.distribution.DataParallel or ModelParallel as the "
+            f"distribution of a TPUEstimator. Received: {distribution}. Set "
+            "another with keras.distribution.set_distribution(...), or set "
+            "None to use every device."
         )
-    mesh = distribution.device_mesh.backend_mesh
+
+
+def _of_mesh(
+    mesh: jax.sharding.Mesh,
+    batch_axis: str,
+    rules: Rules | None,
+    shard_optimizer: bool,
+) -> Cores:
+    """All cores of a mesh, one axis of which is that of the replicas."""
+    replicas = mesh.shape[batch_axis]
     topology = Topology(
-        num_replicas=mesh.size,
+        num_replicas=replicas,
         num_hosts=jax.process_count(),
         host_index=jax.process_index(),
+        cores_per_replica=mesh.size // replicas,
     )
+    if rules and topology.cores_per_replica == 1:
+        raise ValueError(
+            "With `layout_map` a replica should be several cores, over which "
+            f"variables are spread. Received: {dict(rules)} for single cores. "
+            "Set TPUConfig.num_cores_per_replica, or leave it out."
+        )
     if mesh.size == 1:
         return dataclasses.replace(ONE_CORE, topology=topology)
-    return Cores(topology, mesh, (distribution.batch_dim_name,))
+    others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
+    layout = None
+    if others or shard_optimizer:
+        sizes = {axis: mesh.shape[axis] for axis in others}
+        if others and others[0] == _part(0):
+            sizes = {MODEL_AXIS: topology.cores_per_replica}
+        layout = VariableLayout(
+            tuple(sizes.items()),
+            (batch_axis, replicas),
+            rules,
+            shard_optimizer,
+        )
+    axes = (batch_axis,) if replicas > 1 else ()
+    return Cores(topology, mesh, axes, others, layout)
+
+
+def _mesh(per_replica: int) -> jax.sharding.Mesh:
+    """A mesh of replicas that are several cores each, of one host.
+
+    Those of a replica lie on axes of two, for each dimension of an input may
+    be split over some of them.
+    """
+    # An attribute that JAX makes when it is imported.
+    if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
+        raise ValueError(
+            "Models are spread over several cores by JAX's Shardy "
+            "partitioner. Received: jax_use_shardy_partitioner=False. Leave it "
+            "on, or set num_cores_per_replica=None."
+        )
+    twos = per_replica.bit_length() - 1
+    devices = np.array(jax.devices()).reshape(-1, *[2] * twos)
+    return jax.sharding.Mesh(
+        devices,
+        (_BATCH, *map(_part, range(twos))),
+        axis_types=(jax.sharding.AxisType.Auto,) * (twos + 1),
+    )
+
+
+def _part(number: int) -> str:
+    return f"{MODEL_AXIS}_{number}"
 
 
 @functools.cache
 def _over_all_devices() -> keras.distribution.DataParallel:
     return keras.distribution.DataParallel(auto_shard_dataset=False)
+
+
+def _spec_of(value: jax.Array) -> PartitionSpec:
+    if not isinstance(value.sharding, NamedSharding):
+        raise TypeError(f"An array should lie on a mesh. Received: {value}")
+    return value.sharding.spec
 
 
 def _one_device() -> jax.sharding.Sharding:

@@ -36,8 +36,8 @@ class Update(abc.ABC):
     Attributes:
         variables: What it is about.
         loss: Scalar tensor to differentiate, or `None`.
-        reduction: How `apply` combines what it is given over cores, or `None`
-            if it has to be equal on all.
+        reduction: How `reduced` combines what it is given over cores, or
+            `None` if it has to be equal on all.
     """
 
     variables: tuple[keras.Variable, ...]
@@ -49,12 +49,20 @@ class Update(abc.ABC):
         """Tensors of `model_fn` that `apply` is given, without a loss."""
         return ()
 
+    def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Combines tensors over the cores.
+
+        Args:
+            tensors: The gradients of the loss, or what is carried.
+        """
+        return tuple(tensors)
+
     @abc.abstractmethod
     def apply(self, tensors: Sequence[Any]) -> None:
         """Updates the variables.
 
         Args:
-            tensors: The gradients of the loss, or what is carried.
+            tensors: What `reduced` has returned.
         """
 
 
@@ -106,19 +114,24 @@ class TrainOp(Update):
         """The gradients that are given."""
         return self.gradients or ()
 
-    def apply(self, tensors: Sequence[Gradient]) -> None:
-        """Combines gradients over the cores and updates the variables."""
+    def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
+        """Combines gradients over the cores."""
         reduce: dict[Reduction | None, Callable[[Any, Any], Any]] = {
             "mean": replica_context.mean_in_groups,
             "sum": replica_context.sum_in_groups,
             None: lambda gradients, groups: gradients,
         }
+        combined: tuple[Gradient, ...]
         combined = reduce[self.reduction](tuple(tensors), self.groups)
+        return combined
+
+    def apply(self, tensors: Sequence[Gradient]) -> None:
+        """Updates the variables by gradients of all cores."""
         # They may have been built for an earlier trace's or another loss's.
         for each in {self.optimizer, *single_optimizers(self.optimizer)}:
             each.built = False
         with scope_for("TrainOp.apply").numbering():
-            self.optimizer.apply(list(combined), self.variables)
+            self.optimizer.apply(list(tensors), self.variables)
 
 
 class CrossShardOptimizer:

@@ -15,6 +15,7 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.context import TPUContext
+from keras_tpu_estimator.inputs.partition import Cut
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
@@ -26,6 +27,9 @@ from keras_tpu_estimator.tracing.variables import Values
 Outputs: TypeAlias = dict[str, Nest]
 StepFunction: TypeAlias = Callable[
     [AnyValues, Features, Labels], tuple[Values, Outputs]
+]
+Partition: TypeAlias = Callable[
+    [Cut, Features, Labels], tuple[Features, Labels]
 ]
 Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
 
@@ -51,12 +55,15 @@ class BatchLayout:
         arrange: Makes one core's features and labels what the user gave: with
             the batch axes where they were, and nothing marked as shared. By
             default nothing is done.
+        partition: Has the cores of a replica share its features and labels,
+            given `Cores.cut`. By default all of them have them whole.
     """
 
     cores: Cores = ONE_CORE
     is_split: bool = True
     use_tpu: bool = False
     arrange: Arrange | None = None
+    partition: Partition | None = None
 
     def cores_for(self, size: int) -> Cores:
         """The cores that run a batch of this size.
@@ -93,6 +100,7 @@ class BatchLayout:
             self.is_split,
             additional,
             self.arrange,
+            self.partition,
         )
 
 
@@ -108,6 +116,7 @@ class StepInput:
         is_split: Whether each core gets its slice, or each the whole.
         additional: What `params` holds besides the user's own values.
         arrange: As in `BatchLayout`.
+        partition: The same.
     """
 
     features: Features
@@ -116,6 +125,7 @@ class StepInput:
     is_split: bool
     additional: Mapping[str, Any]
     arrange: Arrange | None
+    partition: Partition | None
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -70,6 +70,11 @@ class Captured:
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
 
+    @property
+    def callbacks(self) -> list[str]:
+        """What in it calls back into Python, such as "pure_callback"."""
+        return jaxprs.callbacks(self._pure)
+
     def varying(
         self, paths: Collection[str], axes: Sequence[str]
     ) -> tuple[Nest, dict[str, bool]]:

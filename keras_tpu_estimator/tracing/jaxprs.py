@@ -1,7 +1,10 @@
-"""Rewriting traced functions: marked values as arguments, parts of a whole."""
+"""Traced functions: marked values as arguments, parts, and what is in them."""
 
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import TypeVar
 
 import jax
@@ -102,3 +105,32 @@ def without_unused(
     return tuple(name for name, _ in kept), jex.ClosedJaxpr(
         jaxpr.replace(invars=invars), pure.consts
     )
+
+
+def callbacks(traced: jex.ClosedJaxpr) -> list[str]:
+    """The names of the primitives that call back into Python, sorted."""
+    return sorted(
+        {
+            eqn.primitive.name
+            for eqn in _all_equations(traced.jaxpr)
+            if eqn.primitive.name.endswith("_callback")
+        }
+    )
+
+
+def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
+    """The functions that an equation with these parameters is made of."""
+    for value in params.values():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, jex.ClosedJaxpr):
+                yield each.jaxpr
+            elif isinstance(each, jex.Jaxpr):
+                yield each
+
+
+def _all_equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
+    """The equations of all levels."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in inner_functions(eqn.params):
+            yield from _all_equations(inner)

@@ -95,6 +95,14 @@ def updated_variables(
     return list(optimizer._trainable_variables)
 
 
+def current_layout_map() -> keras.distribution.LayoutMap | None:
+    """The layout map of the distribution that is set, if it has one."""
+    distribution = keras.distribution.distribution()
+    if not isinstance(distribution, keras.distribution.ModelParallel):
+        return None
+    return distribution._layout_map
+
+
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """What `model.compile` was called with, by name.
 

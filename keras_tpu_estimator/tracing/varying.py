@@ -1,10 +1,11 @@
 """Which results of a traced function differ between the cores that run it."""
 
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
 from jax.extend import core as jex
+
+from keras_tpu_estimator.tracing.jaxprs import inner_functions
 
 _TO_ALL = ("psum", "pmax", "pmin", "all_gather")
 
@@ -61,7 +62,7 @@ def _results(
         return [name == "axis_index"] * len(equation.outvars)
     if name == "scan":
         return _of_scan(params, inputs, axes)
-    inner = list(_inner(params))
+    inner = list(inner_functions(params))
     if name == "cond" and not inputs[0]:
         branches = [_outputs(branch, inputs[1:], axes) for branch in inner]
         return [any(results) for results in zip(*branches, strict=True)]
@@ -95,13 +96,3 @@ def _of_scan(
         if grown == inputs:
             return results
         inputs = grown
-
-
-def _inner(params: Any) -> Iterator[jex.Jaxpr]:
-    """The functions that an operation is made of."""
-    for value in params.values():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, jex.ClosedJaxpr):
-                yield each.jaxpr
-            elif isinstance(each, jex.Jaxpr):
-                yield each

@@ -346,3 +346,17 @@ def test_a_class_can_be_a_node_of_nests():
 
     keras_internals.register_node(Pair)
     assert keras.tree.map_structure(abs, Pair(-1, -2)) == (1, 2)
+
+
+def test_the_layout_map_of_a_distribution():
+    assert keras_internals.current_layout_map() is None
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
+    rules = keras.distribution.LayoutMap(mesh)
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=rules)
+    )
+    try:
+        assert keras_internals.current_layout_map() is rules
+    finally:
+        keras.distribution.set_distribution(None)

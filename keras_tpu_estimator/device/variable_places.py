@@ -1,0 +1,101 @@
+"""Where the values of variables lie on the cores."""
+
+import logging
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.program.slot_owners import slot_owners
+from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class VariablePlaces:
+    """Where each variable of a program lies.
+
+    Args:
+        store: The variables.
+        cores: The cores.
+    """
+
+    def __init__(self, store: VariableStore, cores: Cores):
+        self._store = store
+        self._cores = cores
+        self._places: dict[str, jax.sharding.Sharding] = {}
+
+    def put(self, values: AnyValues) -> Values:
+        """Copies values to the devices."""
+        if self._cores.layout is None:
+            return self._cores.put_whole(values, self._cores.replicated)
+        places = self._places_of(values)
+        return {
+            path: self._cores.put_whole(value, places[path])
+            for path, value in values.items()
+        }
+
+    def own_copies(self, values: Values) -> Values:
+        """The same values for this host's cores alone."""
+        return self._cores.own_copies(values)
+
+    def pinned(self, values: Values) -> Values:
+        """Has values of a trace stay where they are.
+
+        XLA would choose anew what is most convenient for each program.
+        """
+        if self._cores.layout is None:
+            return values
+        return jax.lax.with_sharding_constraint(values, self._places_of(values))
+
+    def check(self) -> None:
+        """Checks that each rule is about some variable.
+
+        Raises:
+            ValueError: One is not.
+        """
+        layout = self._cores.layout
+        unmatched = layout.unmatched(self._store.variables) if layout else []
+        if unmatched:
+            variables = self._store.variables
+            own = sorted(variables.keys() - slot_owners(variables).keys())
+            raise ValueError(
+                "Each rule of `layout_map` should match the whole path of a "
+                f"variable. Received rules that match none: {unmatched}. The "
+                f"paths are {own}; '.*kernel' matches any that ends so."
+            )
+
+    def _places_of(
+        self, values: Mapping[str, jax.Array | np.ndarray]
+    ) -> dict[str, jax.sharding.Sharding]:
+        new = values.keys() - self._places.keys()
+        if new:
+            owners = slot_owners(self._store.variables)
+            for path in sorted(new):
+                shape = tuple(self._store.variables[path].shape)
+                place = self._cores.variable_sharding(
+                    path, shape, owners.get(path)
+                )
+                self._places[path] = place
+                self._log(path, shape, place)
+        return {path: self._places[path] for path in values}
+
+    def _log(
+        self, path: str, shape: tuple[int, ...], place: jax.sharding.Sharding
+    ) -> None:
+        layout = self._cores.layout
+        if (
+            layout is not None
+            and layout.rules is None
+            and not place.is_fully_replicated
+        ):
+            _logger.info(
+                "%s of shape %s is split into parts of %s: set "
+                "RunConfig.layout_map to have it otherwise.",
+                path,
+                shape,
+                place.shard_shape(shape),
+            )

@@ -1,0 +1,467 @@
+"""A model over several cores is the model of one core."""
+
+import contextlib
+
+import jax
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import repeated
+from keras import layers
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+BATCH, STEPS, CLASSES = 16, 20, 8
+RULES = {
+    ".*up/kernel": (None, "model"),
+    ".*up/bias": ("model",),
+    ".*down/kernel": ("model", None),
+    ".*out/kernel": ("model", None),
+}
+V2 = kte.InputPipelineConfig.PER_HOST_V2
+
+
+def mlp(x, is_training):
+    hidden = layers.Dense(64, activation="relu", name="up")(x)
+    hidden = layers.LayerNormalization()(hidden)
+    return layers.Dense(CLASSES, name="out")(
+        layers.Dense(64, name="down")(hidden)
+    )
+
+
+def with_state(x, is_training):
+    hidden = layers.Dense(64, activation="relu", name="up")(x)
+    hidden = layers.Dropout(0.3)(hidden, training=is_training)
+    hidden = layers.Dense(64, name="down")(hidden)
+    hidden = layers.BatchNormalization()(hidden, training=is_training)
+    return layers.Dense(CLASSES, name="out")(hidden)
+
+
+def transformer(ids, is_training):
+    hidden = layers.Embedding(96, 32, name="tokens")(ids)
+    attention = layers.MultiHeadAttention(8, 4, flash_attention=False)
+    hidden = hidden + attention(hidden, hidden)
+    inner = layers.Dense(64, "gelu", name="up")(hidden)
+    hidden = hidden + layers.Dense(32, name="down")(inner)
+    return layers.Dense(CLASSES)(ops.mean(hidden, axis=1))
+
+
+def convolutions(x, is_training):
+    hidden = layers.Conv2D(8, 5, padding="same", activation="relu")(x)
+    hidden = layers.MaxPooling2D(2)(hidden)
+    hidden = layers.Conv2D(8, 3, strides=2, padding="same")(hidden)
+    return layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(hidden))
+
+
+NETWORKS = {
+    mlp: RULES,
+    with_state: RULES,
+    transformer: {
+        ".*tokens/embeddings": ("model", None),
+        ".*(query|key|value)/kernel": (None, "model", None),
+        ".*(query|key|value)/bias": ("model", None),
+        ".*attention_output/kernel": ("model", None, None),
+        ".*up/kernel": (None, "model"),
+        ".*down/kernel": ("model", None),
+    },
+    convolutions: {"conv2d_1/kernel": (None, None, None, "model")},
+}
+
+
+def data_for(network, height=16):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, 64).astype("int32")
+    if network is transformer:
+        return rng.integers(0, 96, (64, 12)).astype("int32"), labels
+    shape = (height, 12, 3) if network is convolutions else (32,)
+    return rng.normal(size=(64, *shape)).astype("float32"), labels
+
+
+def model_fn_of(network):
+    def model_fn(features, labels, mode, params):
+        if isinstance(features, dict):
+            features = features["x"]
+        logits = network(features, mode == kte.ModeKeys.TRAIN)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"y": logits})
+        losses = keras.losses.sparse_categorical_crossentropy(
+            labels, logits, from_logits=True
+        )
+        loss = ops.mean(losses)
+        if mode == kte.ModeKeys.EVAL:
+            metrics = (accuracy, [labels, logits])
+            return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+        # With the usual epsilon, Adam divides rounding errors by themselves.
+        adam = keras.optimizers.Adam(0.01, epsilon=1e-3)
+        train_op = kte.CrossShardOptimizer(adam).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+def accuracy(labels, logits):
+    classes = ops.argmax(logits, axis=-1)
+    return {"accuracy": kte.metrics.accuracy(labels, classes)}
+
+
+def estimator_of(network, model_dir, cores, tpu=None, **settings):
+    """An estimator with so many cores in a replica; `None` for one core."""
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(4, num_cores_per_replica=cores, **(tpu or {})),
+        tf_random_seed=1,
+        log_step_count_steps=None,
+        save_summary_steps=None,
+        model_dir=str(model_dir),
+        **settings,
+    )
+    return kte.TPUEstimator(
+        model_fn_of(network),
+        config=config,
+        use_tpu=cores is not None,
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        predict_batch_size=BATCH,
+    )
+
+
+def trained(network, model_dir, cores, data=None, hooks=(), **settings):
+    """The estimator after training, its metrics and its predictions."""
+    x, y = data_for(network) if data is None else data
+    estimator = estimator_of(network, model_dir, cores, **settings)
+    estimator.train(repeated(x, y), hooks=list(hooks), steps=STEPS)
+    metrics = estimator.evaluate(batches_of(x[:27], y[:27]))
+    rows = estimator.predict(batches_of(x[:19]))
+    return estimator, metrics, np.stack([row["y"] for row in rows])
+
+
+def assert_equal(trained, other, atol=1e-6):
+    first, second = trained[0], other[0]
+    assert first.get_variable_names() == second.get_variable_names()
+    for name in first.get_variable_names():
+        np.testing.assert_allclose(
+            first.get_variable_value(name),
+            second.get_variable_value(name),
+            atol=atol,
+            err_msg=name,
+        )
+    for name, value in trained[1].items():
+        np.testing.assert_allclose(value, other[1][name], rtol=1e-5)
+    np.testing.assert_allclose(trained[2], other[2], atol=2e-5)
+
+
+@contextlib.contextmanager
+def replicas(number):
+    """Each a core of its own."""
+    devices = keras.distribution.list_devices()[:number]
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(
+            devices=devices, auto_shard_dataset=False
+        )
+    )
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(None)
+
+
+def per_core(estimator, are_slots):
+    """What part of the values one core holds."""
+    values = estimator._job.runtime.values._kept
+    chosen = [
+        value
+        for path, value in values.items()
+        if value.ndim and path.startswith("adam/") == are_slots
+    ]
+    own = sum(value.addressable_shards[0].data.nbytes for value in chosen)
+    return own / sum(value.nbytes for value in chosen)
+
+
+@pytest.mark.parametrize("network", [mlp, transformer, convolutions])
+def test_as_one_core(network, tmp_path):
+    one = trained(network, tmp_path / "one", None)
+    for cores in (2, 4, 8):
+        model_dir = tmp_path / str(cores)
+        spread = trained(
+            network, model_dir, cores, layout_map=NETWORKS[network]
+        )
+        assert_equal(spread, one)
+
+
+@pytest.mark.parametrize("shard_optimizer", [False, True])
+@pytest.mark.parametrize("cores", [2, 4, 8])
+def test_state_as_on_as_many_replicas_of_one_core(
+    cores, shard_optimizer, tmp_path
+):
+    spread = trained(
+        with_state,
+        tmp_path / "spread",
+        cores,
+        layout_map=RULES,
+        shard_optimizer=shard_optimizer,
+    )
+    with replicas(8 // cores):
+        single = trained(with_state, tmp_path / "single", 1)
+    assert_equal(spread, single)
+
+
+def test_shared_slots_of_single_cores(tmp_path):
+    spread = trained(mlp, tmp_path / "spread", 1, shard_optimizer=True)
+    assert_equal(spread, trained(mlp, tmp_path / "one", None))
+    assert per_core(spread[0], are_slots=True) <= 0.14
+    assert per_core(spread[0], are_slots=False) == 1
+
+
+def test_what_one_core_holds(tmp_path):
+    x, y = data_for(mlp)
+    rules = {".*kernel": (None, "model"), ".*(up|down)/bias": ("model",)}
+    for shared, limit in ((False, 0.27), (True, 0.14)):
+        estimator = estimator_of(
+            mlp,
+            tmp_path / str(shared),
+            4,
+            layout_map=rules,
+            shard_optimizer=shared,
+        )
+        estimator.train(repeated(x, y), steps=4)
+        assert per_core(estimator, are_slots=False) <= 0.27
+        assert per_core(estimator, are_slots=True) <= limit
+
+
+def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
+    def wide(x, is_training):
+        return layers.Dense(CLASSES)(layers.Dense(512, name="up")(x))
+
+    x, y = data_for(mlp)
+    estimator = estimator_of(wide, tmp_path, 4)
+    with caplog.at_level("INFO", "keras_tpu_estimator"):
+        estimator.train(repeated(x, y), steps=4)
+    split = "up/kernel of shape (32, 512) is split into parts of (32, 128)"
+    assert split in caplog.text
+    assert "dense/kernel" not in caplog.text
+
+
+def test_a_distribution_of_keras_is_honoured(tmp_path):
+    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES)
+    devices = keras.distribution.list_devices()
+    mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
+    rules = keras.distribution.LayoutMap(mesh)
+    for pattern, axes in RULES.items():
+        rules[pattern] = axes
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(
+            layout_map=rules, batch_dim_name="batch", auto_shard_dataset=False
+        )
+    )
+    try:
+        told = trained(mlp, tmp_path / "told", 4)
+    finally:
+        keras.distribution.set_distribution(None)
+    assert_equal(told, spread, atol=0)
+    assert per_core(told[0], False) == per_core(spread[0], False) < 0.3
+
+
+def test_clear_session_between_calls(tmp_path):
+    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES)
+    keras.utils.clear_session()
+    x, y = data_for(mlp)
+    metrics = spread[0].evaluate(batches_of(x[:27], y[:27]))
+    assert metrics == spread[1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"micro_batches": 2}, {"remat": "full"}, {"remat": "activations"}],
+)
+def test_with_options(settings, tmp_path):
+    one = trained(mlp, tmp_path / "one", None)
+    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES, **settings)
+    assert_equal(spread, one)
+
+
+def test_callbacks_read_predict_and_assign(tmp_path):
+    class Curious(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.predict(x[:BATCH], verbose=0)
+            self.model.evaluate(x[:BATCH], y[:BATCH], verbose=0)
+            if batch >= STEPS // 2:
+                self.model.optimizer.learning_rate = 0.005
+
+    x, y = data_for(mlp)
+    one = trained(mlp, tmp_path / "one", None, hooks=[Curious()])
+    spread = trained(
+        mlp, tmp_path / "spread", 4, hooks=[Curious()], layout_map=RULES
+    )
+    assert_equal(spread, one)
+
+
+def test_other_numbers_of_cores_go_on(tmp_path):
+    x, y = data_for(mlp)
+    one = estimator_of(mlp, tmp_path / "one", None)
+    one.train(repeated(x, y), max_steps=16)
+    for steps, cores in ((4, 4), (8, 8), (12, None), (16, 2)):
+        rules = None if cores is None else RULES
+        made = estimator_of(mlp, tmp_path / "moved", cores, layout_map=rules)
+        made.train(repeated(x, y), max_steps=steps)
+    for name in one.get_variable_names():
+        np.testing.assert_allclose(
+            made.get_variable_value(name),
+            one.get_variable_value(name),
+            atol=1e-6,
+        )
+
+
+def test_what_a_model_fn_is_told(tmp_path):
+    seen = []
+
+    def model_fn(features, labels, mode, params):
+        context = params["context"]
+        with pytest.raises(RuntimeError, match="num_of_replicas_per_host"):
+            _ = context.num_of_replicas_per_host
+        assigned = context.device_assignment
+        seen.append(
+            (
+                params["batch_size"],
+                context.num_replicas,
+                assigned.num_replicas,
+                assigned.num_cores_per_replica,
+            )
+        )
+        return model_fn_of(mlp)(features, labels, mode, params)
+
+    x, y = data_for(mlp)
+    estimator = estimator_of(mlp, tmp_path, 4, layout_map=RULES)
+    estimator = kte.TPUEstimator(
+        model_fn,
+        config=estimator.config,
+        train_batch_size=BATCH,
+    )
+    estimator.train(repeated(x, y), steps=4)
+    assert set(seen) == {(BATCH // 2, 2, 2, 4)}
+
+
+def test_callbacks_into_python_are_refused(tmp_path):
+    def calling(x, is_training):
+        x = jax.pure_callback(
+            np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x
+        )
+        return mlp(x, is_training)
+
+    x, y = data_for(mlp)
+    estimator = estimator_of(calling, tmp_path, 4)
+    with pytest.raises(
+        NotImplementedError, match=r"call back into Python.*'pure_callback'"
+    ):
+        estimator.train(repeated(x, y), steps=4)
+
+
+def test_groups_are_refused(tmp_path):
+    def optimizer():
+        return keras.optimizers.SGD(0.1)
+
+    def model_fn(features, labels, mode, params):
+        loss = ops.mean(mlp(features, True))
+        made = kte.CrossShardOptimizer(optimizer(), group_assignment=[[0], [1]])
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=made.minimize(loss)
+        )
+
+    x, y = data_for(mlp)
+    estimator = kte.TPUEstimator(
+        model_fn,
+        config=estimator_of(mlp, tmp_path, 4, layout_map=RULES).config,
+        train_batch_size=BATCH,
+    )
+    with pytest.raises(ValueError, match=r"group_assignment.*replica=4"):
+        estimator.train(repeated(x, y), steps=4)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (
+            {"up": ("model",)},
+            r"none: \['up'\]. The paths are .*'up/bias', 'up/k",
+        ),
+        ({".*kernel": ("model",), "up.*": ()}, "At most one rule"),
+        ({"out/bias": ("batch",)}, "axes of a replica's cores"),
+    ],
+)
+def test_rules_that_do_not_fit(rules, message, tmp_path):
+    x, y = data_for(mlp)
+    estimator = estimator_of(mlp, tmp_path, 4, layout_map=rules)
+    with pytest.raises(ValueError, match=message):
+        estimator.train(repeated(x, y), steps=4)
+
+
+def test_rules_need_several_cores(tmp_path):
+    x, y = data_for(mlp)
+    estimator = estimator_of(mlp, tmp_path, 1, layout_map=RULES)
+    with pytest.raises(ValueError, match="Set TPUConfig.num_cores_per_replica"):
+        estimator.train(repeated(x, y), steps=4)
+
+
+@pytest.mark.parametrize(
+    ("height", "dims"),
+    [(32, [1, 4, 1, 1]), (30, [1, 4, 1, 1]), (321, [1, 4, 1, 1])]
+    + [(32, [1, 2, 2, 1]), (32, [1, 1, 1, 1]), (32, None)],
+)
+def test_inputs_that_cores_share(height, dims, tmp_path):
+    x, y = data_for(convolutions, height)
+
+    def with_names(input_fn):
+        return lambda params: (
+            ({"x": batch[0]}, *batch[1:])
+            if isinstance(batch, tuple)
+            else {"x": batch}
+            for batch in input_fn(params)
+        )
+
+    results = []
+    for cores, tpu in (
+        (None, {}),
+        (
+            4,
+            {
+                "per_host_input_for_training": V2,
+                "input_partition_dims": [{"x": dims}, None],
+            },
+        ),
+    ):
+        estimator = estimator_of(
+            convolutions, tmp_path / str(cores), cores, tpu
+        )
+        estimator.train(with_names(repeated(x, y)), steps=4)
+        metrics = estimator.evaluate(with_names(batches_of(x[:27], y[:27])))
+        rows = estimator.predict(with_names(batches_of(x[:19])))
+        results.append((estimator, metrics, np.stack([r["y"] for r in rows])))
+    assert_equal(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ([{"y": [1, 4]}], "structure of the features"),
+        ([[1, 4]], "structure of the features"),
+        ([{"x": [1, 4]}, {"l": [1]}], r"Received: {'l': \[1\]} for labels"),
+        ([{"x": [0, 4]}], r"1 or more, of each dimension. Received: \[0, 4\]"),
+        ([{"x": 4}], r"Received: 4 for features\['x'\]"),
+        ([{"x": [1, 2]}], "multiply to num_cores_per_replica=4, or to 1"),
+        ([{"x": [1, 4, 1]}], r"for each dimension.*of shape \(8, 32\)"),
+    ],
+)
+def test_dims_that_do_not_fit(dims, message, tmp_path):
+    x, y = data_for(mlp)
+    estimator = estimator_of(
+        mlp,
+        tmp_path,
+        4,
+        {"per_host_input_for_training": V2, "input_partition_dims": dims},
+        layout_map=RULES,
+    )
+    with pytest.raises(ValueError, match=message):
+        estimator.train(
+            lambda params: (({"x": a}, b) for a, b in repeated(x, y)(params)),
+            steps=4,
+        )

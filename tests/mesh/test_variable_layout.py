@@ -1,0 +1,116 @@
+"""How variables lie on the cores of a replica."""
+
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from keras_tpu_estimator.mesh.cores import all_cores
+from keras_tpu_estimator.mesh.variable_layout import VariableLayout
+
+SIZES = (("model", 4),)
+REPLICAS = ("batch", 2)
+RULES = ((".*up/kernel", (None, "model")), ("up/bias", ("model",)))
+
+
+def layout(rules=RULES, **kwargs):
+    return VariableLayout(SIZES, REPLICAS, rules, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "axes"),
+    [
+        ("net/up/kernel", (3, 8), (None, "model")),
+        ("up/bias", (8,), ("model",)),
+        # Whole paths have to match.
+        ("net/up/bias", (8,), ()),
+        ("up/kernel_of_another", (3, 8), ()),
+    ],
+)
+def test_rules(path, shape, axes):
+    assert layout().axes(path, shape) == axes
+
+
+def test_a_slot_lies_as_its_variable():
+    slot = "adam/up_kernel_momentum"
+    assert layout().axes(slot, (3, 8), "up/kernel") == (None, "model")
+    assert layout().axes(slot, (3, 8)) == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((128, 256), (None, "model")),
+        ((512, 256), ("model", None)),
+        # Of equal dimensions the last.
+        ((3, 3, 128, 128), (None, None, None, "model")),
+        # One that four cores can share, or none.
+        ((1001, 256), (None, "model")),
+        ((1001, 255), (None, None)),
+        # Small ones, and vectors, are whole.
+        ((8, 8), ()),
+        ((100_000,), ()),
+    ],
+)
+def test_large_variables_are_split_by_default(shape, axes):
+    assert layout(rules=None).axes("any", shape) == axes
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "axes"),
+    [
+        # The first dimension that is free and that two replicas can share.
+        ("up/kernel", (4, 8), ("batch", "model")),
+        ("up/kernel", (3, 8), (None, "model")),
+        ("other", (3, 8), (None, "batch")),
+        ("other", (), ()),
+    ],
+)
+def test_slots_are_shared_by_replicas(path, shape, axes):
+    shared = layout(slots_are_shared=True)
+    assert shared.axes("slot", shape, path) == axes
+    assert "batch" not in shared.axes(path, shape)
+
+
+@pytest.mark.parametrize(
+    ("rules", "shape", "message"),
+    [
+        (
+            ((".*", ("model",)), ("u.*", ("model",))),
+            (8,),
+            r"At most one rule .* match 'up'. Received: \['\.\*', 'u\.\*'\]",
+        ),
+        (
+            (("up", (None, "model")),),
+            (8,),
+            r"axis or None for each dimension.*'up': \(None, 'model'\), "
+            r"which matches 'up' of shape \(8,\)",
+        ),
+        (
+            (("up", ("model",)),),
+            (6,),
+            r"axis 'model' of 4 cores should divide .*shape \(6,\)",
+        ),
+        (
+            (("up", ("batch",)),),
+            (8,),
+            r"name the axes of a replica's cores, \['model'\]. Received",
+        ),
+    ],
+)
+def test_rules_that_do_not_fit(rules, shape, message):
+    with pytest.raises(ValueError, match=message):
+        layout(rules).axes("up", shape)
+
+
+def test_patterns_that_match_nothing():
+    assert layout().unmatched({"up/kernel": 0}) == ["up/bias"]
+    assert layout(rules=None).unmatched({}) == []
+
+
+def test_shardings_of_a_mesh():
+    cores = all_cores(per_replica=4, layout_map=dict(RULES))
+    sharding = cores.variable_sharding("up/kernel", (3, 8))
+    assert sharding.shard_shape((3, 8)) == (3, 2)
+    assert sharding.spec == P(None, ("model_0", "model_1"))
+    assert cores.variable_sharding("other", (3, 8)).is_fully_replicated
+    assert cores.topology.num_replicas == 2
+    assert cores.topology.num_cores == 8

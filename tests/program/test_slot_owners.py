@@ -1,0 +1,48 @@
+"""Which variable each slot of an optimizer is about."""
+
+import keras
+import pytest
+
+from keras_tpu_estimator.program.slot_owners import slot_owners
+
+
+class Made:
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("slot", "owner"),
+    [
+        ("adam/dense_kernel_momentum", "dense/kernel"),
+        ("adam/dense_1_kernel_momentum", "dense_1/kernel"),
+        ("dense/kernel/Adam", "dense/kernel"),
+        ("dense/kernel/Adam_1", "dense/kernel"),
+        ("dense/kernel/ExponentialMovingAverage", "dense/kernel"),
+        # Of another shape, or about none.
+        ("adam/dense_bias_momentum", None),
+        ("adam/iteration", None),
+        ("dense/kernel", None),
+        ("dense_1/kernel", None),
+    ],
+)
+def test_owners(slot, owner):
+    paths = ("dense/kernel", "dense_1/kernel", "adam/iteration", slot)
+    made = {path: Made(2, 3) for path in paths} | {"dense/bias": Made(3)}
+    assert slot_owners(made).get(slot) == owner
+
+
+@pytest.mark.parametrize(
+    "optimizer", ["Adam", "SGD", "RMSprop", "Adagrad", "Ftrl", "Lion", "Nadam"]
+)
+def test_all_slots_of_keras(optimizer):
+    kernel = keras.Variable([[1.0, 2.0]], name="kernel")
+    chosen = {"momentum": 0.9} if optimizer == "SGD" else {}
+    made = getattr(keras.optimizers, optimizer)(**chosen)
+    made.build([kernel])
+    variables = {v.path: v for v in (kernel, *made.variables)}
+    slots = [
+        path for path, v in variables.items() if v.ndim and v is not kernel
+    ]
+    assert slots
+    assert slot_owners(variables) == dict.fromkeys(slots, "kernel")
