@@ -107,11 +107,12 @@ class _Finder(importlib.abc.MetaPathFinder):
         """The specification of a module in one of the folders."""
         find = importlib.machinery.PathFinder.find_spec
         spec = find(fullname, path, target)
-        loader = spec.loader if spec is not None else None
-        is_source = type(loader) is importlib.machinery.SourceFileLoader
-        if not is_source or not self._is_here(loader.path):
+        if spec is None or spec.origin is None:
             return None
-        spec.loader = _Loader(loader.name, loader.path)
+        is_source = type(spec.loader) is importlib.machinery.SourceFileLoader
+        if not is_source or not self._is_here(spec.origin):
+            return None
+        spec.loader = _Loader(spec.name, spec.origin)
         return spec
 
     def _is_here(self, origin: str) -> bool:

@@ -188,7 +188,7 @@ class LSTMBlockFusedCell:
         """
         if initial_state is not None:
             initial_state = _cells.LSTMStateTuple(*initial_state)
-        return tf.nn.dynamic_rnn(  # type: ignore[no-any-return]
+        return tf.nn.dynamic_rnn(
             self._cell,
             inputs,
             sequence_length,

@@ -39,9 +39,8 @@ DATA = Area(
         "read_batch_features": "Use make_batched_features_dataset.",
         "reduce_dataset": "Use Dataset.reduce.",
         "sliding_window_batch": "Use Dataset.window.",
-        "StatsAggregator": "The time spent on input is `input_wait` in the log.",
         **missing(
-            "latency_stats set_stats_aggregator",
+            "StatsAggregator latency_stats set_stats_aggregator",
             "The time spent on input is `input_wait` in the log.",
         ),
     },

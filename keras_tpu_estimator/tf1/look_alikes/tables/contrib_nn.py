@@ -11,13 +11,19 @@ OPT = Area(
     "contrib.opt",
     {
         **same(
-            "AdaMaxOptimizer AdamWOptimizer LARSOptimizer LazyAdamOptimizer "
-            "MomentumWOptimizer MovingAverageOptimizer NadamOptimizer "
-            "extend_with_decoupled_weight_decay",
+            "AdaMaxOptimizer LARSOptimizer LazyAdamOptimizer NadamOptimizer",
             f"{_WRITTEN}opt:",
         ),
+        **same(
+            "AdamWOptimizer MomentumWOptimizer "
+            "extend_with_decoupled_weight_decay",
+            f"{_WRITTEN}weight_decay:",
+        ),
+        "MovingAverageOptimizer": (
+            f"{_WRITTEN}moving_average:MovingAverageOptimizer"
+        ),
         **{
-            f"python.training.{name}": f"{_WRITTEN}opt"
+            f"python.training.{name}": "tf.contrib.opt"
             for name in (
                 "lars_optimizer",
                 "lazy_adam_optimizer",

@@ -161,8 +161,8 @@ TRAINING = Area(
         **missing(
             "batch_sequences_with_states bucket bucket_by_sequence_length "
             "rejection_sample resample_at_rate stratified_sample "
-            "weighted_resample NextQueuedSequenceBatch SequenceQueueingStateSaver "
-            "prepare_feature_columns_for_rnn",
+            "weighted_resample NextQueuedSequenceBatch "
+            "SequenceQueueingStateSaver prepare_feature_columns_for_rnn",
             "It fed queues. Read the input with tf.data: "
             "tf.data.experimental has bucket_by_sequence_length and "
             "rejection_resample.",
