@@ -1,8 +1,29 @@
-"""Functions of `tf.contrib.estimator`."""
+"""Functions of `tf.estimator` and of `tf.contrib.estimator`."""
 
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+
+from keras_tpu_estimator import checkpoints
+
+_STEP = "global_step"
+
+
+def global_step_of(checkpoint_dir: str) -> int:
+    """The global step of the latest checkpoint of a directory, or 0.
+
+    Args:
+        checkpoint_dir: The directory.
+
+    Example:
+
+    >>> global_step_of("/no/such/directory")
+    0
+    """
+    latest = checkpoints.latest_checkpoint(checkpoint_dir)
+    if latest is None:
+        return 0
+    return int(checkpoints.load_variable(latest, _STEP))
 
 
 def clip_gradients_by_norm(optimizer: Any, clip_norm: Any) -> Any:
