@@ -50,3 +50,5 @@ def pytest_unconfigure():
 
 # Runs under the last TensorFlow that had estimators, never here.
 collect_ignore = ["golden/make_golden.py"]
+# Programs of TF1, which have another TensorFlow.
+collect_ignore_glob = ["tf1/programs/*"]

@@ -71,7 +71,7 @@ def numpy_input_fn(
     return input_fn
 
 
-def pandas_input_fn(  # noqa: PLR0913 - the original's arguments
+def pandas_input_fn(
     x: Any,
     y: Any = None,
     batch_size: int = 128,

@@ -26,6 +26,10 @@ ESTIMATOR = Area(
         ),
         **same("Estimator RunConfig", "keras_tpu_estimator.tf_estimator:"),
         "EstimatorSpec": "keras_tpu_estimator.tf1:TPUEstimatorSpec",
+        # Private, and in every other program of the time.
+        "_load_global_step_from_checkpoint_dir": (
+            "keras_tpu_estimator.tf1.written.estimator:global_step_of"
+        ),
         # Moved to tf.estimator in TensorFlow 2, and still where they were.
         **same(_HOOKS, "tf.train."),
         **same(

@@ -23,6 +23,11 @@ CORE = Area("core", rest="tensorflow.core")
 PYTHON = Area(
     "python",
     {
+        "framework.ops.Tensor": "tf.Tensor",
+        "ops.array_ops.stack": "tf.stack",
+        "ops.control_flow_ops.cond": "tf.cond",
+        "ops.control_flow_ops.while_loop": "tf.while_loop",
+        "training.training_ops": "tensorflow.python.ops.gen_training_ops",
         "estimator.estimator": "tf.estimator",
         "estimator.estimator_lib": "tf.estimator",
         "estimator.export.export": "tf.estimator.export",

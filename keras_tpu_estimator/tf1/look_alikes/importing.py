@@ -1,0 +1,131 @@
+"""Giving the modules in some folders the TensorFlow that they were written for.
+
+They get an `import` of their own. What anybody else imports stays as it is.
+"""
+
+import builtins
+import contextlib
+import importlib.abc
+import importlib.machinery
+import pathlib
+import sys
+import types
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.look_alikes.resolving import LookAlike
+from keras_tpu_estimator.tf1.look_alikes.resolving import MissingNameError
+from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+
+_TENSORFLOW = "tensorflow"
+_PACKAGE = pathlib.Path(__file__).parents[2]
+# Where others' modules are, even below a program's folder.
+_OF_OTHERS = {"site-packages", "dist-packages"}
+
+
+def tf1_import(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002 - as `import` says
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> Any:
+    """What `import` does, for which `tensorflow` is TensorFlow 1.
+
+    Args:
+        name: As `__import__` has them, like all others.
+        globals: See there.
+        locals: See there.
+        fromlist: See there.
+        level: See there.
+
+    Raises:
+        ImportError: There is no such module, or no such name in it.
+
+    Example:
+
+    >>> tf1_import("tensorflow.contrib.tpu", fromlist=("TPUConfig",))
+    <module 'tensorflow.contrib.tpu' as TF1 had it>
+    """
+    top, _, path = name.partition(".")
+    if level or top != _TENSORFLOW:
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    try:
+        module = resolve(path)
+        for each in _names(module, fromlist or ()):
+            getattr(module, each)
+    except MissingNameError as error:
+        raise ModuleNotFoundError(str(error), name=name) from None
+    if not isinstance(module, types.ModuleType):
+        raise ModuleNotFoundError(
+            f"`tf.{path}` is no module. Write `from {name.rpartition('.')[0]} "
+            f"import {name.rpartition('.')[2]}`.",
+            name=name,
+        )
+    return module if fromlist else resolve("")
+
+
+def _names(module: Any, fromlist: Sequence[str]) -> Sequence[str]:
+    """The names to import, which are in the module afterwards."""
+    if "*" in fromlist:
+        return dir(module) if isinstance(module, LookAlike) else ()
+    return fromlist
+
+
+BUILTINS = vars(builtins) | {"__import__": tf1_import}
+
+
+@contextlib.contextmanager
+def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
+    """Supplies TensorFlow 1 to modules that are imported in a `with` block.
+
+    Args:
+        folders: Only to those that are in these folders.
+    """
+    finder = _Finder([folder.resolve() for folder in folders])
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what Python finds, and changes how some of it is loaded."""
+
+    def __init__(self, folders: Sequence[pathlib.Path]):
+        self._folders = folders
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The specification of a module in one of the folders."""
+        find = importlib.machinery.PathFinder.find_spec
+        spec = find(fullname, path, target)
+        if spec is None or spec.origin is None:
+            return None
+        is_source = type(spec.loader) is importlib.machinery.SourceFileLoader
+        if not is_source or not self._is_here(spec.origin):
+            return None
+        spec.loader = _Loader(spec.name, spec.origin)
+        return spec
+
+    def _is_here(self, origin: str) -> bool:
+        file = pathlib.Path(origin).resolve()
+        if _PACKAGE in file.parents or _OF_OTHERS & {*file.parts}:
+            return False
+        return any(folder in file.parents for folder in self._folders)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs a module with an `import` of its own."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Runs it."""
+        module.__dict__["__builtins__"] = BUILTINS
+        super().exec_module(module)

@@ -1,0 +1,66 @@
+"""Running a program of TF1 as it is."""
+
+import contextlib
+import logging
+import os
+import pathlib
+import runpy
+import sys
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
+from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
+
+
+def run(
+    script: str, arguments: Sequence[str] = (), is_module: bool = False
+) -> None:
+    """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
+
+    Its `tensorflow`, and that of modules in its folder and in those of
+    PYTHONPATH, is `tf.compat.v1` with what TensorFlow has lost since. The
+    process is one of TF1 afterwards: without eager execution.
+
+    Args:
+        script: The path of a script, or the name of a module.
+        arguments: What it finds in `sys.argv`. Defaults to none.
+        is_module: Whether it is a module, as for `python -m`. Defaults to
+            `False`.
+    """
+    folder = pathlib.Path() if is_module else pathlib.Path(script).parent
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [folder, *map(pathlib.Path, filter(None, others))]
+    _behave_as_tf1()
+    with _arguments(script, arguments, folder), tf1_for(folders):
+        own = {"__builtins__": BUILTINS}
+        if is_module:
+            runpy.run_module(script, own, "__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, own, "__main__")
+
+
+def _behave_as_tf1() -> None:
+    """Sets what was so in TF1: graphs, and shapes of `Dimension`s."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    v1.disable_eager_execution()
+    v1.disable_v2_tensorshape()
+    v1.disable_tensor_equality()
+    # What it logs goes where TensorFlow's lines go, at tf.logging's verbosity.
+    own = logging.getLogger("keras_tpu_estimator")
+    own.parent = logging.getLogger("tensorflow")
+
+
+@contextlib.contextmanager
+def _arguments(
+    script: str, arguments: Sequence[str], folder: pathlib.Path
+) -> Iterator[None]:
+    before = sys.argv[:], sys.path[:]
+    sys.argv[:] = [script, *arguments]
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        yield
+    finally:
+        sys.argv[:], sys.path[:] = before

@@ -1,0 +1,185 @@
+"""Conditional random fields: `tf.contrib.crf`, as taggers use it."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def crf_unary_score(
+    tag_indices: Any, sequence_lengths: Any, inputs: Any
+) -> Any:
+    """The sum of the potentials of tags, for each sequence.
+
+    Args:
+        tag_indices: `[batch, time]`.
+        sequence_lengths: `[batch]`.
+        inputs: Potentials, `[batch, time, tags]`.
+    """
+    tags = tf.one_hot(tag_indices, tf.shape(inputs)[2], dtype=inputs.dtype)
+    used = _mask(sequence_lengths, inputs)
+    return tf.reduce_sum(tf.reduce_sum(inputs * tags, 2) * used, 1)
+
+
+def crf_binary_score(
+    tag_indices: Any, sequence_lengths: Any, transition_params: Any
+) -> Any:
+    """The sum of the scores of one tag after another, for each sequence.
+
+    Args:
+        tag_indices: `[batch, time]`.
+        sequence_lengths: `[batch]`.
+        transition_params: `[tags, tags]`.
+    """
+    pairs = tf.stack([tag_indices[:, :-1], tag_indices[:, 1:]], 2)
+    scores = tf.gather_nd(transition_params, pairs)
+    return tf.reduce_sum(
+        scores * _mask(sequence_lengths, tag_indices)[:, 1:], 1
+    )
+
+
+def crf_sequence_score(
+    inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any
+) -> Any:
+    """The score of tags, for each sequence.
+
+    Args:
+        inputs: Potentials, `[batch, time, tags]`.
+        tag_indices: `[batch, time]`.
+        sequence_lengths: `[batch]`.
+        transition_params: `[tags, tags]`.
+    """
+    return crf_unary_score(
+        tag_indices, sequence_lengths, inputs
+    ) + crf_binary_score(tag_indices, sequence_lengths, transition_params)
+
+
+def crf_log_norm(
+    inputs: Any, sequence_lengths: Any, transition_params: Any
+) -> Any:
+    """The logarithm of the sum of the scores of all tags.
+
+    Args:
+        inputs: Potentials, `[batch, time, tags]`.
+        sequence_lengths: `[batch]`.
+        transition_params: `[tags, tags]`.
+    """
+
+    def step(before: Any, now: Any) -> Any:
+        potentials, used = now
+        every = before[:, :, tf.newaxis] + transition_params
+        after = tf.reduce_logsumexp(every, 1) + potentials
+        return tf.where_v2(used[:, tf.newaxis] > 0, after, before)
+
+    last = tf.foldl(step, _after_first(inputs, sequence_lengths), inputs[:, 0])
+    norm = tf.reduce_logsumexp(last, 1)
+    return tf.where_v2(tf.equal(sequence_lengths, 0), 0 * norm, norm)
+
+
+def crf_log_likelihood(
+    inputs: Any,
+    tag_indices: Any,
+    sequence_lengths: Any,
+    transition_params: Any = None,
+) -> tuple[Any, Any]:
+    """The logarithm of the probability of tags, for each sequence.
+
+    Args:
+        inputs: Potentials, `[batch, time, tags]`.
+        tag_indices: `[batch, time]`.
+        sequence_lengths: `[batch]`.
+        transition_params: `[tags, tags]`. Defaults to the variable
+            'transitions'.
+
+    Returns:
+        It, and the transition scores.
+    """
+    if transition_params is None:
+        tags = inputs.shape[2]
+        transition_params = tf.get_variable("transitions", [tags, tags])
+    score = crf_sequence_score(
+        inputs, tag_indices, sequence_lengths, transition_params
+    )
+    norm = crf_log_norm(inputs, sequence_lengths, transition_params)
+    return score - norm, transition_params
+
+
+def crf_decode(
+    potentials: Any, transition_params: Any, sequence_length: Any
+) -> tuple[Any, Any]:
+    """The tags of the highest score, for each sequence.
+
+    Args:
+        potentials: `[batch, time, tags]`.
+        transition_params: `[tags, tags]`.
+        sequence_length: `[batch]`.
+
+    Returns:
+        `[batch, time]` of integers, 0 after the end, and the scores.
+    """
+
+    def forward(before: Any, now: Any) -> Any:
+        scores, here = before[0], now
+        every = scores[:, :, tf.newaxis] + transition_params
+        used = here[1][:, tf.newaxis] > 0
+        after = tf.reduce_max(every, 1) + here[0]
+        best = tf.argmax(every, 1, output_type=tf.int32)
+        return (
+            tf.where_v2(used, after, scores),
+            tf.where_v2(used, best, tf.range(tf.shape(best)[1])),
+        )
+
+    def backward(tags: Any, best: Any) -> Any:
+        return tf.gather(best, tags, batch_dims=1, axis=1)
+
+    first = potentials[:, 0]
+    begin = (first, tf.zeros_like(first, tf.int32))
+    elements = _after_first(potentials, sequence_length)
+    scores, best = tf.scan(forward, elements, begin)
+    scores = tf.concat([first[tf.newaxis], scores], 0)[-1]
+    last = tf.argmax(scores, 1, output_type=tf.int32)
+    tags = tf.scan(backward, best, last, reverse=True)
+    tags = tf.transpose(tf.concat([tags, last[tf.newaxis]], 0))
+    used = tf.cast(_mask(sequence_length, tags), tf.int32)
+    return tags * used, tf.reduce_max(scores, 1)
+
+
+def viterbi_decode(
+    score: Any, transition_params: Any
+) -> tuple[list[int], float]:
+    """The tags of the highest score of one sequence, with NumPy.
+
+    Args:
+        score: Potentials, `[time, tags]`.
+        transition_params: `[tags, tags]`.
+
+    Returns:
+        The tags, and the score.
+
+    Example:
+
+    >>> tags, score = viterbi_decode([[0.0, 1.5], [3.0, 0.0]], np.eye(2))
+    >>> tags, float(score)
+    ([1, 0], 4.5)
+    """
+    scores, best = np.asarray(score[0]), []
+    for potentials in score[1:]:
+        every = scores[:, np.newaxis] + transition_params
+        best.append(every.argmax(0))
+        scores = every.max(0) + potentials
+    tags = [int(scores.argmax())]
+    for each in reversed(best):
+        tags.append(int(each[tags[-1]]))
+    return tags[::-1], scores.max()
+
+
+def _mask(lengths: Any, sequences: Any) -> Any:
+    dtype = sequences.dtype
+    kind = dtype if dtype.is_floating else tf.float32
+    return tf.sequence_mask(lengths, tf.shape(sequences)[1], dtype=kind)
+
+
+def _after_first(potentials: Any, lengths: Any) -> tuple[Any, Any]:
+    """Potentials and whether they count, time first, but for the first."""
+    used = tf.transpose(_mask(lengths, potentials))
+    return tf.transpose(potentials, [1, 0, 2])[1:], used[1:]

@@ -1,0 +1,86 @@
+"""Transformations of `tf.contrib.data`, for `Dataset.apply`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+
+def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
+    """Makes batches, all of the same size.
+
+    Args:
+        batch_size: The size.
+
+    Example:
+
+    >>> data = tf.data.Dataset.range(5).apply(batch_and_drop_remainder(2))
+    >>> tf.data.get_output_shapes(data).as_list()
+    [2]
+    """
+    return lambda data: data.batch(batch_size, drop_remainder=True)
+
+
+def padded_batch_and_drop_remainder(
+    batch_size: Any, padded_shapes: Any, padding_values: Any = None
+) -> Callable[[Any], Any]:
+    """Makes padded batches, all of the same size.
+
+    Args:
+        batch_size: The size.
+        padded_shapes: To which shapes elements are padded.
+        padding_values: With what. Defaults to zeros and empty strings.
+
+    Example:
+
+    >>> data = tf.data.Dataset.from_tensors([1.0]).repeat(3)
+    >>> data = data.apply(padded_batch_and_drop_remainder(2, [4]))
+    >>> tf.data.get_output_shapes(data).as_list()
+    [2, 4]
+    """
+    return lambda data: data.padded_batch(
+        batch_size, padded_shapes, padding_values, drop_remainder=True
+    )
+
+
+def assert_element_shape(expected_shapes: Any) -> Callable[[Any], Any]:
+    """Says, and makes sure, of which shapes elements are.
+
+    Args:
+        expected_shapes: A nest of shapes like an element.
+
+    Example:
+
+    >>> data = tf.data.Dataset.range(5).apply(assert_element_shape([]))
+    >>> tf.data.get_output_shapes(data).as_list()
+    []
+    """
+
+    def ensure(*element: Any) -> Any:
+        whole = element if len(element) > 1 else element[0]
+        flat = tf.nest.flatten(whole)
+        wanted = _flat_shapes(expected_shapes, whole)
+        same = [
+            tf.ensure_shape(tensor, shape)
+            for tensor, shape in zip(flat, wanted, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(whole, same)
+
+    return lambda data: data.map(ensure)
+
+
+def _flat_shapes(shapes: Any, element: Any) -> list[Any]:
+    """Shapes in the order of the tensors of an element."""
+    if isinstance(element, dict):
+        return [
+            shape
+            for key in sorted(element)
+            for shape in _flat_shapes(shapes[key], element[key])
+        ]
+    if isinstance(element, tuple):
+        return [
+            shape
+            for each, inner in zip(shapes, element, strict=True)
+            for shape in _flat_shapes(each, inner)
+        ]
+    return [shapes]

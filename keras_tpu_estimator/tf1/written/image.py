@@ -1,0 +1,162 @@
+"""Functions of `tf.contrib.image`, for an input on the host."""
+
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+
+def transform(
+    images: Any,
+    transforms: Any,
+    interpolation: str = "NEAREST",
+    output_shape: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Warps images by projective transforms.
+
+    Args:
+        images: `[batch, rows, columns, channels]`, `[rows, columns, channels]`
+            or `[rows, columns]`.
+        transforms: `[batch, 8]` or `[8]`: where output pixels come from.
+        interpolation: 'NEAREST' or 'BILINEAR'. Defaults to 'NEAREST'.
+        output_shape: Rows and columns of the result. Defaults to those of the
+            images.
+        name: Of the operation.
+
+    Returns:
+        Images, with zeros where there was nothing.
+    """
+    with tf.name_scope(name, "transform"):
+        images = tf.convert_to_tensor(images)
+        transforms = tf.convert_to_tensor(transforms, tf.float32)
+        rank = images.shape.rank
+        four = images
+        if rank == 2:
+            four = images[tf.newaxis, :, :, tf.newaxis]
+        elif rank == 3:
+            four = images[tf.newaxis]
+        if transforms.shape.rank == 1:
+            transforms = transforms[tf.newaxis]
+        size = tf.shape(four)[1:3] if output_shape is None else output_shape
+        warped = tf.raw_ops.ImageProjectiveTransformV3(
+            images=four,
+            transforms=transforms,
+            output_shape=tf.cast(size, tf.int32),
+            fill_value=0.0,
+            interpolation=interpolation.upper(),
+            fill_mode="CONSTANT",
+        )
+        if rank == 2:
+            return warped[0, :, :, 0]
+        return warped[0] if rank == 3 else warped
+
+
+def compose_transforms(*transforms: Any) -> Any:
+    """The transforms that do one after the other.
+
+    Args:
+        *transforms: Each of them as `transform` takes them.
+    """
+    matrices = [_matrices(each) for each in transforms]
+    product = matrices[0]
+    for each in matrices[1:]:
+        product = tf.matmul(product, each)
+    flat = tf.reshape(product / product[:, 2:, 2:], [-1, 9])
+    return flat[:, :8]
+
+
+def _matrices(transforms: Any) -> Any:
+    transforms = tf.convert_to_tensor(transforms, tf.float32)
+    transforms = tf.reshape(transforms, [-1, 8])
+    ones = tf.ones([tf.shape(transforms)[0], 1])
+    return tf.reshape(tf.concat([transforms, ones], 1), [-1, 3, 3])
+
+
+def angles_to_projective_transforms(
+    angles: Any, image_height: Any, image_width: Any, name: str | None = None
+) -> Any:
+    """The transforms that rotate images around their centres.
+
+    Args:
+        angles: Radians, counterclockwise: one, or one for each image.
+        image_height: Rows.
+        image_width: Columns.
+        name: Of the operation.
+    """
+    with tf.name_scope(name, "angles_to_projective_transforms"):
+        angles = tf.reshape(tf.convert_to_tensor(angles, tf.float32), [-1])
+        height, width = (
+            tf.cast(size, tf.float32) - 1
+            for size in (image_height, image_width)
+        )
+        cos, sin = tf.cos(angles), tf.sin(angles)
+        zeros = tf.zeros_like(angles)
+        columns = (
+            cos,
+            -sin,
+            (width - (cos * width - sin * height)) / 2,
+            sin,
+            cos,
+            (height - (sin * width + cos * height)) / 2,
+            zeros,
+            zeros,
+        )
+        return tf.stack(columns, axis=1)
+
+
+def rotate(
+    images: Any,
+    angles: Any,
+    interpolation: str = "NEAREST",
+    name: str | None = None,
+) -> Any:
+    """Rotates images counterclockwise around their centres.
+
+    Args:
+        images: As in `transform`.
+        angles: As in `angles_to_projective_transforms`.
+        interpolation: As in `transform`.
+        name: Of the operation.
+    """
+    images = tf.convert_to_tensor(images)
+    rows = 1 if images.shape.rank == 4 else 0
+    shape = tf.shape(images)
+    found = angles_to_projective_transforms(
+        angles, shape[rows], shape[rows + 1]
+    )
+    return transform(images, found, interpolation, name=name)
+
+
+def translations_to_projective_transforms(
+    translations: Any, name: str | None = None
+) -> Any:
+    """The transforms that move images.
+
+    Args:
+        translations: `[batch, 2]` or `[2]`: to the right, and down.
+        name: Of the operation.
+    """
+    with tf.name_scope(name, "translations_to_projective_transforms"):
+        translations = tf.convert_to_tensor(translations, tf.float32)
+        right, down = tf.unstack(tf.reshape(translations, [-1, 2]), axis=1)
+        ones, zeros = tf.ones_like(right), tf.zeros_like(right)
+        columns = (ones, zeros, -right, zeros, ones, -down, zeros, zeros)
+        return tf.stack(columns, axis=1)
+
+
+def translate(
+    images: Any,
+    translations: Any,
+    interpolation: str = "NEAREST",
+    name: str | None = None,
+) -> Any:
+    """Moves images to the right and down.
+
+    Args:
+        images: As in `transform`.
+        translations: As in `translations_to_projective_transforms`.
+        interpolation: As in `transform`.
+        name: Of the operation.
+    """
+    found = translations_to_projective_transforms(translations)
+    return transform(images, found, interpolation, name=name)

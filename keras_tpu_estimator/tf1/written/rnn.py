@@ -1,0 +1,278 @@
+"""Cells of `tf.contrib.rnn`, with the variables that they had."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+
+_cells = resolve("nn.rnn_cell")
+
+
+class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
+    """An LSTM whose gates are normalized, with dropout of what enters.
+
+    Args:
+        num_units: Units.
+        forget_bias: Added to the forget gate. Defaults to 1.
+        input_size: Accepted; has no effect.
+        activation: Of the cell. Defaults to tanh.
+        layer_norm: Whether gates are normalized. Defaults to `True`.
+        norm_gain: The initial gain. Defaults to 1.
+        norm_shift: The initial shift. Defaults to 0.
+        dropout_keep_prob: What share is kept. Defaults to 1.
+        dropout_prob_seed: Of the dropout.
+        reuse: Whether there are variables already.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        input_size: Any = None,
+        activation: Callable[[Any], Any] = tf.tanh,
+        layer_norm: bool = True,
+        norm_gain: float = 1.0,
+        norm_shift: float = 0.0,
+        dropout_keep_prob: Any = 1.0,
+        dropout_prob_seed: int | None = None,
+        reuse: Any = None,
+    ):
+        del input_size
+        super().__init__(_reuse=reuse)
+        self._units, self._forget_bias = num_units, forget_bias
+        self._activation, self._is_normed = activation, layer_norm
+        self._gain, self._shift = norm_gain, norm_shift
+        self._kept, self._seed = dropout_keep_prob, dropout_prob_seed
+
+    @property
+    def state_size(self) -> Any:
+        """Those of the cell and of its output."""
+        return _cells.LSTMStateTuple(self._units, self._units)
+
+    @property
+    def output_size(self) -> int:
+        """The units."""
+        return self._units
+
+    def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
+        """One step.
+
+        Args:
+            inputs: `[batch, size]`.
+            state: A pair of `[batch, units]`.
+        """
+        cell, output = state
+        both = tf.concat([inputs, output], 1)
+        kernel = tf.get_variable("kernel", [both.shape[1], 4 * self._units])
+        gates = tf.matmul(both, kernel)
+        if not self._is_normed:
+            gates += tf.get_variable(
+                "bias", [4 * self._units], initializer=tf.zeros_initializer()
+            )
+        names = ("input", "transform", "forget", "output")
+        i, j, f, o = (
+            self._norm(gate, name)
+            for gate, name in zip(tf.split(gates, 4, 1), names, strict=True)
+        )
+        new = self._activation(j)
+        if not isinstance(self._kept, float) or self._kept < 1:
+            new = tf.nn.dropout(new, rate=1 - self._kept, seed=self._seed)
+        cell = cell * tf.sigmoid(f + self._forget_bias) + tf.sigmoid(i) * new
+        cell = self._norm(cell, "state")
+        output = self._activation(cell) * tf.sigmoid(o)
+        return output, _cells.LSTMStateTuple(cell, output)
+
+    def _norm(self, values: Any, scope: str) -> Any:
+        if not self._is_normed:
+            return values
+        shape = values.shape[-1:]
+        with tf.variable_scope(scope):
+            gamma = tf.get_variable(
+                "gamma", shape, initializer=tf.constant_initializer(self._gain)
+            )
+            beta = tf.get_variable(
+                "beta", shape, initializer=tf.constant_initializer(self._shift)
+            )
+        mean, variance = tf.nn.moments(values, [-1], keep_dims=True)
+        return tf.nn.batch_normalization(
+            values, mean, variance, beta, gamma, 1e-12
+        )
+
+
+class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
+    """An LSTM, which was one operation and is made one by XLA.
+
+    Args:
+        num_units: Units.
+        forget_bias: Added to the forget gate. Defaults to 1.
+        cell_clip: What the cell is clipped to. Defaults to none.
+        use_peephole: Whether gates see the cell. Defaults to `False`.
+        dtype: Of the variables.
+        reuse: Whether there are variables already.
+        name: The layer's. Defaults to 'lstm_cell'.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        cell_clip: float | None = None,
+        use_peephole: bool = False,
+        dtype: Any = None,
+        reuse: Any = None,
+        name: str = "lstm_cell",
+    ):
+        super().__init__(
+            num_units,
+            use_peepholes=use_peephole,
+            cell_clip=cell_clip,
+            forget_bias=forget_bias,
+            reuse=reuse,
+            name=name,
+            dtype=dtype,
+        )
+
+
+class LSTMBlockFusedCell:
+    """An LSTM over whole sequences, time first.
+
+    Args:
+        num_units: As in `LSTMBlockCell`, like all others.
+        forget_bias: See there.
+        cell_clip: See there.
+        use_peephole: See there.
+        reuse: See there.
+        dtype: See there.
+        name: See there. Defaults to 'lstm_fused_cell'.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        cell_clip: float | None = None,
+        use_peephole: bool = False,
+        reuse: Any = None,
+        dtype: Any = None,
+        name: str = "lstm_fused_cell",
+    ):
+        self._cell = LSTMBlockCell(
+            num_units, forget_bias, cell_clip, use_peephole, dtype, reuse, name
+        )
+
+    @property
+    def num_units(self) -> int:
+        """The units."""
+        units: int = self._cell.output_size
+        return units
+
+    def __call__(
+        self,
+        inputs: Any,
+        initial_state: Any = None,
+        dtype: Any = None,
+        sequence_length: Any = None,
+        scope: Any = None,
+    ) -> tuple[Any, Any]:
+        """Outputs of all steps, and the last state.
+
+        Args:
+            inputs: `[time, batch, size]`.
+            initial_state: A pair of `[batch, units]`. Defaults to zeros.
+            dtype: Of the state.
+            sequence_length: `[batch]`. Defaults to the whole time.
+            scope: The variable scope. Defaults to the one that is open.
+        """
+        if initial_state is not None:
+            initial_state = _cells.LSTMStateTuple(*initial_state)
+        return tf.nn.dynamic_rnn(
+            self._cell,
+            inputs,
+            sequence_length,
+            initial_state,
+            dtype or inputs.dtype,
+            time_major=True,
+            scope=scope or tf.get_variable_scope(),
+        )
+
+
+def stack_bidirectional_dynamic_rnn(
+    cells_fw: Sequence[Any],
+    cells_bw: Sequence[Any],
+    inputs: Any,
+    initial_states_fw: Sequence[Any] | None = None,
+    initial_states_bw: Sequence[Any] | None = None,
+    dtype: Any = None,
+    sequence_length: Any = None,
+    parallel_iterations: int | None = None,
+    time_major: bool = False,
+    scope: Any = None,
+) -> tuple[Any, Any, Any]:
+    """Layers of cells in both directions, each on the outputs of both below.
+
+    Args:
+        cells_fw: The cells of each layer that go forward.
+        cells_bw: Those that go backward.
+        inputs: `[batch, time, size]`, or time first.
+        initial_states_fw: The initial states of each layer.
+        initial_states_bw: The same.
+        dtype: Of the states.
+        sequence_length: `[batch]`. Defaults to the whole time.
+        parallel_iterations: Accepted; has no effect.
+        time_major: Whether time is the first axis. Defaults to `False`.
+        scope: The variable scope. Defaults to 'stack_bidirectional_rnn'.
+
+    Returns:
+        The outputs of the last layer, and the last states of all layers,
+        forward and backward.
+
+    Raises:
+        ValueError: There is another number of cells forward than backward.
+    """
+    del parallel_iterations
+    if not cells_fw or len(cells_fw) != len(cells_bw):
+        raise ValueError(
+            "`cells_fw` and `cells_bw` should have a cell for each layer. "
+            f"Received {len(cells_fw)} and {len(cells_bw)}."
+        )
+    nothing = [None] * len(cells_fw)
+    layers = zip(
+        cells_fw,
+        cells_bw,
+        initial_states_fw or nothing,
+        initial_states_bw or nothing,
+        strict=True,
+    )
+    outputs, states = inputs, []
+    with tf.variable_scope(scope or "stack_bidirectional_rnn"):
+        for number, (forward, backward, state_fw, state_bw) in enumerate(
+            layers
+        ):
+            with tf.variable_scope(f"cell_{number}"):
+                both, last = tf.nn.bidirectional_dynamic_rnn(
+                    forward,
+                    backward,
+                    outputs,
+                    sequence_length,
+                    state_fw,
+                    state_bw,
+                    dtype,
+                    time_major=time_major,
+                )
+                outputs = tf.concat(both, 2)
+                states.append(last)
+    forward_states, backward_states = zip(*states, strict=True)
+    return outputs, forward_states, backward_states
+
+
+def transpose_batch_time(x: Any) -> Any:
+    """The same tensor with its first two axes exchanged.
+
+    Args:
+        x: Of two axes at least.
+    """
+    axes = list(range(x.shape.rank))
+    return tf.transpose(x, [1, 0, *axes[2:]])

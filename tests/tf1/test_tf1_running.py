@@ -1,0 +1,149 @@
+"""Programs of 2018, run as they are."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from keras_tpu_estimator.tf1 import __main__
+from keras_tpu_estimator.tf1 import running
+from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def imported_from(tmp_path, monkeypatch):
+    """Imports a module of this text, as one of a program of TF1."""
+
+    def import_(text, name="tf1_module"):
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        with tf1_for([tmp_path]):
+            return __import__(name)
+
+    return import_
+
+
+def test_a_script_runs_in_a_process_of_its_own(tmp_path):
+    command = [sys.executable, "-m", "keras_tpu_estimator.tf1"]
+    command += [PROGRAMS / "digits.py", f"--output_dir={tmp_path}"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loss = " in done.stderr
+    assert "'dense_1/kernel/Adam_1'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "UserWarning" not in done.stderr
+    lines = (tmp_path / "result.txt").read_text().split("\n")
+    assert float(lines[0].removeprefix("accuracy = ")) > 0.5
+    assert lines[1] == "predicted = 64"
+
+
+def test_import_means_tensorflow_1(imported_from):
+    module = imported_from(
+        "import tensorflow as tf\n"
+        "import tensorflow.compat.v1 as v1\n"
+        "import tensorflow.contrib.slim as slim\n"
+        "import tensorflow.contrib.slim.nets\n"
+        "from tensorflow.contrib.tpu.python.tpu import tpu_config\n"
+        "from tensorflow.python.ops import array_ops\n"
+        "from tensorflow.contrib.layers import *\n"
+        "import tensorflow.compat.v2 as tf2\n"
+        "def inside():\n"
+        "    import tensorflow\n"
+        "    return tensorflow\n"
+    )
+    v1 = tf.compat.v1
+    assert module.tf is module.v1 is module.tf.compat.v1 is module.inside()
+    assert module.tf.Session is v1.Session
+    assert module.slim.conv2d is module.tf.contrib.layers.conv2d
+    assert module.layer_norm is module.slim.layer_norm
+    assert module.tpu_config.TPUConfig is kte.TPUConfig
+    assert module.array_ops.reshape is not None
+    assert module.tf2.function is tf.function
+    assert module.tf.keras.__name__.startswith("tf_keras")
+
+
+def test_others_have_the_tensorflow_that_is_installed(imported_from):
+    module = imported_from("import tensorflow as tf")
+    assert sys.modules["tensorflow"] is tf is not module.tf
+    assert not hasattr(tf, "app")
+
+
+def test_modules_of_others_are_loaded_as_ever(tmp_path, monkeypatch):
+    folder = tmp_path / "env" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "tf1_others.py").write_text("import tensorflow as tf")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "tf1_others", raising=False)
+    with tf1_for([tmp_path]):
+        import tf1_others
+    assert tf1_others.tf is tf
+
+
+def test_missing_names_are_import_errors_of_their_line(imported_from):
+    with pytest.raises(ImportError) as caught:
+        imported_from("import os\nfrom tensorflow.contrib import nothing")
+    message = str(caught.value)
+    assert "`tf.contrib.nothing`" in message
+    assert "tf1_module.py, line 2." in message
+    with pytest.raises(ImportError, match=r"`tf.nothing`.*line 1\."):
+        imported_from("import tensorflow.nothing")
+    with pytest.raises(ImportError, match="`tf.float32` is no module"):
+        imported_from("import tensorflow.float32 as x")
+
+
+def test_a_missing_name_is_no_error_before_it_is_used(imported_from):
+    module = imported_from(
+        "import tensorflow as tf\n"
+        "from tensorflow.contrib import cloud\n"
+        "def use():\n"
+        "    return cloud.BigtableClient\n"
+        "try:\n"
+        "    from tensorflow.contrib.cloud import BigtableClient\n"
+        "except ImportError:\n"
+        "    BigtableClient = None\n"
+    )
+    assert module.BigtableClient is None
+    with pytest.raises(AttributeError, match=r"tf1_module.py, line 4\. Read"):
+        module.use()
+
+
+def test_an_error_of_the_program_has_its_lines(tmp_path, monkeypatch):
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import sys\n\ndef main():\n    1 / len(sys.argv[2:])\n\nmain()"
+    )
+    monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
+    with pytest.raises(ZeroDivisionError) as caught:
+        running.run(str(script), ["argument"])
+    assert caught.traceback[-1].path == script
+    assert caught.traceback[-1].lineno + 1 == 4
+    assert sys.argv[1:] != ["argument"]
+
+
+def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
+    package = tmp_path / "tf1_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "script.py").write_text(
+        "import sys\nimport tensorflow as tf\n"
+        "print(__name__, sys.argv[1:], hasattr(tf, 'contrib'))"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
+    __main__.main(["-m", "tf1_package.script", "--flag", "x"])
+    assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
+
+
+def test_a_script_that_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["no_such_script.py"])
+    assert "'no_such_script.py', which is no file" in capsys.readouterr().err
