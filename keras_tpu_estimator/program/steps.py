@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import Protocol
 from typing import TypeAlias
 
 import jax
@@ -36,6 +37,13 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 # by the names that hooks fetch them under, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
+
+
+class Names(Protocol):
+    """Names, such as a set of them."""
+
+    def intersection(self, names: Iterable[str], /) -> Iterable[str]:
+        """Those of some names that are among these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +176,8 @@ class Step:
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.
         named: The names of tensors that may be fetched.
+        graph: The TensorFlow graph that it was made of, which hooks of
+            TensorFlow are given. Defaults to `None`.
         is_grouped: Whether cores come to have values of their own, in groups.
             Those of the first core are the model's. Defaults to `False`.
     """
@@ -180,7 +190,8 @@ class Step:
     host_call: HostFunction | None
     hooks: tuple[Hook, ...]
     scaffold: Scaffold
-    named: frozenset[str]
+    named: Names
+    graph: Any = None
     is_grouped: bool = False
 
     def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:
