@@ -14,6 +14,7 @@ import jax
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.shared import batch_size
@@ -176,8 +177,8 @@ class Step:
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.
         named: The names of tensors that may be fetched.
-        graph: The TensorFlow graph that it was made of, which hooks of
-            TensorFlow are given. Defaults to `None`.
+        graph: What hooks of TensorFlow use of the graph that it was made of.
+            Defaults to `None`.
         is_grouped: Whether cores come to have values of their own, in groups.
             Those of the first core are the model's. Defaults to `False`.
     """
@@ -191,7 +192,7 @@ class Step:
     hooks: tuple[Hook, ...]
     scaffold: Scaffold
     named: Names
-    graph: Any = None
+    graph: HookedGraph | None = None
     is_grouped: bool = False
 
     def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:

@@ -152,7 +152,7 @@ class GraphOutputs:
 
     def _tensor(self, name: str) -> Any:
         """The tensor of a name; `None` if there is none."""
-        if name in self._model.variables:
+        if name in self._model.variables or name in self._model.local:
             return None
         predictions = self._model.spec.predictions
         if isinstance(predictions, dict) and name in predictions:

@@ -25,6 +25,7 @@ from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_outputs import Compiled
 from keras_tpu_estimator.tf1.graph_outputs import GraphOutputs
+from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host_session import CloseHostCall
 from keras_tpu_estimator.tf1.host_session import HostCall
 from keras_tpu_estimator.tf1.metric_session import MetricFn
@@ -34,6 +35,7 @@ from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_concatenable
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.summaries import recorded
+from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
 # Odd, so that multiples of it are distinct modulo 2**32.
@@ -73,6 +75,7 @@ class GraphStep:
         with model.graph.as_default():
             tensors = self._tensors(metrics)
         flat, self._structure = jax.tree.flatten(tensors)
+        self._count = len(flat)
         self._outputs = GraphOutputs(
             model,
             flat,
@@ -107,11 +110,11 @@ class GraphStep:
                 model.scaffold, self._mode, model.graph, model.variables
             ),
             named=self._outputs,
-            graph=model.graph,
+            graph=FetchedGraph(model),
         )
 
     def _run(
-        self, values: Values, features: Features, labels: Labels
+        self, values: AnyValues, features: Features, labels: Labels
     ) -> tuple[Values, Outputs]:
         """Compiled when it is traced: with all that is wanted by then."""
         compiled = self._outputs.compiled()
@@ -132,8 +135,8 @@ class GraphStep:
             split=(False, split, split),
             outputs_split=(False, self._split | last),
         )
-        changed, outputs = run(values, features, labels)
-        return changed, outputs
+        result: tuple[Values, Outputs] = run(values, features, labels)
+        return result
 
     def _per_core(
         self,
@@ -153,7 +156,7 @@ class GraphStep:
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
         results = iter(primitive.run(lifted, key, args, cores.axes))
-        first = [next(results) for _ in range(self._structure.num_leaves)]
+        first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
@@ -186,15 +189,15 @@ class GraphStep:
             tensors = {"predictions": spec.predictions}
         else:
             tensors = {"loss": spec.loss}
-        if mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
-            if spec.eval_metric_ops:
+        if isinstance(spec, EstimatorSpec):
+            if mode == ModeKeys.EVAL and spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         elif mode == ModeKeys.EVAL and spec.eval_metrics:
-            tensors["eval_metrics"] = self._count(spec.eval_metrics)
+            tensors["eval_metrics"] = self._counted(spec.eval_metrics)
         if mode == ModeKeys.TRAIN and spec.train_metrics:
-            tensors["train_metrics"] = self._count(spec.train_metrics)
+            tensors["train_metrics"] = self._counted(spec.train_metrics)
         if spec.host_call is not None:
             tensors["host_call"] = _fed(spec.host_call)
             host_call = HostCall.of(spec.host_call)
@@ -205,7 +208,7 @@ class GraphStep:
             check_concatenable(tensors)
         return tensors
 
-    def _count(self, metrics: HostFunction) -> Nest:
+    def _counted(self, metrics: HostFunction) -> Nest:
         """What a metric function is given."""
         self._metric_fn = HostFunction(*MetricFn.of(metrics))
         return _fed(metrics)

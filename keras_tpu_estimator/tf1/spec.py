@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.model_fn import spec
 from keras_tpu_estimator.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.model_fn.spec_checks import checked_host_function
