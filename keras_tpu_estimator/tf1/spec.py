@@ -53,6 +53,12 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
 
     def __post_init__(self) -> None:
         _check_host_functions(self, "eval_metrics")
+        if self.scaffold_fn is not None and not callable(self.scaffold_fn):
+            raise TypeError(
+                "`scaffold_fn` should be a function that returns a "
+                f"tf.train.Scaffold. Received: {self.scaffold_fn!r} of type "
+                f"{type(self.scaffold_fn).__name__}"
+            )
         _check_common(self)
 
     def as_estimator_spec(self) -> "EstimatorSpec":
@@ -113,6 +119,14 @@ class EstimatorSpec(spec.EstimatorSpec):
     """
 
     def __post_init__(self) -> None:
+        import tensorflow as tf
+
+        kind = tf.compat.v1.train.Scaffold
+        if not isinstance(self.scaffold, kind | None):
+            raise TypeError(
+                "`scaffold` should be a tf.train.Scaffold. Received: "
+                f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
+            )
         _check_host_functions(self)
         hooks = validate_hooks(
             self.training_chief_hooks, "training_chief_hooks"

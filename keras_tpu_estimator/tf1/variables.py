@@ -1,6 +1,8 @@
 """The variables of a graph in the store of a program, under TF1's names."""
 
+import collections
 import functools
+import logging
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +19,8 @@ from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 def enter(
@@ -96,11 +100,31 @@ def _initial_values(
         for name in initializers
         if name in values and name != GLOBAL_STEP
     }
+    _report(model.graph, {n: initializers[n] for n in wanted})
     with graph_session(model.graph) as session:
         load_values(session, initializers, known)
         session.run([op for n, op in initializers.items() if n not in known])
         made: Values = session.run({name: variables[name] for name in wanted})
     return jax.tree.map(jax.numpy.asarray, made)
+
+
+def _report(graph: Any, initializers: Mapping[str, Any]) -> None:
+    """Tells how many variables get their values from which checkpoint."""
+    import tensorflow as tf
+
+    counts: collections.Counter[str] = collections.Counter()
+    for initializer in initializers.values():
+        for op in reachable(graph, [initializer]):
+            if op.type == "RestoreV2":
+                path = tf.get_static_value(op.inputs[0])
+                counts[path.item().decode()] += 1
+    for path, count in counts.items():
+        _logger.info(
+            "Initial values of %d of %d variables: %s",
+            count,
+            len(initializers),
+            path,
+        )
 
 
 def _needed(
