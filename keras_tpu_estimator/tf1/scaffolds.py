@@ -68,19 +68,32 @@ def as_ours(
         mode: A value of `ModeKeys`.
         graph: The graph that it belongs to.
         variables: The variables of the graph by name.
+
+    Raises:
+        NotImplementedError: In TRAIN its `saver` has names of its own.
     """
     if scaffold is None:
         return Scaffold()
     init_fn = scaffold.init_fn and _InitFn(scaffold.init_fn, graph, variables)
-    restored = None
-    if scaffold.saver is not None and mode != ModeKeys.TRAIN:
-        names = internals.saved_names(scaffold.saver)
-        restored = {
-            saved: name
-            for saved, name in names.items()
-            if name in variables and saved != name
-        }
-    return Scaffold(init_fn=init_fn, variables_to_restore=restored)
+    restored = _renamed(scaffold.saver, variables)
+    if restored and mode == ModeKeys.TRAIN:
+        raise NotImplementedError(
+            "The `saver` of a Scaffold should save variables under their own "
+            "names in training, as checkpoints do. Received others: "
+            f"{restored}. Give it in evaluation and prediction, which then "
+            "read variables under these names."
+        )
+    return Scaffold(init_fn=init_fn, variables_to_restore=restored or None)
+
+
+def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
+    """By the names that a saver has for variables their own, if they differ."""
+    names = {} if saver is None else internals.saved_names(saver)
+    return {
+        saved: name
+        for saved, name in names.items()
+        if name in variables and saved != name
+    }
 
 
 class _InitFn:

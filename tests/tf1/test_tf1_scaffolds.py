@@ -194,6 +194,15 @@ def test_what_would_change_initial_values_is_refused(tmp_path, setting):
         values_after(tmp_path, scaffold_fn)
 
 
+def test_other_names_in_training_are_refused(tmp_path):
+    def scaffold_fn():
+        w = tf.global_variables()[1]
+        return tf.train.Scaffold(saver=tf.train.Saver({"other": w}))
+
+    with pytest.raises(NotImplementedError, match="{'other': 'new/w'}"):
+        values_after(tmp_path, scaffold_fn)
+
+
 def test_no_scaffold(tmp_path):
     model_fn = model_fn_of(lambda: None)
     estimator(model_fn, tmp_path).train(fed([X]), steps=1)
