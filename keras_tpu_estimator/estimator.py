@@ -30,10 +30,10 @@ from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
-from keras_tpu_estimator.hooks.checkpoint_saver import validate_listeners
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.stall import watched
+from keras_tpu_estimator.hooks.validation import validate_hooks
+from keras_tpu_estimator.hooks.validation import validate_listeners
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature

@@ -81,7 +81,7 @@ def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
         model_dir=str(model_dir),
         tf_random_seed=settings.pop("seed", 7),
         save_summary_steps=settings.pop("save_summary_steps", None),
-        log_step_count_steps=None,
+        log_step_count_steps=settings.pop("log_step_count_steps", None),
         **settings.pop("config", {}),
     )
     return kte.TPUEstimator(

@@ -42,16 +42,15 @@ class CheckpointSaverListener:
         """Called once, after the last checkpoint."""
 
 
-def validate_listeners(
+def check_listeners(
     listeners: Iterable[CheckpointSaverListener] | None,
-    argument: str = "saving_listeners",
+    argument: str,
 ) -> tuple[CheckpointSaverListener, ...]:
     """Returns listeners as a tuple.
 
     Args:
         listeners: The listeners, or `None`.
-        argument: What to call them in an error. Defaults to
-            `'saving_listeners'`.
+        argument: What to call them in an error.
 
     Raises:
         TypeError: They are no list, or one of them is no
@@ -127,7 +126,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._directory = os.fsdecode(checkpoint_dir)
         self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._own_listeners = validate_listeners(listeners, "listeners")
+        self._own_listeners = check_listeners(listeners, "listeners")
         self._listeners = _each_once(self._own_listeners)
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:

@@ -28,6 +28,9 @@ class HookList:
     def begin(self) -> None:
         """Calls every hook's `begin`."""
         for hook in self.hooks:
+            if isinstance(hook, LoopHook):
+                hook.open(self.session)
+        for hook in self.hooks:
             hook.begin()
 
     def after_create_session(self) -> None:

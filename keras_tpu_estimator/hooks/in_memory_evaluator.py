@@ -8,8 +8,8 @@ from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
-from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.hooks.validation import validate_hooks
 
 
 class InMemoryEvaluatorHook(SessionRunHook):

@@ -24,6 +24,7 @@ class Session:
         live: The Keras model where the loop is, for callbacks. Defaults to
             `None`.
         wait: Waits for the last run. By default there is nothing to wait for.
+        graph: What hooks of TensorFlow use. Defaults to `None`.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class Session:
         fetch: Callable[[str], Any],
         live: Any = None,
         wait: Callable[[], object] | None = None,
+        graph: Any = None,
     ):
         self._fetch = fetch
         self.live = live
         self._wait = wait
+        self.graph = graph
 
     def run(self, fetches: Any) -> Any:
         """The current values of a name, or of a nest of names.

@@ -1,13 +1,11 @@
 """The protocol by which user code takes part in a run of the device loop."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 from typing import TypeAlias
 
 import keras
 
-from keras_tpu_estimator.base.field_checks import tuple_of
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import refuse_feed
 from keras_tpu_estimator.hooks.session import Session
@@ -160,32 +158,11 @@ Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
 class LoopHook(SessionRunHook):
     """A hook that knows a run to come from the end of the input."""
 
+    def open(self, session: Session) -> None:
+        """Called once, before the `begin` of any hook."""
+
     def start_run(self) -> None:
         """Called before each run that does take place."""
 
     def close(self, session: Session) -> None:
         """Called once at a clean end, before the `end` of any hook."""
-
-
-def validate_hooks(
-    hooks: Iterable[Hook] | None, argument: str = "hooks"
-) -> tuple[Hook, ...]:
-    """Returns hooks as a tuple.
-
-    Args:
-        hooks: `SessionRunHook`s and `keras.callbacks.Callback`s, or `None`.
-        argument: What to call them in an error. Defaults to `'hooks'`.
-
-    Raises:
-        TypeError: They are no list, or one of them is neither.
-    """
-    checked = tuple_of(argument, hooks, Hook, "hook")
-    for hook in checked:
-        if not isinstance(hook, Hook):
-            raise TypeError(
-                f"All `{argument}` must be SessionRunHook instances. Received: "
-                f"{hook!r} of type {type(hook).__name__}. Derive it from "
-                "keras_tpu_estimator.hooks.SessionRunHook or "
-                "keras.callbacks.Callback."
-            )
-    return checked

@@ -200,7 +200,9 @@ class EvaluationLoop:
             The metrics by name, the mean loss over examples, and the global
             step.
         """
-        hook_list = hooks_around(hooks, self._runtime, self._progress)
+        hook_list = hooks_around(
+            hooks, self._runtime, self._progress, self._step.graph
+        )
         hook_list.begin()
         hook_list.after_create_session()
         with self._outfeed:

@@ -16,7 +16,10 @@ from keras_tpu_estimator.loops.progress import Progress
 
 
 def hooks_around(
-    hooks: Iterable[Hook], runtime: Runtime, progress: Progress
+    hooks: Iterable[Hook],
+    runtime: Runtime,
+    progress: Progress,
+    graph: Any = None,
 ) -> HookList:
     """The hooks of one call, with a session, and callbacks made hooks.
 
@@ -24,9 +27,10 @@ def hooks_around(
         hooks: Hooks and Keras callbacks.
         runtime: The model.
         progress: Where the loop is.
+        graph: As in `Step`. Defaults to `None`.
     """
     live = LiveModel(runtime, progress)
-    session = Session(progress.fetch, live, progress.wait)
+    session = Session(progress.fetch, live, progress.wait, graph)
     return HookList(with_callbacks(hooks), session)
 
 

@@ -151,7 +151,9 @@ class PredictionLoop:
             first: The first step.
             hooks: Called around each batch.
         """
-        hook_list = hooks_around(hooks, self._runtime, self._progress)
+        hook_list = hooks_around(
+            hooks, self._runtime, self._progress, self._step.graph
+        )
         hook_list.begin()
         hook_list.after_create_session()
         self._running.append(self._start(first))

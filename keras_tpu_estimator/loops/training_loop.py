@@ -217,6 +217,7 @@ class TrainingLoop:
             self._positions.is_interrupted,
             self._call,
         )
+        session.graph = self._step.graph
         all_hooks = training_hooks(
             self._job,
             self._progress,

@@ -7,7 +7,7 @@ from typing import Self
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import make_scaffold

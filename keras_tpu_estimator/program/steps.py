@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import Protocol
 from typing import TypeAlias
 
 import jax
@@ -13,6 +14,7 @@ import jax
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.partition import Cut
@@ -40,6 +42,13 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 # by the names that hooks fetch them under, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
+
+
+class Names(Protocol):
+    """Names, such as a set of them."""
+
+    def intersection(self, names: Iterable[str], /) -> Iterable[str]:
+        """Those of some names that are among these."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +187,8 @@ class Step:
         hooks: The hooks of the spec.
         scaffold: What is done before the first step.
         named: The names of tensors that may be fetched.
+        graph: What hooks of TensorFlow use of the graph that it was made of.
+            Defaults to `None`.
         is_grouped: Whether cores come to have values of their own, in groups.
             Those of the first core are the model's. Defaults to `False`.
     """
@@ -190,7 +201,8 @@ class Step:
     host_call: HostFunction | None
     hooks: tuple[Hook, ...]
     scaffold: Scaffold
-    named: frozenset[str]
+    named: Names
+    graph: HookedGraph | None = None
     is_grouped: bool = False
 
     def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:

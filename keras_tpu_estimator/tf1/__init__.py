@@ -7,6 +7,13 @@ shape, and becomes a step of the device loop. TensorFlow is imported only then.
 from keras_tpu_estimator.tf1.look_alikes import lookup
 from keras_tpu_estimator.tf1.look_alikes.installing import install
 from keras_tpu_estimator.tf1.marking import model_fn
+from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
 
-__all__ = ["TPUEstimatorSpec", "install", "lookup", "model_fn"]
+__all__ = [
+    "EstimatorSpec",
+    "TPUEstimatorSpec",
+    "install",
+    "lookup",
+    "model_fn",
+]

@@ -1,9 +1,7 @@
 """Building the graph of a TF1 `model_fn` for one mode and shape."""
 
-import contextlib
 import dataclasses
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,7 +12,9 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.marking import building
-from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
+from keras_tpu_estimator.tf1.scaffolds import scaffold_of
+from keras_tpu_estimator.tf1.spec import Spec
+from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,14 +26,18 @@ class ModelGraph:
         spec: What `model_fn` returned.
         inputs: The placeholders of features and labels, flat.
         variables: The variables that belong to the model, by name.
+        local: Those that belong to one call, such as what metrics count in.
         trainable: The names of those that are trained.
+        scaffold: The `tf.train.Scaffold`, or `None`.
     """
 
     graph: Any
-    spec: TPUEstimatorSpec
+    spec: Spec
     inputs: list[Any]
     variables: dict[str, Any]
+    local: dict[str, Any]
     trainable: frozenset[str]
+    scaffold: Any
 
 
 def build(
@@ -52,7 +56,7 @@ def build(
         seed: The seed of the graph, or `None`.
 
     Raises:
-        TypeError: What it returns is no `tf1.TPUEstimatorSpec`.
+        TypeError: What it returns is no spec of `tf1`.
         NotImplementedError: It uses something that is not supported yet.
         ValueError: A variable is not one of the model.
     """
@@ -68,13 +72,15 @@ def build(
         features, labels = _placeholders(mode, example)
         additional = dict(example.additional)
         spec = call_model_fn(features, labels, mode, additional)
-        if not isinstance(spec, TPUEstimatorSpec):
+        if not isinstance(spec, Spec):
             raise TypeError(
-                "A TF1 model_fn should return a tf1.TPUEstimatorSpec. "
-                f"Received: {spec!r} of type {type(spec).__name__}"
+                "A TF1 model_fn should return a tf1.TPUEstimatorSpec or a "
+                f"tf1.EstimatorSpec. Received: {spec!r} of type "
+                f"{type(spec).__name__}"
             )
-        _call_scaffold_fn(spec)
+        scaffold = scaffold_of(spec, additional["use_tpu"])
         variables = {v.op.name: v for v in v1.global_variables()}
+        local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
     parts = [n for n, v in variables.items() if internals.is_part(v)]
     if parts:
@@ -83,29 +89,9 @@ def build(
             f"Received the parts {parts}. Leave `partitioner` out."
         )
     inputs = jax.tree.leaves((features, labels))
-    return ModelGraph(graph, spec, inputs, variables, trainable)
-
-
-@contextlib.contextmanager
-def as_in_tf2() -> Iterator[None]:
-    """Has variables be resources and bodies functions, as XLA needs them.
-
-    `tf.disable_v2_behavior()`, which many programs call, has it otherwise.
-    """
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
-    resources = v1.resource_variables_enabled()
-    functions = v1.control_flow_v2_enabled()
-    v1.enable_resource_variables()
-    v1.enable_control_flow_v2()
-    try:
-        yield
-    finally:
-        if not resources:
-            v1.disable_resource_variables()
-        if not functions:
-            v1.disable_control_flow_v2()
+    return ModelGraph(
+        graph, spec, inputs, variables, local, trainable, scaffold
+    )
 
 
 def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
@@ -128,18 +114,3 @@ def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
         ]
     placeholders: tuple[Features, Labels] = jax.tree.unflatten(structure, made)
     return placeholders
-
-
-def _call_scaffold_fn(spec: TPUEstimatorSpec) -> None:
-    """Calls `scaffold_fn`, whose `init_from_checkpoint` changes the graph."""
-    if spec.scaffold_fn is None:
-        return
-    scaffold = spec.scaffold_fn()
-    settings = ("init_fn", "saver", "init_op", "local_init_op")
-    given = [n for n in settings if getattr(scaffold, n, None) is not None]
-    if given:
-        raise NotImplementedError(
-            "The Scaffold that `scaffold_fn` returns should have no settings: "
-            f"they are not supported yet. Received: {given}. Call "
-            "tf.compat.v1.train.init_from_checkpoint in `scaffold_fn`."
-        )

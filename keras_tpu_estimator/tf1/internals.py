@@ -63,6 +63,18 @@ def is_part(variable: Any) -> bool:
     return variable._get_save_slice_info() is not None
 
 
+def saved_names(saver: Any) -> dict[str, str]:
+    """The names of variables by those that a `tf.train.Saver` has for them."""
+    variables = saver._var_list
+    if not isinstance(variables, dict):
+        variables = {each.op.name: each for each in variables or ()}
+    return {
+        name: each.op.name
+        for name, each in variables.items()
+        if hasattr(each, "op")
+    }
+
+
 def stablehlo_of(hlo: bytes) -> bytes:
     """The StableHLO of an HLO module, both serialized."""
     module: bytes = jax_mlir.hlo_to_stablehlo(hlo)

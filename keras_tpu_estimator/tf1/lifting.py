@@ -12,6 +12,7 @@ from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import library_of
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
@@ -31,80 +32,124 @@ class Lifted:
             then the new values of `changes`.
         reads: The names of the variables that it takes.
         changes: Those of the variables that it assigns.
-        varying: Those among them that cores come to have different values of.
     """
 
     module: bytes = dataclasses.field(repr=False)
     avals: tuple[jax.core.ShapedArray, ...]
     reads: tuple[str, ...]
     changes: tuple[str, ...]
-    varying: frozenset[str]
 
 
-def lift(
-    graph: Any,
-    inputs: Sequence[Any],
-    fetches: Sequence[Any],
-    done: Sequence[Any] = (),
-    is_split: bool = True,
-) -> Lifted:
-    """Lifts tensors and operations of a graph.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pruned:
+    """What a step needs of a graph, in which nothing is refused.
 
-    Args:
-        graph: The graph.
-        inputs: Its placeholders.
+    Attributes:
+        ops: Its operations, in the order in which they were made.
+        body: The same as nodes.
+        library: The functions that they call.
+        versions: Those of the graph.
+        inputs: Placeholders of the graph.
         fetches: Tensors that are wanted.
         done: Operations or tensors that are to be run, too.
-        is_split: Whether each core feeds inputs of its own.
-
-    Returns:
-        A `Lifted`.
-
-    Raises:
-        ValueError: An operation can be run by no device, or a tensor that is
-            wanted has no fixed shape.
+        effects: What the step does with its variables.
     """
-    import tensorflow as tf
 
-    ops = _reachable(graph, [*fetches, *done])
-    whole = graph.as_graph_def()
-    nodes = {node.name: node for node in whole.node}
-    library = library_of(whole)
-    check_can_run(ops, nodes, library)
-    fed = [tensor.op.name for tensor in inputs]
-    variables = [op for op in ops if op.type == "VarHandleOp"]
-    given = {*fed, *(op.name for op in variables)}
-    body = Body(
-        [nodes[op.name] for op in ops if op.name not in given],
-        fed,
-        [op.name for op in variables],
-    )
-    effects = effects_of(body, library)
-    definition = rewritten(body, library, whole.versions)
-    step = _Step(
-        definition,
-        is_keyed=any(needs_key(node, library) for node in body.nodes),
-        inputs=inputs,
-        fetches=fetches,
-        done=[getattr(each, "op", each).name for each in done],
-        effects=effects,
-    )
-    functions = definition.library.function
-    with internals.eagerly(), internals.functions_known(functions):
-        made = {op.name: _zeros(op) for op in variables}
-        try:
-            hlo, captured = step.compiled(made)
-        except (ValueError, tf.errors.OpError) as error:
-            raise _explained(error, ops) from error
-    module = internals.stablehlo_of(hlo)
-    _, results = internals.signature_of(module)
-    return Lifted(
-        module,
-        _avals(results[: len(fetches) + len(effects.last_writes)], fetches),
-        tuple(captured),
-        tuple(effects.last_writes),
-        frozenset(varying_variables(body, library, is_split)),
-    )
+    ops: Sequence[Any]
+    body: Body
+    library: Library
+    versions: Any
+    inputs: Sequence[Any]
+    fetches: Sequence[Any]
+    done: Sequence[Any]
+    effects: Effects
+
+    @classmethod
+    def of(
+        cls,
+        graph: Any,
+        inputs: Sequence[Any],
+        fetches: Sequence[Any],
+        done: Sequence[Any] = (),
+    ) -> "Pruned":
+        """Prunes a graph.
+
+        Args:
+            graph: The graph.
+            inputs: Its placeholders.
+            fetches: Tensors that are wanted.
+            done: Operations or tensors that are to be run, too.
+
+        Raises:
+            ValueError: An operation can be run by no device.
+        """
+        ops = reachable(graph, [*fetches, *done])
+        whole = graph.as_graph_def()
+        nodes = {node.name: node for node in whole.node}
+        library = library_of(whole)
+        check_can_run(ops, nodes, library)
+        fed = [tensor.op.name for tensor in inputs]
+        variables = [op.name for op in ops if op.type == "VarHandleOp"]
+        given = {*fed, *variables}
+        body = Body(
+            [nodes[op.name] for op in ops if op.name not in given],
+            fed,
+            variables,
+        )
+        return cls(
+            ops,
+            body,
+            library,
+            whole.versions,
+            inputs,
+            fetches,
+            done,
+            effects_of(body, library),
+        )
+
+    def varying(self, is_split: bool) -> frozenset[str]:
+        """The variables that cores come to have different values of.
+
+        Args:
+            is_split: Whether each core feeds inputs of its own.
+        """
+        return frozenset(varying_variables(self.body, self.library, is_split))
+
+    def compiled(self) -> Lifted:
+        """The step as a module.
+
+        Raises:
+            ValueError: An operation can be run by no device, or a tensor that
+                is wanted has no fixed shape.
+        """
+        import tensorflow as tf
+
+        step = _Step(
+            rewritten(self.body, self.library, self.versions),
+            is_keyed=any(needs_key(n, self.library) for n in self.body.nodes),
+            inputs=self.inputs,
+            fetches=self.fetches,
+            done=[getattr(each, "op", each).name for each in self.done],
+            effects=self.effects,
+        )
+        functions = step.definition.library.function
+        variables = [op for op in self.ops if op.type == "VarHandleOp"]
+        with internals.eagerly(), internals.functions_known(functions):
+            made = {op.name: _zeros(op) for op in variables}
+            try:
+                hlo, captured = step.compiled(made)
+            except (ValueError, tf.errors.OpError) as error:
+                raise _explained(error, self.ops) from error
+        module = internals.stablehlo_of(hlo)
+        _, results = internals.signature_of(module)
+        changes = tuple(self.effects.last_writes)
+        count = len(self.fetches) + len(changes)
+        return Lifted(
+            module,
+            _avals(results[:count], self.fetches),
+            tuple(captured),
+            changes,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,8 +225,13 @@ class _Step:
         return [tf.identity(given[t.name]) for t in self.fetches] + new
 
 
-def _reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
-    """The operations that are needed, in the order in which they were made."""
+def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
+    """The operations that are needed, in the order in which they were made.
+
+    Args:
+        graph: The graph.
+        fetches: Operations and tensors that are wanted.
+    """
     stack = [getattr(each, "op", each) for each in fetches]
     needed = set()
     while stack:

@@ -1,50 +1,68 @@
-"""A TF1 `metric_fn` in a TensorFlow session on the host."""
+"""TF1 metrics in TensorFlow sessions on the host."""
 
+import abc
 import itertools
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
-from typing import Self
 
 import jax
 import keras
-import numpy as np
 
 from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.tf1.graph import as_in_tf2
+from keras_tpu_estimator.tf1.host_graph import CalledGraph
+from keras_tpu_estimator.tf1.host_graph import GraphFunction
+from keras_tpu_estimator.tf1.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host_graph import shapes_of
 
 # Of so many evaluations at once the variables are kept.
 _KEPT = 4
 
 
-class MetricFn:
-    """A `metric_fn` of `tf.metrics`, as a function of NumPy arrays.
+class MetricSession:
+    """Metrics of a graph, for batches of one size.
 
-    Each call counts one batch. What was counted is kept in the session of an
+    Args:
+        graph: The graph.
+        pairs: By name the value of each metric, and what counts a batch.
+    """
+
+    def __init__(self, graph: HostGraph, pairs: Mapping[str, tuple[Any, Any]]):
+        self.graph = graph
+        self._names = list(pairs)
+        self._update = graph.callable([update for _, update in pairs.values()])
+        self._read = graph.callable([value for value, _ in pairs.values()])
+
+    def count(self, tensors: Nest) -> dict[str, Any]:
+        """Counts a batch, and returns the values of the metrics."""
+        leaves = jax.tree.leaves(tensors)
+        self._update(*leaves)
+        return dict(zip(self._names, self._read(*leaves), strict=True))
+
+
+class Metrics(GraphFunction, abc.ABC):
+    """Metrics of `tf.metrics`, as a function of NumPy arrays.
+
+    Each call counts one batch. What was counted is kept in the sessions of an
     evaluation, which the one Keras variable that it makes tells from others.
 
     Args:
-        function: The user's function.
+        function: As in `GraphFunction`.
+        dtypes: As in `GraphFunction`.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: Nest):
-        self._function = function
-        self._dtypes = dtypes
+        super().__init__(function, dtypes)
         self._evaluations: dict[int, _Evaluation] = {}
         self._numbers = itertools.count(1)
 
-    @classmethod
-    def of(cls, host: HostFunction) -> tuple[Self, Nest]:
-        """The function for the host, and what stands for its tensors there.
+    @abc.abstractmethod
+    def key(self, tensors: Nest) -> Any:
+        """Equal for arrays that one session serves."""
 
-        Args:
-            host: The user's function, and tensors of the graph.
-        """
-        # The devices have no 64-bit numbers; the function was to get them.
-        dtypes = jax.tree.map(
-            lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), host.tensors
-        )
-        return cls(host.function, dtypes), dtypes
+    @abc.abstractmethod
+    def session(self, tensors: Nest) -> MetricSession:
+        """A new session for arrays like these."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Counts a batch.
@@ -52,17 +70,13 @@ class MetricFn:
         Returns:
             The values so far by name, in pairs as `tf.metrics` has them.
         """
-        # Under a trace this fails, and the caller goes on without one.
-        tensors: Nest = jax.tree.map(np.asarray, kwargs or list(args))
-        tensors = jax.tree.map(
-            lambda array, dtype: array.astype(dtype), tensors, self._dtypes
-        )
+        tensors = self.arrays(args, kwargs)
         number = keras.Variable(
             0, dtype="int32", trainable=False, name="tf1_evaluation"
         )
         if not int(number.value):
             new = next(self._numbers)
-            self._evaluations[new] = _Evaluation(self._function)
+            self._evaluations[new] = _Evaluation(self)
             self._evaluations.pop(new - _KEPT, None)
             number.assign(new)
         values = self._evaluations[int(number.value)].count(tensors)
@@ -72,84 +86,48 @@ class MetricFn:
 class _Evaluation:
     """What one evaluation has counted, over batches of any size."""
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
-        self._sessions: dict[Any, _MetricSession] = {}
-        self._last: _MetricSession | None = None
+    def __init__(self, metrics: Metrics):
+        self._metrics = metrics
+        self._sessions: dict[Any, MetricSession] = {}
+        self._last: MetricSession | None = None
 
     def count(self, tensors: Nest) -> dict[str, Any]:
-        leaves, structure = jax.tree.flatten(tensors)
-        key = (structure, *(leaf.shape for leaf in leaves))
+        key = self._metrics.key(tensors)
         if key not in self._sessions:
-            self._sessions[key] = _MetricSession(self._function, tensors)
+            self._sessions[key] = self._metrics.session(tensors)
         session = self._sessions[key]
         if self._last not in (None, session):
-            session.load(self._last.values())
+            session.graph.load(self._last.graph.values())
         self._last = session
-        return session.count(leaves)
+        return session.count(tensors)
 
 
-class _MetricSession:
-    """A graph of a `metric_fn` for one size of batches, and its session."""
+class MetricFn(Metrics):
+    """A `metric_fn`, which builds a graph for each size of batches."""
 
-    def __init__(self, function: Callable[..., Any], tensors: Nest):
-        import tensorflow as tf
+    def key(self, tensors: Nest) -> Any:
+        """The shapes."""
+        return shapes_of(tensors)
 
-        v1 = tf.compat.v1
-        graph = tf.Graph()
-        with as_in_tf2(), graph.as_default():
-            inputs = jax.tree.map(
-                lambda a: v1.placeholder(a.dtype, a.shape), tensors
-            )
-            called = (
-                function(**inputs)
-                if isinstance(inputs, dict)
-                else function(*inputs)
-            )
-            pairs = _checked(called)
-            self._variables = {
-                variable.op.name: variable
-                for variable in (*v1.local_variables(), *v1.global_variables())
-            }
-            initializers = [v.initializer for v in self._variables.values()]
-            tables = v1.tables_initializer()
-        self._session = v1.Session(graph=graph)
-        self._session.run([*initializers, tables])
-        self._names = list(pairs)
-        self._update = self._session.make_callable(
-            [update for _, update in pairs.values()], jax.tree.leaves(inputs)
-        )
-        self._read = self._session.make_callable(
-            [value for value, _ in pairs.values()], jax.tree.leaves(inputs)
-        )
-
-    def count(self, leaves: list[np.ndarray]) -> dict[str, Any]:
-        """Counts a batch, and returns the values of the metrics."""
-        self._update(*leaves)
-        return dict(zip(self._names, self._read(*leaves), strict=True))
-
-    def values(self) -> dict[str, np.ndarray]:
-        """The values of the variables by name."""
-        values: dict[str, np.ndarray] = self._session.run(self._variables)
-        return values
-
-    def load(self, values: dict[str, np.ndarray]) -> None:
-        """Gives the variables values."""
-        variables = self._variables
-        self._session.run(
-            [variables[name].initializer for name in values],
-            {
-                variables[name].initializer.inputs[1]: value
-                for name, value in values.items()
-            },
-        )
+    def session(self, tensors: Nest) -> MetricSession:
+        """A session for what the function builds."""
+        graph = CalledGraph(self._function, tensors)
+        return MetricSession(graph, checked_pairs("metric_fn", graph.returned))
 
 
-def _checked(metrics: Any) -> dict[str, tuple[Any, Any]]:
-    """The pairs that a `metric_fn` returned."""
+def checked_pairs(owner: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
+    """The pairs that metrics should be.
+
+    Args:
+        owner: What they come from.
+        metrics: What should be a dict of pairs.
+
+    Raises:
+        TypeError: It is none.
+    """
     if not isinstance(metrics, dict):
         raise TypeError(
-            "metric_fn should return a dict from names to metrics. Received: "
+            f"{owner} should return a dict from names to metrics. Received: "
             f"{metrics!r} of type {type(metrics).__name__}"
         )
     for name, pair in metrics.items():

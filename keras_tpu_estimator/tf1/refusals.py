@@ -36,10 +36,7 @@ def check_can_run(
     """
     found = []
     for op in ops:
-        reasons = [
-            _reason(node) for node in nodes_within(nodes[op.name], library)
-        ]
-        reason = next(filter(None, [*reasons, _of_tensors(op)]), None)
+        reason = reason_against(op, nodes[op.name], library)
         if reason is not None:
             found.append(f"{op.name}, {reason}, made at {line_of(op)}")
     if found:
@@ -48,6 +45,18 @@ def check_can_run(
             f"Received {len(found)} others: {'; '.join(found[:5])}. Move them "
             "into input_fn or metric_fn, which run on the host."
         )
+
+
+def reason_against(op: Any, node: Node, library: Library) -> str | None:
+    """Why no device can run an operation; `None` if one can.
+
+    Args:
+        op: The operation.
+        node: What defines it.
+        library: The functions that it may call.
+    """
+    reasons = [_reason(each) for each in nodes_within(node, library)]
+    return next(filter(None, [*reasons, _of_tensors(op)]), None)
 
 
 def check_platform(module: bytes, platform: str) -> None:

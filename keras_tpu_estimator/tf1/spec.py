@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.hooks.session_run_hook import validate_hooks
+from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.model_fn import spec
+from keras_tpu_estimator.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.model_fn.spec_checks import checked_host_function
 
-_NOT_YET = {
-    "host_call": "Compute it in a hook, or leave it out.",
-    "train_metrics": "Give `eval_metrics`, which evaluation counts.",
-}
+_HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,84 +22,196 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
 
     Args:
         mode: A value of `ModeKeys`.
-        predictions: Dict of tensors of the graph, batch-major. Required in
-            PREDICT.
+        predictions: Tensor or dict of tensors of the graph, batch-major.
+            Required in PREDICT.
         loss: Scalar tensor, or one of shape `[1]`. Required in TRAIN and EVAL.
         train_op: Operation or tensor that makes a step, and increments the
             global step. Required in TRAIN.
         eval_metrics: A pair `(metric_fn, tensors)`. `metric_fn` builds a graph
             for a session on the host, and returns a dict from names to pairs
             `(value, update_op)`, as `tf.metrics` makes them.
-        export_outputs: Accepted; exports cannot use it yet.
+        export_outputs: Dict from signature names to export outputs.
         scaffold_fn: Called in the graph, as where `init_from_checkpoint` is
-            called. Returns a `tf.train.Scaffold` without settings of its own.
-        host_call: Has to be `None` in this version.
-        training_hooks: Hooks and callbacks of this package, for training.
+            called. Returns a `tf.train.Scaffold`, of which `init_fn` and
+            `saver` count.
+        host_call: A pair `(function, tensors)`. The function builds a graph
+            for a session on the host, and returns what is to be run there
+            after every step, such as `all_v2_summary_ops()`.
+        training_hooks: Hooks of TensorFlow or of this package, and callbacks,
+            for training.
         evaluation_hooks: The same for evaluation.
         prediction_hooks: The same for prediction.
-        train_metrics: Has to be `None` in this version.
+        train_metrics: A pair like `eval_metrics`, for metrics that training
+            reports.
 
     Raises:
         ValueError: Something required is missing or malformed.
         TypeError: Something is of a wrong type.
-        RuntimeError: `metric_fn` takes another number of arguments than it has
-            tensors.
-        NotImplementedError: Something is given that cannot be used yet.
+        RuntimeError: A host function takes another number of arguments than it
+            has tensors.
     """
 
     def __post_init__(self) -> None:
-        for name, advice in _NOT_YET.items():
-            if getattr(self, name) is not None:
-                raise NotImplementedError(
-                    f"`{name}` of a TF1 model_fn should be None: it is not "
-                    f"supported yet. Received: {getattr(self, name)!r}. "
-                    f"{advice}"
-                )
-        if self.eval_metrics is not None:
-            function, tensors = checked_host_function(
-                "eval_metrics", self.eval_metrics
+        _check_host_functions(self, "eval_metrics")
+        if self.scaffold_fn is not None and not callable(self.scaffold_fn):
+            raise TypeError(
+                "`scaffold_fn` should be a function that returns a "
+                f"tf.train.Scaffold. Received: {self.scaffold_fn!r} of type "
+                f"{type(self.scaffold_fn).__name__}"
             )
-            tensors = _as_tensors("eval_metrics", tensors)
-            pair = checked_host_function("eval_metrics", (function, tensors))
-            self._set("eval_metrics", pair)
-        for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
-            self._set(name, validate_hooks(getattr(self, name), name))
-        if self.loss is not None:
-            self._set("loss", _scalar(self.loss))
-        if self.predictions is not None:
-            self._set(
-                "predictions", _as_tensors("predictions", self.predictions)
-            )
-        self._check_required()
-        self._check_train_op()
+        _check_common(self)
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+    def as_estimator_spec(self) -> "EstimatorSpec":
+        """This spec for one core, with its metrics in the graph.
 
-    def _check_required(self) -> None:
-        required = {
-            ModeKeys.TRAIN: ("loss", "train_op"),
-            ModeKeys.EVAL: ("loss",),
-            ModeKeys.PREDICT: ("predictions",),
-        }
-        for name in required.get(str(self.mode), ()):
-            if getattr(self, name) is None:
-                raise ValueError(
-                    f"Missing {name}: in mode {self.mode!r} a spec should "
-                    f"have it. Received: {name}=None"
-                )
+        Returns:
+            An `EstimatorSpec` whose `eval_metric_ops` are what `metric_fn`
+            returned for these tensors, with the same `host_call` and
+            `train_metrics`.
+        """
+        metric_ops = {}
+        if self.mode == ModeKeys.EVAL and self.eval_metrics is not None:
+            metric_ops = self.eval_metrics.call(self.eval_metrics.tensors)
+        return EstimatorSpec(
+            mode=self.mode,
+            predictions=self.predictions,
+            loss=self.loss,
+            train_op=self.train_op,
+            eval_metric_ops=metric_ops,
+            export_outputs=self.export_outputs,
+            scaffold=self.scaffold_fn and self.scaffold_fn(),
+            training_hooks=self.training_hooks,
+            evaluation_hooks=self.evaluation_hooks,
+            prediction_hooks=self.prediction_hooks,
+            host_call=self.host_call,
+            train_metrics=self.train_metrics,
+        )
 
-    def _check_train_op(self) -> None:
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorSpec(spec.EstimatorSpec):
+    """The operations of a TF1 model in one mode, for one core.
+
+    The counterpart of `tf.compat.v1.estimator.EstimatorSpec` for a
+    `tf1.model_fn`.
+
+    Args:
+        mode: A value of `ModeKeys`.
+        predictions: As in `TPUEstimatorSpec`.
+        loss: As in `TPUEstimatorSpec`.
+        train_op: As in `TPUEstimatorSpec`.
+        eval_metric_ops: Dict from names to pairs `(value, update_op)` of the
+            graph, as `tf.metrics` makes them.
+        export_outputs: As in `TPUEstimatorSpec`.
+        training_chief_hooks: More hooks for training.
+        training_hooks: As in `TPUEstimatorSpec`.
+        scaffold: A `tf.train.Scaffold`, of which `init_fn` and `saver` count.
+        evaluation_hooks: As in `TPUEstimatorSpec`.
+        prediction_hooks: As in `TPUEstimatorSpec`.
+        host_call: As in `TPUEstimatorSpec`.
+        train_metrics: As in `TPUEstimatorSpec`.
+
+    Raises:
+        ValueError: Something required is missing or malformed.
+        TypeError: Something is of a wrong type.
+        RuntimeError: A host function takes another number of arguments than it
+            has tensors.
+    """
+
+    def __post_init__(self) -> None:
         import tensorflow as tf
 
-        op = self.train_op
-        if op is None or isinstance(op, tf.Operation) or tf.is_tensor(op):
-            return
-        raise TypeError(
-            "`train_op` should be an operation or a tensor of the graph, such "
-            f"as `optimizer.minimize(loss, global_step)` returns. Received: "
-            f"{op!r} of type {type(op).__name__}. Put several into tf.group."
+        kind = tf.compat.v1.train.Scaffold
+        if not isinstance(self.scaffold, kind | None):
+            raise TypeError(
+                "`scaffold` should be a tf.train.Scaffold. Received: "
+                f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
+            )
+        _check_host_functions(self)
+        hooks = validate_hooks(
+            self.training_chief_hooks, "training_chief_hooks"
         )
+        _set(self, "training_chief_hooks", hooks)
+        _check_common(self)
+        _set(self, "eval_metric_ops", _metric_ops(self.eval_metric_ops))
+
+
+Spec = TPUEstimatorSpec | EstimatorSpec
+
+
+def _set(record: Spec, name: str, value: Any) -> None:
+    """Normalises a field of a frozen record while it is made."""
+    object.__setattr__(record, name, value)
+
+
+def _check_host_functions(record: Spec, *others: str) -> None:
+    for name in (*others, "host_call", "train_metrics"):
+        pair = getattr(record, name)
+        if pair is not None:
+            function, tensors = checked_host_function(name, pair)
+            tensors = _as_tensors(name, tensors)
+            _set(record, name, checked_host_function(name, (function, tensors)))
+
+
+def _check_common(record: Spec) -> None:
+    for name in _HOOKS:
+        _set(record, name, validate_hooks(getattr(record, name), name))
+    if record.loss is not None:
+        _set(record, "loss", _scalar(record.loss))
+    if record.predictions is not None:
+        predictions = _as_tensors("predictions", record.predictions)
+        _set(record, "predictions", predictions)
+    _check_required(record)
+    _check_train_op(record.train_op)
+
+
+def _check_required(record: Spec) -> None:
+    required = {
+        ModeKeys.TRAIN: ("loss", "train_op"),
+        ModeKeys.EVAL: ("loss",),
+        ModeKeys.PREDICT: ("predictions",),
+    }
+    for name in required.get(str(record.mode), ()):
+        if getattr(record, name) is None:
+            raise ValueError(
+                f"Missing {name}: in mode {record.mode!r} a spec should "
+                f"have it. Received: {name}=None"
+            )
+
+
+def _check_train_op(op: Any) -> None:
+    import tensorflow as tf
+
+    if op is None or isinstance(op, tf.Operation) or tf.is_tensor(op):
+        return
+    raise TypeError(
+        "`train_op` should be an operation or a tensor of the graph, such "
+        f"as `optimizer.minimize(loss, global_step)` returns. Received: "
+        f"{op!r} of type {type(op).__name__}. Put several into tf.group."
+    )
+
+
+def _metric_ops(metric_ops: Any) -> dict[str, tuple[Any, Any]]:
+    """The metrics of the graph, those of Keras as pairs."""
+    import tensorflow as tf
+
+    metric_ops = {} if metric_ops is None else metric_ops
+    if isinstance(metric_ops, Mapping):
+        metric_ops = {
+            name: (metric.result(), tf.group(*metric.updates))
+            if hasattr(metric, "result") and getattr(metric, "updates", None)
+            else metric
+            for name, metric in metric_ops.items()
+        }
+    pairs = check_metric_ops(metric_ops)
+    for name, pair in pairs.items():
+        for each in pair:
+            if not isinstance(each, tf.Operation):
+                _as_tensor(f"eval_metric_ops[{name!r}]", each)
+    return {
+        name: (_as_tensor(name, value), update)
+        for name, (value, update) in pairs.items()
+    }
 
 
 def _scalar(loss: Any) -> Any:

@@ -1,37 +1,56 @@
 """The variables of a graph in the store of a program, under TF1's names."""
 
+import collections
 import functools
+import logging
 from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import keras
-import numpy as np
 
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.sessions import graph_session
+from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
+_logger = logging.getLogger("keras_tpu_estimator")
 
-def enter(store: VariableStore, model: ModelGraph) -> None:
+
+def enter(
+    store: VariableStore, model: ModelGraph, local: Collection[str]
+) -> None:
     """Enters the variables that a graph is the first to have.
 
     Args:
         store: The program's variables.
         model: The graph.
+        local: The names of those of one call that belong to its step.
 
     Raises:
         ValueError: One of them has another shape than in the graphs before.
     """
     new = {}
-    for name, variable in model.variables.items():
+    own = {name: model.local[name] for name in local}
+    for name, variable in {**own, **model.variables}.items():
         shape = tuple(variable.shape.as_list())
         if name not in store.variables:
-            trainable = name in model.trainable
-            dtype = variable.dtype.base_dtype.as_numpy_dtype
-            new[name] = _keras_variable(name, shape, dtype, trainable)
+            new[name] = _keras_variable(
+                name,
+                shape=shape,
+                dtype=jax.dtypes.canonicalize_dtype(
+                    variable.dtype.base_dtype.as_numpy_dtype
+                ).name,
+                trainable=name in model.trainable,
+                # Metrics are the values of one call, and in no checkpoint.
+                synchronization="on_read" if name in own else "auto",
+            )
         elif tuple(store.variables[name].shape) != shape:
             raise ValueError(
                 f"The variable {name!r} has shape {shape} in this call of "
@@ -43,18 +62,12 @@ def enter(store: VariableStore, model: ModelGraph) -> None:
         store.add(new, functools.partial(_initial_values, model, set(new)))
 
 
-def _keras_variable(
-    path: str, shape: tuple[int, ...], dtype: type, trainable: bool
-) -> keras.Variable:
+def _keras_variable(path: str, **settings: Any) -> keras.Variable:
     """A variable that has no value yet."""
     stateless = keras.StatelessScope(initialize_variables=False)
     with keras_internals.fresh_names(), stateless:
         variable = keras.Variable(
-            "zeros",
-            shape=shape,
-            dtype=jax.dtypes.canonicalize_dtype(dtype).name,
-            trainable=trainable,
-            name=path.rpartition("/")[2],
+            "zeros", name=path.rpartition("/")[2], **settings
         )
     keras_internals.set_path(variable, path)
     return variable
@@ -74,29 +87,54 @@ def _initial_values(
         paths: The variables that want initial values.
         values: Those of others, which initializers may read.
     """
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
     wanted = [name for name in own if name in paths]
     if not wanted:
         return {}
-    variables = model.variables
-    known = [
-        name for name in variables if name in values and name != GLOBAL_STEP
-    ]
-    # Else each operation of the graph would need a kernel for the CPU.
-    options = v1.GraphOptions(place_pruned_graph=True)
-    config = v1.ConfigProto(graph_options=options)
-    with v1.Session(graph=model.graph, config=config) as session:
-        session.run(
-            [variables[name].initializer for name in known],
-            {
-                variables[name].initializer.inputs[1]: np.asarray(values[name])
-                for name in known
-            },
-        )
-        session.run(
-            [v.initializer for n, v in variables.items() if n not in known]
-        )
+    variables = {**model.local, **model.variables}
+    initializers = {
+        name: variables[name].initializer
+        for name in _needed(model.graph, variables, wanted)
+    }
+    known = {
+        name: values[name]
+        for name in initializers
+        if name in values and name != GLOBAL_STEP
+    }
+    _report(model.graph, {n: initializers[n] for n in wanted})
+    with graph_session(model.graph) as session:
+        load_values(session, initializers, known)
+        session.run([op for n, op in initializers.items() if n not in known])
         made: Values = session.run({name: variables[name] for name in wanted})
     return jax.tree.map(jax.numpy.asarray, made)
+
+
+def _report(graph: Any, initializers: Mapping[str, Any]) -> None:
+    """Tells how many variables get their values from which checkpoint."""
+    import tensorflow as tf
+
+    counts: collections.Counter[str] = collections.Counter()
+    for initializer in initializers.values():
+        for op in reachable(graph, [initializer]):
+            if op.type == "RestoreV2":
+                path = tf.get_static_value(op.inputs[0])
+                counts[path.item().decode()] += 1
+    for path, count in counts.items():
+        _logger.info(
+            "Initial values of %d of %d variables: %s",
+            count,
+            len(initializers),
+            path,
+        )
+
+
+def _needed(
+    graph: Any, variables: Mapping[str, Any], wanted: Collection[str]
+) -> set[str]:
+    """The variables that initializers are about, and those that they read."""
+    needed: set[str] = set()
+    more = set(wanted)
+    while more - needed:
+        needed |= more
+        ops = reachable(graph, [variables[n].initializer for n in needed])
+        more = {op.name for op in ops if op.type == "VarHandleOp"}
+    return needed

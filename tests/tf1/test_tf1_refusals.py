@@ -11,7 +11,7 @@ from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import variable
 
-from keras_tpu_estimator.tf1.lifting import lift
+from keras_tpu_estimator.tf1.lifting import Pruned
 from keras_tpu_estimator.tf1.refusals import check_platform
 
 X = np.ones((16, 2), "float32")
@@ -120,11 +120,11 @@ def test_an_output_without_a_fixed_shape(tmp_path):
     assert f"made at {__file__}" in str(e.value)
 
 
-def test_a_local_variable(tmp_path):
+def test_a_variable_that_nobody_knows(tmp_path):
     def network(x):
-        return x * variable("local", 2, collections=["local_variables"])
+        return x * variable("own", 2, collections=["mine"])
 
-    with pytest.raises(ValueError, match=r"global ones.*\['local'\]"):
+    with pytest.raises(ValueError, match=r"global ones.*\['own'\]"):
         evaluate(network, tmp_path)
 
 
@@ -185,7 +185,7 @@ def test_an_export(tmp_path):
 def test_a_call_that_only_the_cpu_has():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 3])
-        lifted = lift(graph, [x], [tf.linalg.qr(x).q])
+        lifted = Pruned.of(graph, [x], [tf.linalg.qr(x).q]).compiled()
     check_platform(lifted.module, "cpu")
     with pytest.raises(ValueError, match="'cuda'.*'Qr'"):
         check_platform(lifted.module, "cuda")

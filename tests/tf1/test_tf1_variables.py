@@ -80,38 +80,6 @@ def test_a_seed_repeats_initial_values(tmp_path):
     assert np.array_equal(first, second) and not np.array_equal(first, other)
 
 
-@pytest.mark.parametrize("in_scaffold_fn", [False, True])
-def test_init_from_checkpoint(tmp_path, in_scaffold_fn):
-    with tf.Graph().as_default(), tf.Session() as session:
-        old = variable("old/w", 2, seed=5)
-        session.run(tf.global_variables_initializer())
-        path = tf.train.Saver().save(session, str(tmp_path / "old"))
-        expected = session.run(old)
-
-    def initialize():
-        tf.train.init_from_checkpoint(path, {"old/": "new/"})
-        return tf.train.Scaffold()
-
-    def network(x):
-        w = tf.get_variable("new/w", [2])
-        if not in_scaffold_fn:
-            initialize()
-        return x * w
-
-    values = values_after(
-        network, tmp_path / "new", initialize if in_scaffold_fn else None
-    )
-    assert np.array_equal(values["new/w"], expected)
-
-
-def test_a_scaffold_with_settings_is_an_error(tmp_path):
-    def scaffold_fn():
-        return tf.train.Scaffold(init_fn=lambda scaffold, session: None)
-
-    with pytest.raises(NotImplementedError, match=r"Received: \['init_fn'\]"):
-        values_after(lambda x: x, tmp_path, scaffold_fn)
-
-
 def test_a_shape_that_differs_between_modes_is_an_error(tmp_path):
     sizes = iter([2, 1])
     made = estimator(

@@ -2,9 +2,14 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import glob
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
+from tensorboard.backend.event_processing.event_file_loader import (
+    EventFileLoader,
+)
 
 STEPS = 12
 BATCH = 16
@@ -150,3 +155,13 @@ def assert_same(values, expected, rtol=1e-5, atol=1e-6):
         np.testing.assert_allclose(
             values[name], value, rtol=rtol, atol=atol, err_msg=name
         )
+
+
+def summaries_in(directory):
+    """What the event files of a directory have, by tag and step."""
+    return {
+        (value.tag, event.step): tf.make_ndarray(value.tensor)
+        for path in sorted(glob.glob(f"{directory}/*tfevents*"))
+        for event in EventFileLoader(path).Load()
+        for value in event.summary.value
+    }

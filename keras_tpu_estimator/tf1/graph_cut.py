@@ -1,0 +1,130 @@
+"""Cutting a graph in two: what the devices run, and what the host has to."""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.host_graph import HostGraph
+from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.refusals import reason_against
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """The part of a graph that the host has to run.
+
+    It has what the devices cannot run, some variables, and all that comes of
+    these. Constants it has for itself.
+
+    Attributes:
+        definition: Its nodes.
+        boundary: The tensors that go into it, which the devices compute.
+        initializers: The names of its variables, with those of the operations
+            that give them their initial values.
+    """
+
+    definition: Any = dataclasses.field(repr=False)
+    boundary: Sequence[Any]
+    initializers: Mapping[str, str]
+
+    def graph(self) -> HostGraph:
+        """The part as a graph, whose inputs are those at the boundary."""
+        import tensorflow as tf
+
+        graph = tf.Graph()
+        with graph.as_default():
+            inputs = [
+                tf.compat.v1.placeholder(each.dtype, each.shape)
+                for each in self.boundary
+            ]
+            used = {i for node in self.definition.node for i in node.input}
+            given = {
+                tensor.name: value
+                for tensor, value in zip(self.boundary, inputs, strict=True)
+                if tensor.name.removesuffix(":0") in used
+            }
+            tf.graph_util.import_graph_def(self.definition, given, name="")
+        operation = graph.get_operation_by_name
+        return HostGraph(
+            graph,
+            inputs,
+            {name: operation(name).outputs[0] for name in self.initializers},
+            {name: operation(op) for name, op in self.initializers.items()},
+        )
+
+
+def cut(
+    graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]
+) -> Cut:
+    """Cuts a graph.
+
+    Args:
+        graph: The graph.
+        fetches: Operations and tensors that the host is to have. What the
+            devices can compute of these should be an input of another.
+        variables: The variables by name that are the host's.
+    """
+    initializers = {n: v.initializer for n, v in variables.items()}
+    ops = reachable(graph, [*fetches, *initializers.values()])
+    whole = graph.as_graph_def()
+    nodes = {node.name: node for node in whole.node}
+    library = library_of(whole)
+    given = {getattr(each, "op", each).name for each in fetches}
+    own, constant = given | variables.keys(), set[str]()
+    for op in ops:
+        before = _before(op)
+        if before & own or reason_against(op, nodes[op.name], library):
+            own.add(op.name)
+        elif before <= constant and not op.op_def.is_stateful:
+            if not op.type.startswith("Placeholder"):
+                constant.add(op.name)
+    own -= {op.name for op in ops if op.name in given and op.name in constant}
+    boundary = {
+        tensor.name: tensor
+        for op in ops
+        if op.name in own
+        for tensor in op.inputs
+        if tensor.op.name not in own | constant
+    }
+    return Cut(
+        _definition(whole, [op.name for op in ops], own | constant, nodes),
+        list(boundary.values()),
+        {name: op.name for name, op in initializers.items()},
+    )
+
+
+def _before(op: Any) -> set[str]:
+    """The names of the operations that come before one."""
+    inputs = {tensor.op.name for tensor in op.inputs}
+    return inputs | {other.name for other in op.control_inputs}
+
+
+def _definition(
+    whole: Any,
+    names: Sequence[str],
+    kept: Collection[str],
+    nodes: Mapping[str, Any],
+) -> Any:
+    """The nodes that are kept, which do not wait for others."""
+    import tensorflow as tf
+
+    definition = tf.compat.v1.GraphDef(versions=whole.versions)
+    definition.library.CopyFrom(whole.library)
+    for name in names:
+        if name not in kept:
+            continue
+        node = definition.node.add()
+        node.CopyFrom(nodes[name])
+        node.device = ""
+        node.attr.pop("_class", None)
+        inputs = [
+            each
+            for each in node.input
+            if not each.startswith("^") or each[1:] in kept
+        ]
+        del node.input[:]
+        node.input.extend(inputs)
+    return definition

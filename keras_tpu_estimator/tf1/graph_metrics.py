@@ -1,0 +1,78 @@
+"""Metrics that a `model_fn` has in its own graph: `eval_metric_ops`.
+
+What they count in are local variables. The graph is cut there: the devices
+compute what goes in, and the rest runs in a session on the host.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.tf1.graph_cut import Cut
+from keras_tpu_estimator.tf1.graph_cut import cut
+from keras_tpu_estimator.tf1.host_graph import dtypes_of
+from keras_tpu_estimator.tf1.metric_session import Metrics
+from keras_tpu_estimator.tf1.metric_session import MetricSession
+
+
+class GraphMetrics(Metrics):
+    """The metrics of the graphs of one mode, as a function of NumPy arrays."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None, [])
+        self._graphs: list[_Cut] = []
+
+    def enter(self, graph: Any, pairs: Mapping[str, tuple[Any, Any]]) -> Nest:
+        """Cuts a graph; returns the tensors that the function is to be given.
+
+        Args:
+            graph: The graph.
+            pairs: By name the value of each metric, and what counts a batch.
+        """
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        with graph.as_default():
+            # Which graph it was that batches of this size had.
+            number = tf.constant([len(self._graphs)], tf.int32)
+            wanted = {
+                name: [tf.identity(t) if tf.is_tensor(t) else t for t in pair]
+                for name, pair in pairs.items()
+            }
+            local = {v.op.name: v for v in v1.local_variables()}
+        fetches = [each for pair in wanted.values() for each in pair]
+        part = cut(graph, fetches, local)
+        part = dataclasses.replace(part, boundary=[number, *part.boundary])
+        names = {
+            name: [each.name for each in pair] for name, pair in wanted.items()
+        }
+        self._graphs.append(_Cut(part, names))
+        self._dtypes = dtypes_of(part.boundary)
+        return part.boundary
+
+    def key(self, tensors: Nest) -> Any:
+        """The number of the graph."""
+        return int(tensors[0][0])
+
+    def session(self, tensors: Nest) -> MetricSession:
+        """A session for the host's part of that graph."""
+        return self._graphs[self.key(tensors)].session()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cut:
+    """The host's part of a graph, and the names of its metrics there."""
+
+    part: Cut
+    names: Mapping[str, Sequence[str]]
+
+    def session(self) -> MetricSession:
+        graph = self.part.graph()
+        element = graph.graph.as_graph_element
+        pairs = {
+            name: (element(value), element(update))
+            for name, (value, update) in self.names.items()
+        }
+        return MetricSession(graph, pairs)

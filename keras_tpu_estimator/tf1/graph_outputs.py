@@ -1,0 +1,166 @@
+"""What leaves the devices of a TF1 graph, as far as anybody wants it.
+
+Hooks may ask for any tensor of the graph. A step is compiled when it is run
+first; once more, if more is asked for after that.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.lifting import Lifted
+from keras_tpu_estimator.tf1.lifting import Pruned
+from keras_tpu_estimator.tf1.step_checks import check_variables
+from keras_tpu_estimator.tf1.summaries import Recorded
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compiled:
+    """A compiled step, and what the tensors are that it returns.
+
+    Attributes:
+        lifted: The step.
+        varying: The variables that cores come to have different values of.
+        summaries: After the first outputs, what is recorded.
+        names: After these, the names of the tensors that hooks ask for.
+        tensors: These tensors.
+    """
+
+    lifted: Lifted
+    varying: frozenset[str]
+    summaries: Sequence[Recorded]
+    names: Sequence[str]
+    tensors: Sequence[Any]
+
+
+class GraphOutputs:
+    """The outputs of one graph.
+
+    Args:
+        model: The graph.
+        first: The tensors that always leave the devices.
+        done: Operations or tensors that are run, too.
+        summaries: What is recorded.
+        is_split: Whether each core feeds inputs of its own.
+
+    Attributes:
+        pruned: The step without what hooks ask for.
+
+    Raises:
+        ValueError: An operation can be run by no device.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        first: Sequence[Any],
+        done: Sequence[Any],
+        summaries: Sequence[Recorded],
+        is_split: bool,
+    ):
+        self._model = model
+        self._first = first
+        self._done = done
+        self._is_split = is_split
+        self.pruned = self._prune([])
+        self._summaries = [each for each in summaries if self._can_run(each)]
+        self._named: dict[str, Any] = {}
+        self._compiled: Compiled | None = None
+
+    def intersection(self, names: Iterable[str]) -> set[str]:
+        """Those of some names that are tensors, which leave the devices then.
+
+        Args:
+            names: Names of tensors; ":0" may be missing.
+
+        Raises:
+            ValueError: A tensor can be computed by no device.
+        """
+        found = {name: self._tensor(name) for name in names}
+        wanted = {
+            n: tensor for n, tensor in found.items() if tensor is not None
+        }
+        new = {n: t for n, t in wanted.items() if n not in self._named}
+        if new:
+            self._check(new)
+            self._named |= new
+            self._compiled = None
+        return {*wanted}
+
+    def compiled(self) -> Compiled:
+        """The step with all that was asked for so far.
+
+        Raises:
+            ValueError: An operation can be run by no device, or a tensor that
+                is wanted has no fixed shape.
+        """
+        if self._compiled is None:
+            try:
+                self._compiled = self._compile(self._summaries)
+            except ValueError as error:
+                if not self._summaries:
+                    raise
+                self._compiled = self._compile([])
+                _logger.warning("No summaries are written: %s", error)
+        return self._compiled
+
+    def _compile(self, summaries: Sequence[Recorded]) -> Compiled:
+        more = [each.tensor for each in summaries]
+        pruned = self._prune([*more, *self._named.values()])
+        return Compiled(
+            pruned.compiled(),
+            pruned.varying(self._is_split),
+            summaries,
+            [*self._named],
+            [*self._named.values()],
+        )
+
+    def _prune(self, more: Sequence[Any]) -> Pruned:
+        model = self._model
+        pruned = Pruned.of(
+            model.graph, model.inputs, [*self._first, *more], self._done
+        )
+        check_variables(model, pruned)
+        return pruned
+
+    def _can_run(self, recorded: Recorded) -> bool:
+        """Whether a summary is of something that devices compute."""
+        try:
+            self._check({recorded.summary.tag: recorded.tensor})
+        except ValueError as error:
+            tag = recorded.summary.tag
+            _logger.warning("The summary %r is not written: %s", tag, error)
+            return False
+        return True
+
+    def _check(self, tensors: dict[str, Any]) -> None:
+        """Checks that tensors are computed without other effects."""
+        pruned = self._prune([*tensors.values()])
+        known = {*self.pruned.effects.last_writes, *self._model.local}
+        others = sorted(pruned.effects.last_writes.keys() - known)
+        if others:
+            raise ValueError(
+                "What hooks fetch should assign no variable of the model. "
+                f"Received one of {sorted(tensors)}, which assigns {others}. "
+                "Make it part of train_op."
+            )
+
+    def _tensor(self, name: str) -> Any:
+        """The tensor of a name; `None` if there is none."""
+        if name in self._model.variables or name in self._model.local:
+            return None
+        predictions = self._model.spec.predictions
+        if isinstance(predictions, dict) and name in predictions:
+            return predictions[name]
+        try:
+            element = self._model.graph.as_graph_element(name)
+        except (KeyError, ValueError):
+            return None
+        if hasattr(element, "outputs"):
+            return element.outputs[0] if len(element.outputs) == 1 else None
+        return element

@@ -1,0 +1,221 @@
+"""A TF1 graph as one step for all cores."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.program.steps import NAMED
+from keras_tpu_estimator.program.steps import REPORTS
+from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
+from keras_tpu_estimator.program.steps import SUMMARIES
+from keras_tpu_estimator.program.steps import Outputs
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tf1 import primitive
+from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
+from keras_tpu_estimator.tf1.graph_outputs import Compiled
+from keras_tpu_estimator.tf1.graph_outputs import GraphOutputs
+from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
+from keras_tpu_estimator.tf1.host_session import CloseHostCall
+from keras_tpu_estimator.tf1.host_session import HostCall
+from keras_tpu_estimator.tf1.metric_session import MetricFn
+from keras_tpu_estimator.tf1.refusals import check_platform
+from keras_tpu_estimator.tf1.scaffolds import as_ours
+from keras_tpu_estimator.tf1.spec import EstimatorSpec
+from keras_tpu_estimator.tf1.step_checks import check_concatenable
+from keras_tpu_estimator.tf1.step_checks import check_trained
+from keras_tpu_estimator.tf1.summaries import recorded
+from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
+
+# Odd, so that multiples of it are distinct modulo 2**32.
+_SEED_STRIDE = 0x9E3779B1
+
+
+class GraphStep:
+    """The step of a graph.
+
+    Args:
+        model: The graph.
+        mode: A value of `ModeKeys`.
+        example: What the step is given.
+        seed: Of random ops.
+        metrics: Where metrics of the graph itself are entered.
+
+    Attributes:
+        local: The names of the variables that belong to one call, and that
+            the step may have.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        mode: str,
+        example: StepInput,
+        seed: int,
+        metrics: GraphMetrics,
+    ):
+        self._model = model
+        self._mode, self._example = mode, example
+        self._seed = seed % 2**32
+        self._metric_fn: HostFunction | None = None
+        self._host_call: HostFunction | None = None
+        self._hooks: tuple[Hook, ...] = model.spec.hooks
+        training = mode == ModeKeys.TRAIN
+        with model.graph.as_default():
+            tensors = self._tensors(metrics)
+        flat, self._structure = jax.tree.flatten(tensors)
+        self._count = len(flat)
+        self._outputs = GraphOutputs(
+            model,
+            flat,
+            [model.spec.train_op] if training else [],
+            recorded(model.graph) if training else [],
+            example.is_split,
+        )
+        pruned = self._outputs.pruned
+        if training:
+            check_trained(model, pruned, example)
+        used = {*pruned.body.variables} - model.variables.keys()
+        # What hooks fetch may count in any of them.
+        self.local = tuple(model.local) if training else tuple(sorted(used))
+        self._split: dict[str, Any] = {
+            name: example.is_split and name not in SAME_ON_ALL_CORES
+            for name in tensors
+        }
+
+    def of_all_cores(self) -> Step:
+        """The step that runs on all cores."""
+        model = self._model
+        changes = {*self._outputs.pruned.effects.last_writes, *self.local}
+        return Step(
+            mode=self._mode,
+            function=self._run,
+            reads=tuple(sorted({GLOBAL_STEP, *model.variables, *self.local})),
+            assigned=tuple(sorted(changes)),
+            metric_fn=self._metric_fn,
+            host_call=self._host_call,
+            hooks=self._hooks,
+            scaffold=as_ours(
+                model.scaffold, self._mode, model.graph, model.variables
+            ),
+            named=self._outputs,
+            graph=FetchedGraph(model),
+        )
+
+    def _run(
+        self, values: AnyValues, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
+        """Compiled when it is traced: with all that is wanted by then."""
+        compiled = self._outputs.compiled()
+        cores, split = self._example.cores, self._example.is_split
+        check_platform(compiled.lifted.module, cores.platform)
+        last = {
+            SUMMARIES: [each.split(split) for each in compiled.summaries],
+            NAMED: {
+                name: split and tensor.shape.rank > 0
+                for name, tensor in zip(
+                    compiled.names, compiled.tensors, strict=True
+                )
+            },
+            REPORTS: {},
+        }
+        run = cores.per_core(
+            functools.partial(self._per_core, compiled),
+            split=(False, split, split),
+            outputs_split=(False, self._split | last),
+        )
+        result: tuple[Values, Outputs] = run(values, features, labels)
+        return result
+
+    def _per_core(
+        self,
+        compiled: Compiled,
+        values: Values,
+        features: Features,
+        labels: Labels,
+    ) -> tuple[Values, Outputs]:
+        lifted, cores = compiled.lifted, self._example.cores
+        if self._mode == ModeKeys.PREDICT:
+            labels = None
+        if self._example.arrange is not None:
+            features, labels = self._example.arrange(features, labels)
+        core = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
+        step = values[GLOBAL_STEP].astype("uint32")
+        key = jnp.stack([jnp.uint32(self._seed) + core, step])
+        args = jax.tree.leaves((features, labels))
+        args += [values[name] for name in lifted.reads]
+        results = iter(primitive.run(lifted, key, args, cores.axes))
+        first = [next(results) for _ in range(self._count)]
+        outputs: Outputs = jax.tree.unflatten(self._structure, first)
+        if "loss" in outputs:
+            outputs["loss"] = cores.mean(outputs["loss"])
+        outputs[SUMMARIES] = [
+            each.collected(next(results)).of_cores(cores.mean)
+            for each in compiled.summaries
+        ]
+        named = {name: next(results) for name in compiled.names}
+        outputs[NAMED] = {
+            name: tensor if tensor.ndim else self._same_on_all_cores(tensor)
+            for name, tensor in named.items()
+        }
+        outputs[REPORTS] = {}
+        changed = dict(zip(lifted.changes, results, strict=True))
+        for name in compiled.varying:
+            changed[name] = self._same_on_all_cores(changed[name])
+        return changed, outputs
+
+    def _same_on_all_cores(self, value: jax.Array) -> jax.Array:
+        """One value for what cores have different ones of."""
+        cores = self._example.cores
+        if jnp.issubdtype(value.dtype, jnp.floating):
+            return cores.mean(value)
+        return cores.of_first(value)
+
+    def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
+        """The tensors of the graph that leave the device."""
+        spec, mode = self._model.spec, self._mode
+        if mode == ModeKeys.PREDICT:
+            tensors = {"predictions": spec.predictions}
+        else:
+            tensors = {"loss": spec.loss}
+        if isinstance(spec, EstimatorSpec):
+            if mode == ModeKeys.EVAL and spec.eval_metric_ops:
+                fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
+                tensors["eval_metrics"] = fed
+                self._metric_fn = HostFunction(metrics, fed)
+        elif mode == ModeKeys.EVAL and spec.eval_metrics:
+            tensors["eval_metrics"] = self._counted(spec.eval_metrics)
+        if mode == ModeKeys.TRAIN and spec.train_metrics:
+            tensors["train_metrics"] = self._counted(spec.train_metrics)
+        if spec.host_call is not None:
+            tensors["host_call"] = _fed(spec.host_call)
+            host_call = HostCall.of(spec.host_call)
+            self._host_call = HostFunction(*host_call)
+            self._hooks = (*self._hooks, CloseHostCall(host_call[0]))
+        example = self._example
+        if example.additional["use_tpu"] and example.is_split:
+            check_concatenable(tensors)
+        return tensors
+
+    def _counted(self, metrics: HostFunction) -> Nest:
+        """What a metric function is given."""
+        self._metric_fn = HostFunction(*MetricFn.of(metrics))
+        return _fed(metrics)
+
+
+def _fed(host: HostFunction) -> Nest:
+    """What a function is given of each step: something, to count them."""
+    import tensorflow as tf
+
+    return host.tensors or [tf.zeros([1], tf.int32)]

@@ -1,0 +1,225 @@
+"""What hooks fetch from a TF1 graph, as names that the loop has values of.
+
+Most tensors leave the devices under their names. What makes strings of them,
+such as a summary, runs on the host; so does what comes of variables alone.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.hooks.graph_session import Request
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.graph_cut import cut
+from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.refusals import reason_against
+from keras_tpu_estimator.tf1.sessions import graph_session
+from keras_tpu_estimator.tf1.sessions import load_values
+
+Values = Mapping[str, Any]
+
+
+class _Part(NamedTuple):
+    """One thing that is fetched.
+
+    Attributes:
+        names: What it is made of.
+        make: Makes it of their values.
+    """
+
+    names: Sequence[str]
+    make: Callable[[Values], Any]
+
+
+def _remembered(
+    find: Callable[["FetchedGraph", Any], _Part | None],
+) -> Callable[["FetchedGraph", Any], _Part | None]:
+    """Finds something for each tensor of a graph once: that takes a while."""
+
+    @functools.wraps(find)
+    def remembered(graph: "FetchedGraph", tensor: Any) -> _Part | None:
+        key = (find, tensor.name)
+        if key not in graph.found:
+            graph.found[key] = find(graph, tensor)
+        return graph.found[key]
+
+    return remembered
+
+
+class FetchedGraph:
+    """A graph, as the hooks of a call may use it.
+
+    Args:
+        model: The graph.
+
+    Attributes:
+        graph: The graph of TensorFlow.
+        found: What was found out so far of its tensors.
+    """
+
+    def __init__(self, model: ModelGraph):
+        self.graph = model.graph
+        self._model = model
+        self.found: dict[Any, _Part | None] = {}
+
+    def request(
+        self, fetches: Any, asked: Collection[str] | None = None
+    ) -> Request:
+        """What has to be fetched for some tensors.
+
+        Args:
+            fetches: A nest of tensors, variables and names.
+            asked: The names that were asked for before the run; `None` if it
+                is yet to come.
+
+        Raises:
+            ValueError: They cannot be fetched.
+        """
+        leaves, structure = jax.tree.flatten(fetches)
+        parts = [self._part(leaf, asked) for leaf in leaves]
+
+        def results(values: Values) -> Any:
+            made = [part.make(values) for part in parts]
+            return jax.tree.unflatten(structure, made)
+
+        return Request({n for part in parts for n in part.names}, results)
+
+    def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
+        import tensorflow as tf
+
+        element = leaf
+        if not isinstance(leaf, tf.Operation) and not tf.is_tensor(leaf):
+            try:
+                element = self.graph.as_graph_element(leaf)
+            except (KeyError, ValueError, TypeError):
+                if not isinstance(leaf, str):
+                    raise
+                return _Part([leaf], lambda values: values[leaf])
+        if hasattr(element, "handle"):
+            # A variable; what assigns one looks the same but for this.
+            element = element.op
+            if element.type == "VarHandleOp":
+                return self._tensor(element.outputs[0], asked)
+        if isinstance(element, tf.Operation):
+            if not isinstance(leaf, str) or len(element.outputs) != 1:
+                return self._operation(element)
+            (element,) = element.outputs
+        return self._tensor(element, asked)
+
+    def _operation(self, op: Any) -> _Part:
+        """An operation, which is run for nothing but its effects."""
+        stateful = [
+            each
+            for each in reachable(self.graph, [op])
+            if each.op_def is not None and each.op_def.is_stateful
+        ]
+        if stateful:
+            raise ValueError(
+                "Hooks should fetch tensors: what they run besides the step "
+                f"has no effect on the devices. Received: {op.name} "
+                f"({op.type}), made at {line_of(op)}. Make it part of "
+                "train_op, or of host_call."
+            )
+        return _Part([], lambda values: None)
+
+    def _tensor(self, tensor: Any, asked: Collection[str] | None) -> _Part:
+        variable = _variable_read(tensor.op)
+        if variable in self._model.variables:
+            read = self._model.variables[variable].dtype.as_numpy_dtype
+            return _one(variable, read)
+        name = tensor.name.removesuffix(":0")
+        dtype = tensor.dtype.as_numpy_dtype
+        if asked is not None and name in asked:
+            return _one(name, dtype)
+        part = self._of_strings(tensor)
+        if asked is None:
+            return part or _one(name, dtype)
+        part = part or self._of_variables(tensor)
+        always = self._model.variables
+        if part is not None and {*part.names} <= {*asked, *always}:
+            return part
+        raise ValueError(
+            "A hook can fetch variables at any time, and tensors of the step "
+            f"if `before_run` asked for them. Received: {tensor.name} "
+            f"({tensor.op.type}), made at {line_of(tensor.op)}. Return it "
+            "from `before_run` in tf.compat.v1.train.SessionRunArgs."
+        )
+
+    @_remembered
+    def _of_strings(self, tensor: Any) -> _Part | None:
+        """What the host makes of tensors; `None` if the devices make it."""
+        nodes, library = self._nodes()
+        ops = reachable(self.graph, [tensor])
+        if not any(reason_against(op, nodes[op.name], library) for op in ops):
+            return None
+        part = cut(self.graph, [tensor], {})
+        on_host = part.graph()
+        run = on_host.callable(on_host.graph.get_tensor_by_name(tensor.name))
+        inputs = [self._tensor(each, None) for each in part.boundary]
+
+        def make(values: Values) -> Any:
+            return run(*(each.make(values) for each in inputs))
+
+        return _Part([n for each in inputs for n in each.names], make)
+
+    @_remembered
+    def _of_variables(self, tensor: Any) -> _Part | None:
+        """What the host makes of variables; `None` if it needs more."""
+        nodes, library = self._nodes()
+        ops = reachable(self.graph, [tensor])
+        names = [op.name for op in ops if op.type == "VarHandleOp"]
+        body = Body([nodes[op.name] for op in ops], [], names)
+        fed = {each.op.name for each in self._model.inputs}
+        if (
+            fed & {op.name for op in ops}
+            or effects_of(body, library).last_writes
+        ):
+            return None
+        initializers = {n: self._model.variables[n].initializer for n in names}
+
+        def make(values: Values) -> Any:
+            with graph_session(self.graph) as session:
+                own = {name: values[name] for name in names}
+                load_values(session, initializers, own)
+                return session.run(tensor)
+
+        return _Part(names, make)
+
+    def _nodes(self) -> tuple[dict[str, Any], Library]:
+        """What defines the operations, and the functions that they call."""
+        whole = self.graph.as_graph_def()
+        return {node.name: node for node in whole.node}, library_of(whole)
+
+
+def _one(name: str, dtype: Any) -> _Part:
+    """The value of a name, in the dtype that it has in the graph."""
+    return _Part([name], lambda values: np.asarray(values[name], dtype))
+
+
+def _variable_read(op: Any) -> str | None:
+    """The name of the variable that an operation has the value of."""
+    for each in _passed_on(op):
+        if each.type == "VarHandleOp":
+            return str(each.name)
+    return None
+
+
+def _passed_on(op: Any) -> Iterator[Any]:
+    """An operation, and those whose value it has."""
+    yield op
+    while op.type in ("Identity", "ReadVariableOp"):
+        op = op.inputs[0].op
+        yield op

@@ -1,0 +1,194 @@
+"""Graphs that run on the host, each in a session of its own."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
+
+_WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
+
+
+class HostGraph:
+    """A graph, and a session in which its variables have initial values.
+
+    Args:
+        graph: The graph.
+        inputs: What it is given: tensors.
+        handles: The resources of its variables by name.
+        initializers: By name what gives each its initial value.
+        others: Operations to run at first, too.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        inputs: Sequence[Any],
+        handles: Mapping[str, Any],
+        initializers: Mapping[str, Any],
+        others: Sequence[Any] = (),
+    ):
+        import tensorflow as tf
+
+        self._inputs = inputs
+        self._initializers = initializers
+        with graph.as_default():
+            self._reads = {
+                name: tf.raw_ops.ReadVariableOp(
+                    resource=handle,
+                    dtype=initializers[name].inputs[1].dtype,
+                )
+                for name, handle in handles.items()
+            }
+        self.graph = graph
+        self._session = tf.compat.v1.Session(graph=graph)
+        self._session.run([*initializers.values(), *others])
+
+    def callable(self, fetches: Any) -> Callable[..., Any]:
+        """A function of arrays, one for each input, which runs fetches.
+
+        Args:
+            fetches: Operations, or tensors whose values it returns.
+        """
+        made: Callable[..., Any] = self._session.make_callable(
+            fetches, self._inputs
+        )
+        return made
+
+    def assigning(self, name: str) -> Callable[..., Any]:
+        """A function of an array that gives a variable this value."""
+        initializer = self._initializers[name]
+        made: Callable[..., Any] = self._session.make_callable(
+            initializer, [initializer.inputs[1]]
+        )
+        return made
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The values of the variables by name."""
+        values: dict[str, np.ndarray] = self._session.run(self._reads)
+        return values
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Gives variables values."""
+        load_values(self._session, self._initializers, values)
+
+    def close(self) -> None:
+        """Closes the session, and the files that summaries are in."""
+        import tensorflow as tf
+
+        writers = _writers(self.graph)
+        with self.graph.as_default():
+            closing = [
+                tf.raw_ops.CloseSummaryWriter(writer=op.inputs[0])
+                for op in writers
+            ]
+        self._session.run(closing)
+        self._session.close()
+
+
+class CalledGraph(HostGraph):
+    """The graph that a function builds for arrays of some shapes.
+
+    Args:
+        function: The user's function.
+        tensors: The arrays.
+
+    Attributes:
+        returned: What the function returned.
+    """
+
+    def __init__(self, function: Callable[..., Any], tensors: Nest):
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        graph = tf.Graph()
+        with as_in_tf2(), graph.as_default():
+            step = v1.train.create_global_step()
+            made = len(graph.get_operations())
+            nest = jax.tree.map(
+                lambda a: v1.placeholder(a.dtype, a.shape), tensors
+            )
+            self.returned = (
+                function(**nest) if isinstance(nest, dict) else function(*nest)
+            )
+            new = graph.get_operations()[made:]
+            variables = {
+                variable.op.name: variable
+                for variable in (*v1.local_variables(), *v1.global_variables())
+            }
+            tables = v1.tables_initializer()
+        super().__init__(
+            graph,
+            jax.tree.leaves(nest),
+            {name: v.handle for name, v in variables.items()},
+            {name: v.initializer for name, v in variables.items()},
+            [tables, *_writers(graph)],
+        )
+        self._set_step: Callable[..., Any] | None = None
+        if any(step.handle is each for op in new for each in op.inputs):
+            self._set_step = self.assigning(step.op.name)
+
+    def set_step(self, number: int) -> None:
+        """Sets the global step, if something in the graph reads it."""
+        if self._set_step is not None:
+            self._set_step(np.int64(number))
+
+
+class GraphFunction:
+    """A function that builds graphs, as one of NumPy arrays.
+
+    Args:
+        function: The user's function.
+        dtypes: Those of the tensors that it takes, in their nest. The devices
+            have no 64-bit numbers; the function is to get them.
+    """
+
+    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+        self._function = function
+        self._dtypes = dtypes
+
+    @classmethod
+    def of(cls, host: HostFunction) -> tuple[Self, Nest]:
+        """The function for the host, and what stands for its tensors there.
+
+        Args:
+            host: The user's function, and tensors of the graph.
+        """
+        dtypes = dtypes_of(host.tensors)
+        return cls(host.function, dtypes), dtypes
+
+    def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Nest:
+        """What it is called with, of the dtypes that it is to get."""
+        # Under a trace this fails, and the caller goes on without one.
+        tensors: Nest = jax.tree.map(np.asarray, kwargs or list(args))
+        return jax.tree.map(
+            lambda array, dtype: array.astype(dtype, copy=False),
+            tensors,
+            self._dtypes,
+        )
+
+
+def dtypes_of(tensors: Nest) -> Nest:
+    """The NumPy dtypes of tensors of a graph."""
+    return jax.tree.map(
+        lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors
+    )
+
+
+def shapes_of(tensors: Nest) -> Any:
+    """Equal for arrays that one graph serves."""
+    leaves, structure = jax.tree.flatten(tensors)
+    return (structure, *(leaf.shape for leaf in leaves))
+
+
+def _writers(graph: Any) -> list[Any]:
+    """The operations that open the files of summaries."""
+    return [op for op in graph.get_operations() if op.type in _WRITERS]

@@ -1,0 +1,110 @@
+"""A TF1 `host_call` in a TensorFlow session on the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.summary import recording
+from keras_tpu_estimator.tf1.host_graph import CalledGraph
+from keras_tpu_estimator.tf1.host_graph import GraphFunction
+from keras_tpu_estimator.tf1.host_graph import shapes_of
+
+
+class HostCall(GraphFunction):
+    """A `host_call` that builds a graph, as a function of NumPy arrays.
+
+    Each call runs what the user's function returned. That one is called once
+    for each shape of its tensors, in each `train`, `evaluate` or `predict`.
+
+    Args:
+        function: The user's function.
+        dtypes: As in `GraphFunction`.
+    """
+
+    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+        super().__init__(function, dtypes)
+        self._sessions: dict[Any, _HostSession] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Runs the operations for one step."""
+        tensors = self.arrays(args, kwargs)
+        shapes = shapes_of(tensors)
+        if shapes not in self._sessions:
+            self._sessions[shapes] = _HostSession(self._function, tensors)
+        self._sessions[shapes].run(jax.tree.leaves(tensors))
+
+    def close(self) -> None:
+        """Ends the sessions; the event files are whole then."""
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            session.close()
+
+
+class CloseHostCall(LoopHook):
+    """Ends the sessions of a `host_call` with the call of the estimator.
+
+    Args:
+        host_call: The function.
+    """
+
+    def __init__(self, host_call: HostCall):
+        self._host_call = host_call
+
+    def close(self, session: Session) -> None:
+        """Ends them, before the `end` of any hook."""
+        del session
+        self._host_call.close()
+
+
+class _HostSession:
+    """A graph of a `host_call` for tensors of some shapes, and its session."""
+
+    def __init__(self, function: Callable[..., Any], tensors: Nest):
+        graph = CalledGraph(function, tensors)
+        self._graph = graph
+        self._run = graph.callable(_operations(graph))
+
+    def run(self, leaves: list[Any]) -> None:
+        """Runs what the function returned.
+
+        Args:
+            leaves: The tensors, flat.
+        """
+        self._graph.set_step(recording.get_step())
+        self._run(*leaves)
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._graph.close()
+
+
+def _operations(graph: CalledGraph) -> list[Any]:
+    """What a `host_call` returned, as operations to run."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with graph.graph.as_default():
+        summaries = v1.get_collection(v1.GraphKeys.SUMMARIES)
+    if summaries:
+        raise ValueError(
+            "host_call should make its summaries with tf.compat.v2.summary or "
+            "tf.contrib.summary, inside `writer.as_default()`, and return "
+            "tf.compat.v1.summary.all_v2_summary_ops(). Received summaries of "
+            f"tf.summary: {[each.op.name for each in summaries[:5]]}."
+        )
+    operations = []
+    for each in tf.nest.flatten(graph.returned):
+        if each is None:
+            continue
+        if not isinstance(each, tf.Operation) and not tf.is_tensor(each):
+            raise TypeError(
+                "host_call should return operations or tensors of the graph "
+                f"that it builds. Received: {each!r} of type "
+                f"{type(each).__name__}"
+            )
+        operations.append(getattr(each, "op", each))
+    return operations

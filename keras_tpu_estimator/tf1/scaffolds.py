@@ -1,0 +1,129 @@
+"""A `tf.train.Scaffold` as ours: where values come from before the first step.
+
+Its `init_fn` runs in a session with the variables of the graph, and its `saver`
+says under which names evaluation and prediction read variables.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.model_fn.scaffold import InitSession
+from keras_tpu_estimator.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.sessions import graph_session
+from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.spec import EstimatorSpec
+from keras_tpu_estimator.tf1.spec import Spec
+
+# What would change initial values, and cannot be run.
+_REFUSED = {
+    "init_op": "Give variables their initial values by `initializer`.",
+    "init_feed_dict": "Feed nothing: make initial values constants.",
+}
+
+
+def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
+    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph.
+
+    Args:
+        spec: The spec.
+        use_tpu: Whether it is for several cores.
+
+    Raises:
+        ValueError: `scaffold_fn` returns none.
+        NotImplementedError: It has a setting that cannot be followed.
+    """
+    if isinstance(spec, EstimatorSpec):
+        scaffold = spec.scaffold
+    elif spec.scaffold_fn is None:
+        return None
+    else:
+        scaffold = spec.scaffold_fn()
+        if scaffold is None and use_tpu:
+            raise ValueError(
+                "`scaffold_fn` should return a tf.train.Scaffold. Received: "
+                "None. Return tf.compat.v1.train.Scaffold()."
+            )
+    for name, advice in _REFUSED.items():
+        given = getattr(scaffold, name, None)
+        if given is not None:
+            raise NotImplementedError(
+                f"`{name}` of a Scaffold should be None: nothing runs it. "
+                f"Received: {given!r}. {advice} Or use `init_fn`."
+            )
+    return scaffold
+
+
+def as_ours(
+    scaffold: Any, mode: str, graph: Any, variables: Mapping[str, Any]
+) -> Scaffold:
+    """What a step does before it is run first.
+
+    Args:
+        scaffold: The `tf.train.Scaffold`, or `None`.
+        mode: A value of `ModeKeys`.
+        graph: The graph that it belongs to.
+        variables: The variables of the graph by name.
+
+    Raises:
+        NotImplementedError: In TRAIN its `saver` has names of its own.
+    """
+    if scaffold is None:
+        return Scaffold()
+    init_fn = scaffold.init_fn and _InitFn(scaffold.init_fn, graph, variables)
+    restored = _renamed(scaffold.saver, variables)
+    if restored and mode == ModeKeys.TRAIN:
+        raise NotImplementedError(
+            "The `saver` of a Scaffold should save variables under their own "
+            "names in training, as checkpoints do. Received others: "
+            f"{restored}. Give it in evaluation and prediction, which then "
+            "read variables under these names."
+        )
+    return Scaffold(init_fn=init_fn, variables_to_restore=restored or None)
+
+
+def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
+    """By the names that a saver has for variables their own, if they differ."""
+    names = {} if saver is None else internals.saved_names(saver)
+    return {
+        saved: name
+        for saved, name in names.items()
+        if name in variables and saved != name
+    }
+
+
+class _InitFn:
+    """An `init_fn` of TF1, in a session with the variables of its graph."""
+
+    def __init__(
+        self,
+        init_fn: Callable[[Any], Any],
+        graph: Any,
+        variables: Mapping[str, Any],
+    ):
+        self._init_fn = init_fn
+        self._graph = graph
+        self._variables = variables
+
+    def __call__(self, scaffold: Scaffold, session: InitSession) -> None:
+        """Runs it; what has changed are initial values."""
+        del scaffold
+        before: dict[str, np.ndarray] = session.run(
+            {name: name for name in self._variables}
+        )
+        initializers = {n: v.initializer for n, v in self._variables.items()}
+        with graph_session(self._graph) as own:
+            load_values(own, initializers, before)
+            self._init_fn(own)
+            after = own.run(dict(self._variables))
+        session.assign(
+            {
+                name: value
+                for name, value in after.items()
+                if not np.array_equal(value, before[name])
+            }
+        )

@@ -1,0 +1,127 @@
+"""`tf.summary` in a TF1 `model_fn`: what it records, as tensors of the graph.
+
+The operations themselves make strings, which no device can.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.summary.collecting import Collected
+from keras_tpu_estimator.summary.kinds import Audio
+from keras_tpu_estimator.summary.kinds import Histogram
+from keras_tpu_estimator.summary.kinds import Image
+from keras_tpu_estimator.summary.kinds import Scalar
+from keras_tpu_estimator.summary.kinds import Summary
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recorded:
+    """One summary of a graph.
+
+    Attributes:
+        summary: What it is.
+        tensor: The tensor that it is of.
+        prepare: What makes its data of the tensor's value.
+    """
+
+    summary: Summary
+    tensor: Any
+    prepare: Callable[[jax.Array], jax.Array]
+
+    def collected(self, value: Any) -> Collected:
+        """The summary of a value."""
+        data = self.prepare(value)
+        return Collected(self.summary, self.summary.tensors(data, jnp))
+
+    def split(self, is_split: bool) -> Collected:
+        """As `Collected.split`."""
+        return Collected(self.summary, None).split(is_split)
+
+
+def recorded(graph: Any) -> list[Recorded]:
+    """The summaries that `tf.summary` has collected in a graph.
+
+    Args:
+        graph: The graph.
+    """
+    import tensorflow as tf
+
+    found, left = [], []
+    for tensor in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+        each = _recorded(tensor.op) if tensor.graph is graph else None
+        if each is None:
+            left.append(tensor.op.name)
+        else:
+            found.append(each)
+    if left:
+        _logger.warning("These summaries cannot be written: %s", left)
+    return found
+
+
+def _recorded(op: Any) -> Recorded | None:
+    import tensorflow as tf
+
+    if op.type not in _KINDS:
+        return None
+    tag = tf.get_static_value(op.inputs[0])
+    tensor = op.inputs[1]
+    if tag is None or tag.ndim or not tensor.shape.is_fully_defined():
+        return None
+    summary, prepare = _KINDS[op.type](tag.item().decode(), op)
+    return Recorded(summary, tensor, prepare)
+
+
+def _same(value: jax.Array) -> jax.Array:
+    return value
+
+
+def _scalar(tag: str, op: Any) -> tuple[Summary, Any]:
+    del op
+    return Scalar(tag=tag), lambda value: value.reshape(())
+
+
+def _histogram(tag: str, op: Any) -> tuple[Summary, Any]:
+    del op
+    return Histogram(tag=tag), _same
+
+
+def _image(tag: str, op: Any) -> tuple[Summary, Any]:
+    count = op.get_attr("max_images")
+    return Image(tag=tag, max_outputs=count), _as_bytes
+
+
+def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
+    import tensorflow as tf
+
+    rate = tf.get_static_value(op.inputs[2])
+    count = op.get_attr("max_outputs")
+    return Audio(tag=tag, sample_rate=int(rate), max_outputs=count), _same
+
+
+def _as_bytes(images: jax.Array) -> jax.Array:
+    """Images in the range that TF1 shows each of them in."""
+    if images.dtype == jnp.uint8:
+        return images
+    images = images.astype("float32")
+    low = images.min((1, 2, 3), keepdims=True)
+    high = images.max((1, 2, 3), keepdims=True)
+    # Zero is in the middle if there is anything below it.
+    most = jnp.maximum(jnp.maximum(high, -low), 1e-9)
+    signed = images / most * 127 + 128
+    shown = jnp.where(low < 0, signed, images / most * 255)
+    return jnp.clip(shown, 0, 255).astype("uint8")
+
+
+_KINDS: dict[str, Callable[[str, Any], tuple[Summary, Any]]] = {
+    "AudioSummaryV2": _audio,
+    "HistogramSummary": _histogram,
+    "ImageSummary": _image,
+    "ScalarSummary": _scalar,
+}

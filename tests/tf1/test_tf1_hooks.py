@@ -1,0 +1,314 @@
+"""Hooks of TensorFlow's own classes around TF1 `model_fn`s."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import logging
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import summaries_in
+
+from keras_tpu_estimator.hooks.validation import validate_hooks
+
+X = np.linspace(1, 2, 32, dtype="float32").reshape(16, 2)
+
+
+def model_fn(features, labels, mode, params):
+    """Doubles a weight that starts from one, whatever the features are."""
+    w = tf.get_variable("w", [1], initializer=tf.ones_initializer)
+    outputs = tf.multiply(features, w, name="outputs")
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": outputs})
+    tf.reduce_max(features, name="largest")
+    loss = tf.reduce_mean(outputs, name="mean")
+    step = tf.train.get_or_create_global_step()
+    rate = tf.train.exponential_decay(1.0, step, 1, 0.5)
+    tf.identity(rate, name="rate")
+    accuracy = tf.metrics.mean(features)
+    tf.identity(accuracy[1], name="streamed")
+    tf.summary.scalar("summarized", loss * 2)
+    train_op = None
+    if mode == kte.ModeKeys.TRAIN:
+        with tf.control_dependencies([loss]):
+            train_op = tf.group(w.assign(2 * w), step.assign_add(1))
+    return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def made(tmp_path, **settings):
+    """An estimator of it."""
+    return estimator(model_fn, tmp_path, **{"iterations": 1} | settings)
+
+
+class Asking(tf.train.SessionRunHook):
+    """Asks for something in each run, and remembers what it got."""
+
+    def __init__(self, fetches):
+        self.fetches = fetches
+        self.got = []
+        self.calls = []
+
+    def begin(self):
+        self.calls.append("begin")
+        assert tf.train.get_global_step() is not None
+
+    def after_create_session(self, session, coord):
+        self.calls.append("after_create_session")
+
+    def before_run(self, run_context):
+        self.calls.append("before_run")
+        fetches = self.fetches
+        if callable(fetches):
+            fetches = fetches(run_context.session.graph)
+        return tf.train.SessionRunArgs(fetches)
+
+    def after_run(self, run_context, run_values):
+        self.calls.append("after_run")
+        self.got.append(run_values.results)
+
+    def end(self, session):
+        self.calls.append("end")
+
+
+def test_the_calls_of_a_hook_and_its_values(tmp_path):
+    hook = Asking(
+        lambda graph: {
+            "tensor": graph.get_tensor_by_name("outputs:0"),
+            "names": ["mean:0", "largest"],
+            "variable": (graph.get_tensor_by_name("w/Read/ReadVariableOp:0"),),
+            "step": tf.train.get_global_step(graph),
+        }
+    )
+    made(tmp_path).train(fed([X, X]), hooks=[hook], steps=2)
+    assert hook.calls == [
+        "begin",
+        "after_create_session",
+        *["before_run", "after_run"] * 2,
+        "end",
+    ]
+    second = hook.got[1]
+    np.testing.assert_allclose(second["tensor"], X * 2)
+    mean, largest = second["names"]
+    np.testing.assert_allclose(mean, X.mean() * 2, rtol=1e-6)
+    assert largest == 2
+    # Variables are those after the run.
+    np.testing.assert_allclose(second["variable"][0], [4])
+    assert (second["step"], second["step"].dtype) == (2, np.int64)
+
+
+def test_several_cores_and_steps_of_a_loop(tmp_path):
+    hook = Asking(["outputs", "mean", "largest"])
+    made(tmp_path, iterations=3, use_tpu=True).train(
+        fed([X] * 6), hooks=[hook], steps=6
+    )
+    # One run for each loop, and in it the tensors of its last step: those of
+    # all cores; of scalars the mean.
+    assert len(hook.got) == 2
+    outputs, mean, largest = hook.got[0]
+    np.testing.assert_allclose(outputs, X * 4)
+    np.testing.assert_allclose(mean, X.mean() * 4, rtol=1e-6)
+    each = X.reshape(8, -1).max(1)
+    np.testing.assert_allclose(largest, each.mean(), rtol=1e-6)
+
+
+def test_a_hook_that_adds_to_the_graph_and_stops(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            outputs = tf.get_default_graph().get_tensor_by_name("outputs:0")
+            self.total = tf.reduce_sum(outputs)
+            self.rate = tf.get_default_graph().get_tensor_by_name("rate:0")
+            self.totals = []
+
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs(self.total)
+
+        def after_run(self, run_context, run_values):
+            self.totals.append(float(run_values.results))
+            session = run_context.session
+            step, rate = session.run([tf.train.get_global_step(), self.rate])
+            assert rate == 0.5**step
+            assert session.run(self.total) == run_values.results
+            if step == 2:
+                run_context.request_stop()
+
+        def end(self, session):
+            self.weight = session.run("w:0")
+
+    hook = Own()
+    made(tmp_path).train(fed([X] * 9), hooks=[hook])
+    np.testing.assert_allclose(hook.totals, [X.sum(), 2 * X.sum()], 1e-6)
+    assert hook.weight == 4
+
+
+def test_hooks_of_a_spec_in_every_mode(tmp_path):
+    def own(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        hook = Asking("outputs:0")
+        hooks.append(hook)
+        names = ("training_hooks", "evaluation_hooks", "prediction_hooks")
+        return spec._replace(**dict.fromkeys(names, [hook]))
+
+    hooks = []
+    program = estimator(own, tmp_path)
+    program.train(fed([X]), steps=1)
+    program.evaluate(fed([X]), steps=1)
+    list(program.predict(fed([X])))
+    for hook, factor in zip(hooks, [1, 2, 2], strict=True):
+        np.testing.assert_allclose(hook.got, [X * factor])
+
+
+def test_metrics_that_stream_in_training(tmp_path):
+    hook = Asking("streamed")
+    made(tmp_path).train(fed([X, 3 * X]), hooks=[hook], steps=2)
+    np.testing.assert_allclose(hook.got, [X.mean(), 2 * X.mean()], rtol=1e-6)
+
+
+def test_logging(tmp_path, caplog):
+    hook = tf.train.LoggingTensorHook(
+        {"what": "mean:0", "rate": "rate"}, every_n_iter=2, at_end=True
+    )
+    with caplog.at_level(logging.INFO, "tensorflow"):
+        made(tmp_path).train(fed([X] * 3), hooks=[hook], steps=3)
+    lines = [r.getMessage() for r in caplog.records if "what" in r.getMessage()]
+    means = [float(line.partition("what = ")[2].split()[0]) for line in lines]
+    np.testing.assert_allclose(means, X.mean() * np.array([1, 4, 4]), 1e-4)
+
+
+def test_summaries(tmp_path):
+    class Own(tf.train.SummarySaverHook):
+        def begin(self):
+            self._summary_op = tf.summary.merge_all()
+            super().begin()
+
+    hook = Own(save_steps=1, output_dir=str(tmp_path / "own"), summary_op=1)
+    made(tmp_path).train(fed([X] * 2), hooks=[hook], steps=2)
+    written = summaries_in(tmp_path / "own")
+    assert {("summarized", 1), ("summarized", 2)} <= written.keys()
+    assert written["summarized", 2] == pytest.approx(4 * X.mean())
+
+
+def test_values_at_the_end(tmp_path):
+    class Own(tf.train.FinalOpsHook):
+        def begin(self):
+            graph = tf.get_default_graph()
+            self._final_ops = {"mean": graph.get_tensor_by_name("mean:0")}
+
+    hook = Own(None)
+    made(tmp_path).evaluate(fed([X, 2 * X]), hooks=[hook])
+    assert hook.final_ops_values["mean"] == pytest.approx(2 * X.mean())
+
+
+def test_counting_steps(tmp_path):
+    hook = tf.train.StepCounterHook(
+        every_n_steps=1, output_dir=str(tmp_path / "own")
+    )
+    made(tmp_path).train(fed([X] * 3), hooks=[hook], steps=3)
+    tf.summary.FileWriterCache.get(str(tmp_path / "own")).flush()
+    assert ("global_step/sec", 3) in summaries_in(tmp_path / "own")
+
+
+def test_a_loss_that_is_no_number(tmp_path):
+    class Own(tf.train.NanTensorHook):
+        def begin(self):
+            graph = tf.get_default_graph()
+            self._loss_tensor = graph.get_tensor_by_name("largest:0")
+
+    with pytest.raises(tf.train.NanLossDuringTrainingError):
+        made(tmp_path).train(fed([X * np.nan]), hooks=[Own(None)], steps=1)
+
+
+def test_what_is_about_the_loop_is_done_by_ours(tmp_path):
+    told = []
+
+    class Listener(tf.train.CheckpointSaverListener):
+        def after_save(self, session, global_step_value):
+            told.append((global_step_value, session.run("w:0")[0]))
+
+    with tf.Graph().as_default():
+        hooks = [
+            tf.train.StopAtStepHook(num_steps=3),
+            tf.train.CheckpointSaverHook(
+                str(tmp_path / "own"), save_steps=2, listeners=[Listener()]
+            ),
+            tf.train.ProfilerHook(save_steps=100, output_dir=str(tmp_path)),
+        ]
+    ours = validate_hooks(hooks)
+    assert [type(hook) for hook in ours] == [
+        kte.hooks.StopAtStepHook,
+        kte.hooks.CheckpointSaverHook,
+        kte.hooks.ProfilerHook,
+    ]
+    made(tmp_path, iterations=2).train(fed([X] * 9), hooks=hooks)
+    # In loops of two steps, the last of which is shorter.
+    assert told == [(0, 1), (2, 4), (3, 8)]
+    assert os.path.exists(tmp_path / "own" / "checkpoint")
+
+
+def test_listeners_of_train(tmp_path):
+    told = []
+
+    class Listener(tf.train.CheckpointSaverListener):
+        def begin(self):
+            told.append("begin")
+
+        def before_save(self, session, global_step_value):
+            told.append(global_step_value)
+
+        def end(self, session, global_step_value):
+            told.append(("end", global_step_value))
+
+    made(tmp_path).train(fed([X]), saving_listeners=[Listener()], steps=1)
+    assert told == ["begin", 0, 1, ("end", 1)]
+
+
+def test_nothing_is_fed(tmp_path):
+    with pytest.raises(ValueError, match="`feed_fn` should be None"):
+        validate_hooks([tf.train.FeedFnHook(dict)])
+
+    class Own(tf.train.SessionRunHook):
+        def before_run(self, run_context):
+            return tf.train.SessionRunArgs("mean:0", feed_dict={"mean:0": 1.0})
+
+    with pytest.raises(ValueError, match="`feed_dict` should be None"):
+        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_assigning_is_refused(tmp_path, late):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            w = tf.global_variables()[1]
+            self.assign = w.assign(w * 0)
+
+        def before_run(self, run_context):
+            return None if late else tf.train.SessionRunArgs(self.assign)
+
+        def after_run(self, run_context, run_values):
+            run_context.session.run(self.assign.op)
+
+    message = f"no effect on the devices.*made at {__file__}"
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+def test_what_was_not_asked_for_is_an_error(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            run_context.session.run("outputs:0")
+
+    with pytest.raises(ValueError, match=r"outputs:0 \(Mul\).*before_run"):
+        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+def test_a_program_without_a_graph(tmp_path):
+    program = estimator_of(model_fn_of(linear), tmp_path)
+    with pytest.raises(ValueError, match=r"marked by kte\.tf1\.model_fn"):
+        program.train(
+            fed([(X, X[:, :1])]), hooks=[tf.train.SessionRunHook()], steps=1
+        )

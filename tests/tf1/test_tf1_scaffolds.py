@@ -1,0 +1,228 @@
+"""Where values come from: `init_from_checkpoint`, and `tf.train.Scaffold`."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import values_of
+from tf1_programs import variable
+
+X = np.ones((16, 2), "float32")
+OLD = {"old/w": [3.0, 4.0], "old/b": [5.0], "global_step": 7}
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A checkpoint of TensorFlow."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name, value in OLD.items():
+            dtype = tf.int64 if name == "global_step" else tf.float32
+            tf.get_variable(name, initializer=tf.constant(value, dtype))
+        session.run(tf.global_variables_initializer())
+        return tf.train.Saver().save(session, str(tmp_path / "old" / "x"))
+
+
+def model_fn_of(scaffold_fn, network=None, spec=None):
+    """A program with two variables, which training leaves alone."""
+
+    def model_fn(features, labels, mode, params):
+        with tf.variable_scope("new"):
+            y = features * variable("w", 2) + variable("b", 1)
+        if network is not None:
+            network()
+        step = tf.train.get_or_create_global_step()
+        if spec is not None:
+            return spec(mode, y, step)
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=tf.reduce_mean(y),
+            train_op=step.assign_add(1),
+            predictions={"y": y},
+            scaffold_fn=scaffold_fn,
+        )
+
+    return model_fn
+
+
+def values_after(tmp_path, *args, **kwargs):
+    """The values of all variables after a step that changes none."""
+    made = estimator(model_fn_of(*args, **kwargs), tmp_path / "new")
+    made.train(fed([X]), steps=1)
+    return values_of(made)
+
+
+@pytest.mark.parametrize("in_scaffold_fn", [False, True])
+@pytest.mark.parametrize(
+    "assignment_map",
+    [
+        {"old/": "new/"},
+        {"old/w": "new/w", "old/b": "new/b"},
+        lambda: {
+            v.op.name.replace("new", "old"): v
+            for v in tf.global_variables()[1:]
+        },
+    ],
+)
+def test_init_from_checkpoint(
+    tmp_path, old, assignment_map, in_scaffold_fn, caplog
+):
+    def initialize():
+        made = assignment_map() if callable(assignment_map) else assignment_map
+        tf.train.init_from_checkpoint(old, made)
+        return tf.train.Scaffold()
+
+    with caplog.at_level(logging.INFO, "keras_tpu_estimator"):
+        values = (
+            values_after(tmp_path, initialize)
+            if in_scaffold_fn
+            else values_after(tmp_path, None, initialize)
+        )
+    assert values["new/w"].tolist() == OLD["old/w"]
+    assert values["new/b"].tolist() == OLD["old/b"]
+    assert values["global_step"] == 1
+    assert f"Initial values of 2 of 2 variables: {old}" in caplog.text
+
+
+def test_an_init_fn_restores_and_assigns(tmp_path, old):
+    calls = []
+
+    def scaffold_fn():
+        w, b = tf.global_variables()[1:]
+        saver = tf.train.Saver({"old/w": w})
+        doubled = b.assign(b * 2)
+
+        def init_fn(scaffold, session):
+            calls.append(isinstance(scaffold, tf.train.Scaffold))
+            saver.restore(session, old)
+            session.run(doubled)
+
+        return tf.train.Scaffold(init_fn=init_fn)
+
+    values = values_after(tmp_path, scaffold_fn)
+    assert calls == [True]
+    before = values_after(tmp_path / "other", None)
+    assert values["new/w"].tolist() == OLD["old/w"]
+    np.testing.assert_allclose(values["new/b"], 2 * before["new/b"])
+    # A checkpoint of its own is not initialized again.
+    made = estimator(model_fn_of(scaffold_fn), tmp_path / "new")
+    made.train(fed([X]), steps=1)
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_averages_in_place_of_variables(tmp_path, use_tpu):
+    def model_fn(features, labels, mode, params):
+        w = variable("w", 2)
+        y = features * w
+        step = tf.train.get_or_create_global_step()
+        averages = tf.train.ExponentialMovingAverage(0.5)
+        if mode == kte.ModeKeys.TRAIN:
+            with tf.control_dependencies([w.assign_add([1.0, 1.0])]):
+                train_op = tf.group(averages.apply([w]), step.assign_add(1))
+            return kte.tf1.TPUEstimatorSpec(
+                mode, loss=tf.reduce_sum(y), train_op=train_op
+            )
+
+        def scaffold_fn():
+            saver = tf.train.Saver(averages.variables_to_restore())
+            return tf.train.Scaffold(saver=saver)
+
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=tf.reduce_mean(y),
+            predictions={"y": y},
+            scaffold_fn=scaffold_fn,
+        )
+
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    made.train(fed([X, X, X]), steps=3)
+    values = values_of(made)
+    average = values["w/ExponentialMovingAverage"]
+    assert not np.allclose(average, values["w"])
+    result = made.evaluate(fed([X]), steps=1)
+    np.testing.assert_allclose(result["loss"], average.mean(), rtol=1e-6)
+    (row, *_) = made.predict(fed([X]))
+    np.testing.assert_allclose(row["y"], average)
+    # The model itself keeps its values.
+    made.train(fed([X]), steps=1)
+    np.testing.assert_allclose(values_of(made)["w"], values["w"] + 1)
+
+
+def test_a_scaffold_of_an_estimator_spec(tmp_path, old):
+    def spec(mode, y, step):
+        saver = tf.train.Saver({"old/w": tf.global_variables()[1]})
+        scaffold = tf.train.Scaffold(
+            init_fn=lambda scaffold, session: saver.restore(session, old)
+        )
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=tf.reduce_mean(y),
+            train_op=step.assign_add(1),
+            scaffold=scaffold,
+        )
+
+    values = values_after(tmp_path, None, spec=spec)
+    assert values["new/w"].tolist() == OLD["old/w"]
+
+
+def test_what_has_no_effect_is_accepted(tmp_path):
+    def scaffold_fn():
+        return tf.train.Scaffold(
+            ready_op=tf.report_uninitialized_variables(),
+            ready_for_local_init_op=tf.constant([], tf.string),
+            local_init_op=tf.no_op(),
+            summary_op=tf.summary.merge_all(),
+            saver=tf.train.Saver(max_to_keep=3),
+        )
+
+    assert values_after(tmp_path, scaffold_fn)["global_step"] == 1
+
+
+@pytest.mark.parametrize(
+    "setting", [{"init_op": 1}, {"init_op": 1, "init_feed_dict": {}}]
+)
+def test_what_would_change_initial_values_is_refused(tmp_path, setting):
+    def scaffold_fn():
+        return tf.train.Scaffold(**setting | {"init_op": tf.no_op()})
+
+    with pytest.raises(NotImplementedError, match="`init_op` of a Scaffold"):
+        values_after(tmp_path, scaffold_fn)
+
+
+def test_other_names_in_training_are_refused(tmp_path):
+    def scaffold_fn():
+        w = tf.global_variables()[1]
+        return tf.train.Scaffold(saver=tf.train.Saver({"other": w}))
+
+    with pytest.raises(NotImplementedError, match="{'other': 'new/w'}"):
+        values_after(tmp_path, scaffold_fn)
+
+
+def test_no_scaffold(tmp_path):
+    model_fn = model_fn_of(lambda: None)
+    estimator(model_fn, tmp_path).train(fed([X]), steps=1)
+    made = estimator(model_fn, tmp_path / "tpu", use_tpu=True)
+    with pytest.raises(ValueError, match="should return a tf.train.Scaffold"):
+        made.train(fed([X]), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"scaffold": 1}, "`scaffold` should be a tf.train.Scaffold"),
+        ({"scaffold_fn": 1}, "`scaffold_fn` should be a function"),
+    ],
+)
+def test_what_is_no_scaffold(fields, message):
+    kind = (
+        kte.tf1.EstimatorSpec
+        if "scaffold" in fields
+        else kte.tf1.TPUEstimatorSpec
+    )
+    with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
+        kind("eval", loss=1.0, **fields)

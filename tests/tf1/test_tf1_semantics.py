@@ -1,0 +1,209 @@
+"""What programs of the time do in a `model_fn`, against a session."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import STEPS
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import model_fn_of
+from tf1_programs import run_in_session
+from tf1_programs import trained
+from tf1_programs import weights
+
+
+def mlp(features, is_training):
+    """Two layers."""
+    del is_training
+    hidden = dense(features, 6, "hidden", tf.nn.relu, seed=1)
+    return dense(hidden, 4, "logits", seed=2)
+
+
+def counted_by_hand(optimizer, loss, step):
+    """The end of BERT's optimization.py: the optimizer counts no steps."""
+    variables = tf.trainable_variables()
+    gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
+    train_op = optimizer.apply_gradients(
+        zip(gradients, variables, strict=True), global_step=step
+    )
+    new_step = step + 1
+    return tf.group(train_op, [step.assign(new_step)])
+
+
+def test_a_program_that_counts_its_steps(tmp_path):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(mlp, lambda step: UncountedSGD(0.1), counted_by_hand)
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+class UncountedSGD(tf.train.GradientDescentOptimizer):
+    """Applies gradients by hand, as BERT's AdamWeightDecayOptimizer does."""
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        assignments = [
+            variable.assign(variable - 0.1 * (gradient + 0.01 * variable))
+            for gradient, variable in grads_and_vars
+        ]
+        return tf.group(*assignments, name=name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda step: tf.train.AdagradOptimizer(0.1),
+        lambda step: tf.train.AdadeltaOptimizer(1.0),
+        lambda step: tf.train.FtrlOptimizer(0.1),
+        lambda step: tf.train.RMSPropOptimizer(0.01, momentum=0.5),
+        lambda step: tf.train.RMSPropOptimizer(0.01, centered=True),
+        lambda step: tf.train.MomentumOptimizer(
+            tf.train.piecewise_constant(step, [4, 8], [0.1, 0.01, 0.001]),
+            0.9,
+            use_nesterov=True,
+        ),
+        lambda step: tf.train.AdamOptimizer(
+            tf.train.cosine_decay(0.01, step, STEPS)
+        ),
+    ],
+    ids=["adagrad", "adadelta", "ftrl", "rmsprop", "centered", "sgd", "adam"],
+)
+def test_optimizers(tmp_path, make):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(mlp, make)
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected, rtol=1e-4)
+
+
+def adversaries(features, labels, mode, params):
+    """A generator and a discriminator, each with an optimizer of its own."""
+    noise = features[:, :3]
+    with tf.variable_scope("generator"):
+        made = dense(noise, 5, "out", tf.tanh, seed=1)
+    real, fake = (
+        discriminated(x, reuse)
+        for x, reuse in ((features, False), (made, True))
+    )
+    cross_entropy = tf.nn.sigmoid_cross_entropy_with_logits
+    loss_of_d = tf.reduce_mean(
+        cross_entropy(labels=tf.ones_like(real), logits=real)
+        + cross_entropy(labels=tf.zeros_like(fake), logits=fake)
+    )
+    loss_of_g = tf.reduce_mean(
+        cross_entropy(labels=tf.ones_like(fake), logits=fake)
+    )
+    step = tf.train.get_or_create_global_step()
+    optimizers = [
+        tf.train.AdamOptimizer(0.01, beta1=0.5, name=name) for name in "dg"
+    ]
+    if params["use_tpu"]:
+        optimizers = [tf.tpu.CrossShardOptimizer(each) for each in optimizers]
+    d_step = optimizers[0].minimize(
+        loss_of_d, var_list=tf.trainable_variables("discriminator")
+    )
+    with tf.control_dependencies([d_step]):
+        g_step = optimizers[1].minimize(
+            loss_of_g, step, var_list=tf.trainable_variables("generator")
+        )
+    return kte.tf1.TPUEstimatorSpec(
+        mode, loss=loss_of_d + loss_of_g, train_op=tf.group(d_step, g_step)
+    )
+
+
+def discriminated(x, reuse):
+    """Logits of being real."""
+    with tf.variable_scope("discriminator", reuse=reuse):
+        x = dense(x, 4, "hidden", tf.nn.leaky_relu, seed=2)
+        return dense(x, 1, "out", seed=3)
+
+
+def test_two_optimizers(tmp_path):
+    data = batches(*classes_data(5))
+    losses, expected = run_in_session(adversaries, data)
+    assert np.isfinite(losses).all()
+    one = trained(adversaries, tmp_path / "one", data)
+    assert_same(one, expected, rtol=1e-4)
+    eight = trained(adversaries, tmp_path / "eight", data, use_tpu=True)
+    assert_same(eight, one, rtol=1e-4, atol=1e-5)
+
+
+def test_a_custom_getter(tmp_path):
+    def doubled(getter, name, *args, **kwargs):
+        return 2.0 * getter(name, *args, **kwargs)
+
+    def network(features, is_training):
+        with tf.variable_scope("scope", custom_getter=doubled):
+            return dense(features, 4, "logits")
+
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(
+        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
+    )
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+def test_a_scope_of_bfloat16(tmp_path):
+    def network(features, is_training):
+        with tf.tpu.bfloat16_scope():
+            kernel = tf.get_variable(
+                "kernel", [5, 4], tf.bfloat16, weights(5, 4)
+            )
+            logits = tf.matmul(tf.cast(features, tf.bfloat16), kernel)
+            assert logits.dtype == tf.bfloat16
+        return tf.cast(logits, tf.float32)
+
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(
+        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
+    )
+    _, expected = run_in_session(model_fn, data)
+    values = trained(model_fn, tmp_path, data)
+    # The variables are wide, and what is computed is not.
+    assert values["kernel"].dtype == np.float32
+    assert_same(values, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_assertions_and_prints_are_left_out(tmp_path):
+    def network(features, is_training):
+        check = tf.debugging.assert_less(features, 100.0)
+        with tf.control_dependencies([check]):
+            return dense(features, 4, "logits")
+
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(
+        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
+    )
+    _, expected = run_in_session(model_fn, data)
+    assert_same(trained(model_fn, tmp_path, data), expected)
+
+
+@pytest.mark.parametrize("eval_on_tpu", [False, True])
+def test_evaluation_and_prediction_with_and_without_cores(
+    tmp_path, eval_on_tpu
+):
+    seen = []
+
+    def network(features, is_training):
+        seen.append(features.shape[0])
+        return mlp(features, is_training)
+
+    data = batches(*classes_data(5), steps=2)
+    model_fn = model_fn_of(
+        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
+    )
+    made = estimator(model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu)
+    made.train(fed(data), steps=2)
+    result = made.evaluate(fed(data))
+    rows = list(made.predict(fed(data)))
+    # The batch of one core, but in evaluation elsewhere.
+    assert seen == [2, 2 if eval_on_tpu else 16, 2]
+    one = estimator(model_fn, tmp_path)
+    expected = one.evaluate(fed(data))
+    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert len(rows) == 32
