@@ -17,6 +17,7 @@ from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
@@ -155,6 +156,8 @@ class Job:
         request = self.placement.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
+        form_of = input_form(self.model_fn, self.seed)
+        request = dataclasses.replace(request, form_of=form_of)
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
             mode == ModeKeys.TRAIN
