@@ -1,9 +1,10 @@
-"""Which front end makes the program of a `model_fn`, and reads its input."""
+"""Which front end a `model_fn` is written for, and what depends on it."""
 
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.inputs.form import Form
 from keras_tpu_estimator.inputs.forms import form_of_call
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
@@ -64,3 +65,13 @@ def input_form(
 
         return functools.partial(form_in_graph, seed=seed)
     return form_of_call
+
+
+def own_checkpoint_format(model_fn: Callable[..., Any]) -> str:
+    """The name of the format of a program's checkpoints, unless it is set.
+
+    Args:
+        model_fn: What the user wrote.
+    """
+    is_tf1 = isinstance(model_fn, TF1ModelFn)
+    return formats.TENSORFLOW if is_tf1 else formats.HDF5

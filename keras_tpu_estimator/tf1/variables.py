@@ -30,7 +30,9 @@ def enter(store: VariableStore, model: ModelGraph) -> None:
         shape = tuple(variable.shape.as_list())
         if name not in store.variables:
             trainable = name in model.trainable
-            dtype = variable.dtype.base_dtype.as_numpy_dtype
+            dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
+            if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+                store.saved_dtypes[name] = dtype
             new[name] = _keras_variable(name, shape, dtype, trainable)
         elif tuple(store.variables[name].shape) != shape:
             raise ValueError(
@@ -44,7 +46,7 @@ def enter(store: VariableStore, model: ModelGraph) -> None:
 
 
 def _keras_variable(
-    path: str, shape: tuple[int, ...], dtype: type, trainable: bool
+    path: str, shape: tuple[int, ...], dtype: np.dtype, trainable: bool
 ) -> keras.Variable:
     """A variable that has no value yet."""
     stateless = keras.StatelessScope(initialize_variables=False)
