@@ -1,5 +1,12 @@
-"""Which front end makes the program of a `model_fn`."""
+"""Which front end a `model_fn` is written for, and what depends on it."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.inputs.forms import form_of_call
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.program import KerasProgram
 from keras_tpu_estimator.program.options import TraceOptions
@@ -39,3 +46,32 @@ def make_program(
 
         return TF1Program(call_model_fn, seed, options)
     return KerasProgram(call_model_fn, seed, options)
+
+
+def input_form(
+    model_fn: Callable[..., Any], seed: int | None
+) -> Callable[[Callable[[], Any], int], Form]:
+    """How the forms of input are told: where a call belongs into a graph.
+
+    Args:
+        model_fn: What the user wrote.
+        seed: The seed of its program, or `None`.
+
+    Returns:
+        What `InputRequest` has as `form_of`.
+    """
+    if isinstance(model_fn, TF1ModelFn):
+        from keras_tpu_estimator.tf1.input_graph import form_in_graph
+
+        return functools.partial(form_in_graph, seed=seed)
+    return form_of_call
+
+
+def own_checkpoint_format(model_fn: Callable[..., Any]) -> str:
+    """The name of the format of a program's checkpoints, unless it is set.
+
+    Args:
+        model_fn: What the user wrote.
+    """
+    is_tf1 = isinstance(model_fn, TF1ModelFn)
+    return formats.TENSORFLOW if is_tf1 else formats.HDF5

@@ -48,7 +48,7 @@ def pytest_unconfigure():
         shutil.rmtree(os.environ[_CACHE])
 
 
-# Runs under the last TensorFlow that had estimators, never here.
-collect_ignore = ["golden/make_golden.py"]
-# Programs of TF1, which have another TensorFlow.
+# Those that run under the last TensorFlow that had estimators, never here.
+collect_ignore = ["golden/make_golden.py", "tf1/golden"]
+# Programs of TF1, which tests run.
 collect_ignore_glob = ["tf1/programs/*"]

@@ -1,12 +1,12 @@
-"""Checkpoints: HDF5 files of named variables, and reading those of others."""
+"""Checkpoints: named variables, in HDF5 or as TensorFlow has them."""
 
 from keras_tpu_estimator.checkpoints.assignment import resolve_assignments
 from keras_tpu_estimator.checkpoints.completion import training_is_complete
+from keras_tpu_estimator.checkpoints.contents import names
+from keras_tpu_estimator.checkpoints.contents import read
+from keras_tpu_estimator.checkpoints.contents import step_of
+from keras_tpu_estimator.checkpoints.contents import value
 from keras_tpu_estimator.checkpoints.files import VariableNotFoundError
-from keras_tpu_estimator.checkpoints.files import names
-from keras_tpu_estimator.checkpoints.files import read
-from keras_tpu_estimator.checkpoints.files import step_of
-from keras_tpu_estimator.checkpoints.files import value
 from keras_tpu_estimator.checkpoints.intact import latest_intact
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.checkpoints.keep_best import best

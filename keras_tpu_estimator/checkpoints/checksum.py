@@ -11,6 +11,7 @@ import os
 import struct
 import threading
 import zlib
+from collections.abc import Callable
 from collections.abc import Iterable
 
 import numpy as np
@@ -114,12 +115,7 @@ def is_intact(path: str) -> bool:
     >>> is_intact(str(path))
     False
     """
-    identity = paths.version(path)
-    known = _KNOWN.get(identity)
-    if known is None:
-        known = _is_intact(path)
-        _remember(identity, known)
-    return known
+    return checked_once(paths.version(path), lambda: _is_intact(path))
 
 
 def trust(path: str) -> None:
@@ -137,7 +133,44 @@ def trust(path: str) -> None:
     >>> is_intact(str(path))
     True
     """
-    _remember(paths.version(path), True)
+    trust_as(paths.version(path))
+
+
+def checked_once(
+    identity: tuple[object, ...], check: Callable[[], bool]
+) -> bool:
+    """The result of a check, made once for a content of files.
+
+    Args:
+        identity: What tells the content from others.
+        check: Checks it.
+
+    Example:
+
+    >>> [checked_once(("a file", 1), lambda: is_whole)
+    ...  for is_whole in (True, False)]
+    [True, True]
+    """
+    known = _KNOWN.get(identity)
+    if known is None:
+        known = check()
+        _remember(identity, known)
+    return known
+
+
+def trust_as(identity: tuple[object, ...]) -> None:
+    """Has `checked_once` believe in a content without a check.
+
+    Args:
+        identity: What tells it from others.
+
+    Example:
+
+    >>> trust_as(("another file", 1))
+    >>> checked_once(("another file", 1), lambda: False)
+    True
+    """
+    _remember(identity, True)
 
 
 def _is_intact(path: str) -> bool:

@@ -91,7 +91,7 @@ def remove_leftovers(directory: str) -> None:
     if is_url(directory):
         return
     with os.scandir(directory) as entries:
-        leftovers = [e.path for e in entries if e.name.endswith(_PARTIAL)]
+        leftovers = [e.path for e in entries if _PARTIAL in e.name]
     for path in leftovers:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)

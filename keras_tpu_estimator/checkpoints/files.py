@@ -161,55 +161,6 @@ def read(
         return opened.read({path: datasets[path] for path in wanted})
 
 
-def value(checkpoint_path: PathLike, name: str) -> np.ndarray:
-    """Reads one variable from a checkpoint.
-
-    Args:
-        checkpoint_path: A prefix, a file, or a directory of checkpoints.
-        name: The path of the variable.
-
-    Returns:
-        Its value.
-
-    Raises:
-        VariableNotFoundError: The checkpoint has no such variable; this is a
-            `KeyError`.
-        ValueError: There is no such checkpoint, or its file is damaged.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
-    >>> value(prefix, "b")
-    array([1., 1.])
-    """
-    return read(checkpoint_path, [name])[name]
-
-
-def step_of(checkpoint_path: PathLike) -> int:
-    """Reads the global step of a checkpoint.
-
-    Args:
-        checkpoint_path: A prefix, a file, or a directory of checkpoints.
-
-    Returns:
-        The step, as the file has it; its name is not looked at.
-
-    Raises:
-        VariableNotFoundError: The file has no 'global_step'.
-        ValueError: There is no such checkpoint, or its file is damaged.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> step_of(checkpoints.save(tempfile.mkdtemp(), 20, {}))
-    20
-    """
-    return int(value(checkpoint_path, GLOBAL_STEP))
-
-
 def explain_missing(
     missing: list[str],
     there: list[str],

@@ -5,7 +5,7 @@ import logging
 import os
 
 from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints import location
 
 _logger = logging.getLogger(__name__)
@@ -41,23 +41,19 @@ def latest_intact(model_dir: PathLike) -> str | None:
     """
     model_dir = os.fsdecode(model_dir)
     newest = location.latest(model_dir)
-    if newest is None or _is_intact(newest):
+    if newest is None or formats.is_intact(newest):
         return newest
     others = filter(location.exists, location.listed(model_dir))
-    found = next((each for each in others if _is_intact(each)), None)
+    found = next((each for each in others if formats.is_intact(each)), None)
     if found is None:
         raise ValueError(
             f"All checkpoints of {model_dir!r} are truncated or damaged, the "
-            f"latest being {newest + location.SUFFIX!r}. Copy them again if "
+            f"latest being {location.main_file(newest)!r}. Copy them again if "
             "they are copies; otherwise delete the 'checkpoint' file there to "
             "start afresh."
         )
     _warn(newest, found)
     return found
-
-
-def _is_intact(prefix: str) -> bool:
-    return checksum.is_intact(prefix + location.SUFFIX)
 
 
 @functools.lru_cache
@@ -66,6 +62,6 @@ def _warn(damaged: str, used: str) -> None:
         "The latest checkpoint %r is truncated or damaged. Using %r instead, "
         "the newest that is whole. Delete the damaged one, or copy it again "
         "if it is a copy.",
-        damaged + location.SUFFIX,
+        location.main_file(damaged),
         used,
     )

@@ -1,8 +1,11 @@
 """Where a checkpoint is: prefixes, files, directories."""
 
+import contextlib
 import difflib
+import glob
 import logging
 import os
+import re
 from collections.abc import Callable
 
 from keras_tpu_estimator.base.types import PathLike
@@ -12,6 +15,10 @@ from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.urls import is_url
 
 SUFFIX = ".h5"
+# A bundle of TensorFlow has its data in other files.
+INDEX = ".index"
+_ENDS = (SUFFIX, INDEX)
+_OTHERS = re.compile(r"\.(meta|data-[0-9]+-of-[0-9]+)")
 BASENAME = "model.ckpt"
 
 _logger = logging.getLogger(__name__)
@@ -39,7 +46,8 @@ def exists(prefix: str) -> bool:
     """Whether there is a checkpoint file for a prefix.
 
     Args:
-        prefix: The path of a checkpoint file, without '.h5'.
+        prefix: The path of a checkpoint file, without '.h5', or of a bundle of
+            TensorFlow, without '.index'.
 
     Returns:
         True if the file is there; it is not opened.
@@ -49,7 +57,54 @@ def exists(prefix: str) -> bool:
     >>> exists("/nowhere/model.ckpt-20")
     False
     """
-    return paths.is_file(prefix + SUFFIX)
+    return main_file(prefix) is not None
+
+
+def main_file(prefix: str) -> str | None:
+    """The file by which there is a checkpoint for a prefix.
+
+    Args:
+        prefix: The path of a checkpoint, without '.h5' or '.index'.
+
+    Returns:
+        Its path, that of this package's if there are both; None if there is
+        no checkpoint.
+
+    Example:
+
+    >>> main_file("/nowhere/model.ckpt-20") is None
+    True
+    """
+    files = (prefix + end for end in _ENDS)
+    return next(filter(paths.is_file, files), None)
+
+
+def remove(prefix: str, kept: str | None = None) -> None:
+    """Removes the files of a checkpoint, whichever there are.
+
+    Args:
+        prefix: The path of a checkpoint, without '.h5' or '.index'.
+        kept: The main file of another kind that is not removed. Defaults to
+            None.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
+    >>> remove(prefix)
+    >>> exists(prefix)
+    False
+    """
+    files = (prefix + end for end in _ENDS if prefix + end != kept)
+    gone = list(filter(paths.is_file, files))
+    if prefix + INDEX in gone:
+        found = paths.matching(glob.escape(prefix) + ".*")
+        # After the index, which says that they are whole.
+        gone += [f for f in found if _OTHERS.fullmatch(f.removeprefix(prefix))]
+    for path in gone:
+        with contextlib.suppress(FileNotFoundError):
+            paths.remove(path)
 
 
 def latest(model_dir: PathLike) -> str | None:
@@ -165,8 +220,8 @@ def resolve(checkpoint_path: PathLike) -> str:
 
     Args:
         checkpoint_path: A prefix such as 'dir/model.ckpt-20', the file
-            'dir/model.ckpt-20.h5', or a directory, whose latest checkpoint is
-            meant.
+            'dir/model.ckpt-20.h5' or 'dir/model.ckpt-20.index', or a
+            directory, whose latest checkpoint is meant.
 
     Returns:
         The prefix.
@@ -191,7 +246,7 @@ def resolve(checkpoint_path: PathLike) -> str:
             "a directory of checkpoints, or one such as 'dir/model.ckpt-20'."
         )
     path = os.fsdecode(checkpoint_path)
-    prefix = path.removesuffix(SUFFIX)
+    prefix = _prefix_of(path)
     if exists(prefix):
         return prefix
     found = latest(path) if paths.is_directory(path) else None
@@ -223,11 +278,11 @@ def alternatives(path: str) -> str:
     directory = directory or os.curdir
     if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
-    name = name.removesuffix(SUFFIX)
+    name = _prefix_of(name)
     there = sorted(
-        file.removesuffix(SUFFIX)
+        _prefix_of(file)
         for file in paths.names_in(directory)
-        if file.endswith(SUFFIX)
+        if file.endswith(_ENDS)
     )
     near = difflib.get_close_matches(
         name, [other for other in there if other != name], n=3, cutoff=0.0
@@ -237,12 +292,15 @@ def alternatives(path: str) -> str:
     return f"Checkpoints in {directory!r}: {', '.join(near)}."
 
 
+def _prefix_of(path: str) -> str:
+    return path.removesuffix(SUFFIX).removesuffix(INDEX)
+
+
 def _what_is_wrong(path: str) -> str:
-    prefix = path.removesuffix(SUFFIX)
+    prefix = _prefix_of(path)
     if paths.is_directory(path):
         return f"no {state_file.FILE_NAME!r} file there names one that exists."
-    if paths.is_file(f"{prefix}.index"):
-        return "it is one of TensorFlow's, where one in HDF5 is needed."
     return (
-        f"there is neither a file {prefix + SUFFIX!r} nor a directory {path!r}."
+        f"there is neither a file {prefix + SUFFIX!r} or {prefix + INDEX!r} "
+        f"nor a directory {path!r}."
     )

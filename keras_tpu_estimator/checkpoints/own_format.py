@@ -7,6 +7,7 @@ import numpy as np
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.storage import paths
 
 
 def exists(path: str) -> bool:
@@ -23,7 +24,7 @@ def exists(path: str) -> bool:
     >>> exists("/nowhere/model.ckpt-20")
     False
     """
-    return location.exists(path.removesuffix(location.SUFFIX))
+    return paths.is_file(path.removesuffix(location.SUFFIX) + location.SUFFIX)
 
 
 class OwnReader(CheckpointReader):

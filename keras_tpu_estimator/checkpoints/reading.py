@@ -15,7 +15,7 @@ from keras_tpu_estimator.checkpoints import tensorflow_format
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.storage import paths
 
-_INDEX = tensorflow_format.INDEX
+_INDEX = location.INDEX
 
 # The first that knows a path reads it. TensorFlow's is the last, for the files
 # of its first format may have any name.

@@ -1,6 +1,5 @@
 """Adds a checkpoint to a directory."""
 
-import contextlib
 import operator
 import os
 import time
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints import keep_best
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import state_file
@@ -29,6 +29,7 @@ def save(
     retention: Retention = Retention(),  # noqa: B008, it is frozen
     basename: str = location.BASENAME,
     now: float | None = None,
+    format_name: str = formats.HDF5,
 ) -> str:
     """Saves variables as '<model_dir>/model.ckpt-<step>.h5'.
 
@@ -45,6 +46,8 @@ def save(
         retention: Which older checkpoints stay. Defaults to the newest five.
         basename: What the file's name begins with. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
+        format_name: 'hdf5', or 'tensorflow' for the files that TensorFlow's
+            `Saver` writes in its place. Defaults to 'hdf5'.
 
     Returns:
         The prefix, that is the file's path without '.h5'.
@@ -75,9 +78,10 @@ def save(
         location.name_for(step, basename), time.time() if now is None else now
     )
     prefix = os.path.join(model_dir, new.name)
-    files.write(
-        prefix + location.SUFFIX,
+    formats.write(
+        prefix,
         {**variables, files.GLOBAL_STEP: np.int64(step)},
+        format_name,
     )
     # In this order, for a `checkpoint` file must never name a deleted one.
     best = keep_best.best(model_dir)
@@ -86,8 +90,7 @@ def save(
     )
     state_file.store(model_dir, after)
     for name in dropped:
-        with contextlib.suppress(FileNotFoundError):
-            paths.remove(os.path.join(model_dir, name + location.SUFFIX))
+        location.remove(os.path.join(model_dir, name))
     return prefix
 
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.location import INDEX
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reader import unambiguous
 from keras_tpu_estimator.checkpoints.stored import Stored
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.copies import local_copy
 
-INDEX = ".index"
 _DATA = ".data"
 _NUMBER = "-?????-of-?????"
 
@@ -44,7 +44,7 @@ def exists(prefix: str) -> bool:
     return bool(_numbers(prefix))
 
 
-def _suffixes(prefix: str) -> list[str]:
+def suffixes(prefix: str) -> list[str]:
     """How the names of the files end that a prefix stands for."""
     if paths.is_file(prefix + INDEX):
         return [INDEX, *(_DATA + number for number in _numbers(prefix + _DATA))]
@@ -76,7 +76,7 @@ class TensorFlowReader(CheckpointReader):
         import tensorflow as tf
 
         # TensorFlow opens them only when it reads values.
-        self._files = local_copy(prefix, _suffixes(prefix))
+        self._files = local_copy(prefix, suffixes(prefix))
         with _explained(prefix):
             # Unlike `tf.train.load_checkpoint`, this takes the prefix
             # literally where there is a directory of the same name.

@@ -180,6 +180,11 @@ _CHECKS = (
     _Check(
         "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
     ),
+    _Check(
+        "checkpoint_format",
+        lambda value: value in ("hdf5", "tensorflow"),
+        "'hdf5' or 'tensorflow', or None for the program's own",
+    ),
     _Check("host_timeout_secs", _is_positive, "> 0 seconds"),
     _Check(
         "layout_map",

@@ -100,9 +100,15 @@ def read_checked(
                 f"{value.shape} in the checkpoint {checkpoint!r}. Restore the "
                 "layer's size, or start in another model_dir."
             )
-    if GLOBAL_STEP in values:
-        values[GLOBAL_STEP] = values[GLOBAL_STEP].astype(np.int32)
-    return values
+    # Devices may have no 64-bit numbers; the step never has.
+    narrow = {
+        path: jax.dtypes.canonicalize_dtype(value.dtype)
+        for path, value in values.items()
+    } | {GLOBAL_STEP: np.int32}
+    return {
+        path: value.astype(narrow[path], copy=False)
+        for path, value in values.items()
+    }
 
 
 def assigned_by_init_fn(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -220,9 +221,13 @@ class ModelValues:
     def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
         """Copies on the host of what belongs into a checkpoint."""
         saved = [*self._store.saved_paths(), *sorted(self._overridden)]
-        return restoring.on_host(
+        copies = restoring.on_host(
             {p: values[p] for p in saved if p in values and p != GLOBAL_STEP}
         )
+        for path in copies.keys() & self._store.saved_dtypes.keys():
+            dtype = self._store.saved_dtypes[path]
+            copies[path] = copies[path].astype(dtype)
+        return copies
 
     @contextlib.contextmanager
     def visible(self, values: CallValues) -> Iterator[None]:
@@ -371,4 +376,4 @@ def _usable(values: Values) -> Values:
 
 
 def _identity(checkpoint: str) -> tuple[Any, ...]:
-    return paths.version(checkpoint + ".h5")
+    return paths.version(location.main_file(checkpoint) or checkpoint)

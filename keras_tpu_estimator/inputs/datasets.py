@@ -120,11 +120,12 @@ def can_be_stacked(dataset: Any) -> bool:
 def _step_bytes(dataset: Any, size: int | None) -> int:
     """Bytes of one batch, of so many examples if it is not known better."""
     tensorflow = sys.modules["tensorflow"]
+    specs = tensorflow.nest.flatten(dataset.element_spec)
+    # A list is one of numbers, after `tf.disable_v2_tensorshape()` too.
+    shapes = [spec.shape.as_list() for spec in specs]
     return sum(
-        math.prod(spec.shape[1:])
-        * (spec.shape[0] or size or _ANY_SIZE)
-        * spec.dtype.size
-        for spec in tensorflow.nest.flatten(dataset.element_spec)
+        math.prod(shape) * (own or size or _ANY_SIZE) * spec.dtype.size
+        for spec, (own, *shape) in zip(specs, shapes, strict=True)
     )
 
 

@@ -1,6 +1,7 @@
 """Telling in which form an `input_fn` returned its data."""
 
 import sys
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,12 @@ def form_of(value: Any) -> Form:
     if hasattr(value, "__iter__") and not hasattr(value, "dtype"):
         return Stream(value)
     return Arrays(value)
+
+
+def form_of_call(call: Callable[[], Any], number: int) -> Form:
+    """The form of what a call returns, whichever it is of several."""
+    del number
+    return form_of(call())
 
 
 def hide_gpus() -> None:

@@ -1,5 +1,6 @@
 """What the calls of `input_fn` return, as stacked steps."""
 
+import functools
 import itertools
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -12,7 +13,6 @@ from keras_tpu_estimator.inputs.call import call_input_fn
 from keras_tpu_estimator.inputs.chunks import batches_among
 from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.form import Form
-from keras_tpu_estimator.inputs.forms import form_of
 from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.inputs.packing import pack
 from keras_tpu_estimator.inputs.packing import unpack
@@ -49,7 +49,9 @@ class InputReader:
         self._start = start
         hide_gpus()  # Before input_fn makes a tensor.
         forms = [
-            form_of(_call(input_fn, request, call))
+            request.form_of(
+                functools.partial(_call, input_fn, request, call), call.index
+            )
             for call in request.plan.calls
         ]
         hide_gpus()  # It may have been the first to need TensorFlow.

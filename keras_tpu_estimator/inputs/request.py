@@ -9,6 +9,8 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.inputs.axes import BatchAxes
 from keras_tpu_estimator.inputs.checks import BatchCheck
 from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.inputs.forms import form_of_call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +27,8 @@ class InputRequest:
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
         max_bytes: How much is stacked, unless a single step is larger.
+        form_of: Tells the form of what a call returns, which it makes, given
+            the call and its number. Defaults to `form_of_call`.
     """
 
     mode: str
@@ -36,6 +40,7 @@ class InputRequest:
     chunk: int = 1
     checks_size: bool = True
     max_bytes: float = math.inf
+    form_of: Callable[[Callable[[], Any], int], Form] = form_of_call
 
     def check(self) -> BatchCheck:
         """A new check of the batches of one call."""

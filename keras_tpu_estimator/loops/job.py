@@ -17,7 +17,9 @@ from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.front_ends import own_checkpoint_format
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.pipeline import Pipeline
@@ -74,6 +76,12 @@ class Job:
     def hosts(self) -> Hosts:
         """The processes that run the same calls, this one among them."""
         return Hosts.of_this_process(self.config.host_timeout_secs)
+
+    @property
+    def checkpoint_format(self) -> str:
+        """The name of the format that checkpoints are written in."""
+        name = self.config.checkpoint_format
+        return name or own_checkpoint_format(self.model_fn)
 
     def check_together(self, call: Conversation, **arguments: Any) -> None:
         """Checks that all hosts are about to do the same.
@@ -155,6 +163,8 @@ class Job:
         request = self.placement.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
+        form_of = input_form(self.model_fn, self.seed)
+        request = dataclasses.replace(request, form_of=form_of)
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
             mode == ModeKeys.TRAIN

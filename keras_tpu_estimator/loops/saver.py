@@ -52,6 +52,7 @@ class Saver:
         self._hosts = job.hosts
         self._others = job.hosts.conversation("the checkpoint")
         self._model_dir = job.model_dir
+        self._format = job.checkpoint_format
         self._runtime = job.runtime
         self._progress = progress
         # Links stay as they are; to follow them after each run takes time.
@@ -124,6 +125,7 @@ class Saver:
                         values,
                         retention=retention,
                         basename=basename,
+                        format_name=self._format,
                     )
                 self._others.barrier(patience)
 

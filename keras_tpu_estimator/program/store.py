@@ -41,6 +41,8 @@ class VariableStore:
         target: What `init_from_checkpoint` is about.
         constants: Paths of learning rates that were given as numbers: what
             the code says counts, so they are in no checkpoint.
+        saved_dtypes: Dtypes in checkpoints by path, where devices have
+            narrower ones.
     """
 
     def __init__(self, seed: int | None = None):
@@ -50,6 +52,7 @@ class VariableStore:
         self.slots: set[str] = set()
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.constants: set[str] = set()
+        self.saved_dtypes: dict[str, np.dtype] = {}
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP

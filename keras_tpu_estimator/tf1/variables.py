@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
@@ -41,12 +42,14 @@ def enter(
     for name, variable in {**own, **model.variables}.items():
         shape = tuple(variable.shape.as_list())
         if name not in store.variables:
+            dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
+            on_devices = jax.dtypes.canonicalize_dtype(dtype)
+            if on_devices != dtype:
+                store.saved_dtypes[name] = dtype
             new[name] = _keras_variable(
                 name,
                 shape=shape,
-                dtype=jax.dtypes.canonicalize_dtype(
-                    variable.dtype.base_dtype.as_numpy_dtype
-                ).name,
+                dtype=on_devices.name,
                 trainable=name in model.trainable,
                 # Metrics are the values of one call, and in no checkpoint.
                 synchronization="on_read" if name in own else "auto",

@@ -37,7 +37,7 @@ def test_every_dtype_and_shape_comes_back(path, dtype, shape):
     original = np.ones(shape).astype(np.dtype(dtype))
 
     files.write(path, {"v": original})
-    restored = files.value(path, "v")
+    restored = files.read(path)["v"]
 
     assert restored.dtype == original.dtype
     assert restored.shape == original.shape
@@ -49,7 +49,7 @@ def test_bits_that_no_number_equals_come_back(path):
 
     files.write(path, {"v": bits.view(ml_dtypes.bfloat16)})
 
-    np.testing.assert_array_equal(files.value(path, "v").view(np.uint16), bits)
+    np.testing.assert_array_equal(files.read(path)["v"].view(np.uint16), bits)
 
 
 def test_strided_and_foreign_arrays_are_saved_by_value(path):
@@ -249,7 +249,7 @@ def _fill_with_external_data(file):
 def test_a_foreign_file_cannot_smuggle(path, fill, message):
     _write_with_checksum(path, fill)
     with pytest.raises(ValueError, match=message):
-        files.value(path, "v")
+        files.read(path)["v"]
 
 
 def test_links_to_other_files_are_not_followed(tmp_path, path):

@@ -46,7 +46,8 @@ def test_resolve_says_where_it_looked_and_what_is_near(saved):
         ValueError,
         match=(
             r"ckpt-2' is not a valid checkpoint: there is neither a file "
-            r"'.*model.ckpt-2.h5' nor a directory .*: model.ckpt-20, "
+            r"'.*model.ckpt-2.h5' or '.*model.ckpt-2.index' nor a directory "
+            r".*: model.ckpt-20, "
         ),
     ):
         checkpoints.resolve(saved / "model.ckpt-2")
@@ -58,7 +59,7 @@ def test_resolve_says_where_it_looked_and_what_is_near(saved):
         ([], "", "no 'checkpoint' file there names one that exists. There is"),
         ([], "sub/model.ckpt-1", r"The directory '.*sub' does not exist\."),
         (["m-5.h5"], "", r"no 'checkpoint' file .* Checkpoints in '.*': m-5\."),
-        (["m.index"], "m", "one of TensorFlow's, where one in HDF5 is needed"),
+        (["m.index"], "", r"no 'checkpoint' file .* Checkpoints in '.*': m\."),
     ],
 )
 def test_resolve_explains_what_is_wrong(tmp_path, make, path, message):

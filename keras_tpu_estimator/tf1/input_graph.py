@@ -1,0 +1,228 @@
+"""The `input_fn` of a TF1 program, called in a graph of its own as it was.
+
+A dataset of the graph becomes one that is read eagerly, with all that is known
+of datasets. Tensors of the graph are run in a session, once for each batch.
+"""
+
+import re
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.deployment import InputPlan
+from keras_tpu_estimator.inputs.form import Arrays
+from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.inputs.forms import form_of
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.input_session import InputSession
+
+# What TensorFlow says of tensors that have no values yet.
+_WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
+# The states of random ops and of Python functions are not a dataset's own.
+_IGNORE_STATE = 1
+
+
+def form_in_graph(
+    call: Callable[[], Any], number: int, seed: int | None
+) -> Form:
+    """Calls an `input_fn` in a graph, and tells the form of what it returned.
+
+    Args:
+        call: Calls it. One that wants tensors with values is called again, in
+            no graph, unless the program has disabled that.
+        number: The number of this call among those that feed a step.
+        seed: The seed of the program, or `None`.
+
+    Returns:
+        Its form.
+
+    Raises:
+        TypeError: A tensor is not dense.
+    """
+    import tensorflow as tf
+
+    graph, is_eager = tf.Graph(), tf.executing_eagerly()
+    with graph.as_default():
+        if seed is not None:
+            # What several calls shuffle is in as many orders.
+            tf.compat.v1.set_random_seed((seed + number) % 2**31)
+        try:
+            value = call()
+        except (RuntimeError, AttributeError, TypeError) as error:
+            if not is_eager or not _WANTS_EAGER.search(str(error)):
+                raise
+            with internals.eagerly():
+                return _Eager(form_of(call()))
+        if isinstance(value, tf.data.Dataset):
+            return _of_dataset(graph, value)
+        if not any(map(tf.is_tensor, jax.tree.leaves(value, _is_leaf))):
+            return form_of(value)
+        return _of_tensors(graph, value)
+
+
+def _of_dataset(graph: Any, dataset: Any) -> Form:
+    """The form of a dataset, which may be one of the graph."""
+    import tensorflow as tf
+
+    variant = tf.data.experimental.to_variant(dataset)
+    if getattr(variant, "graph", None) is not graph:
+        return _Eager(form_of(dataset))
+    definition = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=variant,
+        external_state_policy=_IGNORE_STATE,
+        strip_device_assignment=True,
+    )
+    session = InputSession(graph)
+    try:
+        serialized = session.run(definition)
+    except tf.errors.OpError:  # It has resources that are only in a session.
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        session.close()
+        return _Tensors(
+            form_of(dataset), graph, iterator.get_next(), iterator.initializer
+        )
+    session.close()
+    with internals.eagerly():
+        variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
+        copy = tf.data.experimental.from_variant(variant, dataset.element_spec)
+        # With the graph go the Python functions in it.
+        return _Eager(form_of(copy), graph)
+
+
+def _of_tensors(graph: Any, value: Any) -> Form:
+    """The form of tensors of the graph, or of a nest of them."""
+    import tensorflow as tf
+
+    sparse = tf.SparseTensor | tf.RaggedTensor
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        if isinstance(leaf, sparse):
+            raise TypeError(
+                f"The tensor{jax.tree_util.keystr(path)} that input_fn returns "
+                f"should be dense. Received: {leaf}. Make it dense there, for "
+                "instance with tf.sparse.to_dense or .to_tensor()."
+            )
+    tensors = jax.tree.map(tf.convert_to_tensor, value)
+    if _has_state(jax.tree.leaves(tensors)):
+        return _Tensors(Arrays(value), graph, tensors)
+    session = InputSession(graph)
+    try:
+        return Arrays(session.run(tensors))
+    finally:
+        session.close()
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether a value is no nest, such as a generator."""
+    return not isinstance(value, Mapping | tuple | list)
+
+
+def _has_state(tensors: list[Any]) -> bool:
+    """Whether tensors may have other values each time that they are run."""
+    waiting, seen = [tensor.op for tensor in tensors], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen:
+            continue
+        if op.op_def.is_stateful:
+            return True
+        seen.add(op.name)
+        waiting += [t.op for t in op.inputs] + list(op.control_inputs)
+    return False
+
+
+class _Tensors(Form):
+    """Tensors of a graph, run until they are out of range.
+
+    Args:
+        like: A form that is allowed where this one is.
+        graph: Their graph.
+        tensors: A nest of them.
+        *initializers: Operations to be run first.
+    """
+
+    def __init__(
+        self, like: Form, graph: Any, tensors: Any, *initializers: Any
+    ):
+        super().__init__(tensors)
+        self._like, self._graph = like, graph
+        self._initializers = initializers
+
+    def check(self, plan: InputPlan) -> None:
+        """Checks that the way of calling `input_fn` allows such tensors."""
+        self._like.check(plan)
+
+    def items(self, state: Any = None) -> Iterator[Any]:
+        """The batches from the first on."""
+        if state is not None:
+            raise ValueError("Tensors of a graph have no state. Received one.")
+        session = InputSession(self._graph, self._initializers)
+        try:
+            yield from session.batches(self._value)
+        finally:
+            session.close()
+
+
+class _Eager(Form):
+    """A form that is read eagerly, whatever the program has disabled.
+
+    Args:
+        form: The form.
+        kept: What it needs to be there. Defaults to `None`.
+    """
+
+    def __init__(self, form: Form, kept: Any = None):
+        super().__init__(kept)
+        self._form = form
+        self.is_single, self.stacked = form.is_single, form.stacked
+
+    def check(self, plan: InputPlan) -> None:
+        """Checks as the form does."""
+        self._form.check(plan)
+
+    def items(self, state: Any = None) -> Iterator[Any]:
+        """An iterator over what is in it, from a state on."""
+        with internals.eagerly():
+            return _EagerIterator(self._form.items(state))
+
+    def state_of(self, items: Any) -> Any:
+        """The state of an iterator over it."""
+        with internals.eagerly():
+            return self._form.state_of(items.iterator)
+
+    def example(self, item: Any) -> Example:
+        """The batch that an item is."""
+        return self._form.example(item)
+
+    def stacked_for(
+        self, steps: int, batch_size: int | None, max_bytes: float
+    ) -> int:
+        """How many batches to read at once."""
+        with internals.eagerly():
+            return self._form.stacked_for(steps, batch_size, max_bytes)
+
+    def in_stacks(self, batches: int) -> "_Eager":
+        """The same with so many batches an item."""
+        with internals.eagerly():
+            return _Eager(self._form.in_stacks(batches), self._value)
+
+    def release(self, items: list[Iterator[Any]]) -> None:  # type: ignore[override]
+        """Lets go of the iterators in a list."""
+        self._form.release(items)
+
+
+class _EagerIterator:
+    """An iterator whose items are made eagerly."""
+
+    def __init__(self, iterator: Iterator[Any]):
+        self.iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with internals.eagerly():
+            return next(self.iterator)

@@ -1,0 +1,65 @@
+"""A session for the graph of an `input_fn`."""
+
+import threading
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+
+class InputSession:
+    """A session in which all of a graph is initialised.
+
+    Its variables are, its tables, what else is in `TABLE_INITIALIZERS`, and
+    its queues are filled.
+
+    Args:
+        graph: The graph.
+        initializers: Operations to be run then. Defaults to none.
+    """
+
+    def __init__(self, graph: Any, initializers: Sequence[Any] = ()):
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        with graph.as_default():
+            first = [
+                v1.global_variables_initializer(),
+                v1.local_variables_initializer(),
+                v1.tables_initializer(),
+                *initializers,
+            ]
+            # The memory of a GPU is JAX's.
+            config = v1.ConfigProto(device_count={"GPU": 0})
+            self._session = v1.Session(config=config)
+            for each in first:
+                self._session.run(each)
+            self._coordinator = v1.train.Coordinator()
+            if v1.get_collection(v1.GraphKeys.QUEUE_RUNNERS):
+                v1.train.start_queue_runners(self._session, self._coordinator)
+
+    def run(self, tensors: Any) -> Any:
+        """The values of a nest of tensors."""
+        leaves, structure = jax.tree.flatten(tensors)
+        return jax.tree.unflatten(structure, self._session.run(leaves))
+
+    def batches(self, tensors: Any) -> Iterator[Any]:
+        """The values of a nest of tensors, until they are out of range."""
+        import tensorflow as tf
+
+        leaves, structure = jax.tree.flatten(tensors)
+        run = self._session.make_callable(leaves)
+        try:
+            while True:
+                yield jax.tree.unflatten(structure, run())
+        except tf.errors.OutOfRangeError:
+            return
+
+    def close(self) -> None:
+        """Ends it, and the threads that fill its queues."""
+        self._coordinator.request_stop()
+        # Not waited for, as with the iterators of `inputs/datasets.py`.
+        threading.Thread(
+            target=self._session.close, name="deletion", daemon=True
+        ).start()

@@ -1,0 +1,176 @@
+"""Checkpoints in TensorFlow's format, of this package's making."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import tensorflow_bundle
+
+VALUES = {
+    "dense/kernel": np.arange(6, dtype="float32").reshape(2, 3),
+    "dense/kernel/Adam": np.ones((2, 3), "float32"),
+    "mask": np.array([True, False]),
+    "half": np.arange(3).astype(ml_dtypes.bfloat16),
+    "count": np.int64(2**40),
+    "empty": np.zeros((0, 4), "int32"),
+}
+_KILLED_WHILE_SAVING = """
+import os, signal, sys
+import numpy as np
+from keras_tpu_estimator import checkpoints
+replace = os.replace
+def dying(source, target):
+    if target.endswith(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = dying
+checkpoints.save(
+    sys.argv[1], 20, {"v": np.ones(5)}, format_name="tensorflow")
+"""
+
+
+def save(directory, step, values=VALUES, **kwargs):
+    return checkpoints.save(
+        directory, step, values, format_name="tensorflow", **kwargs
+    )
+
+
+def test_tensorflow_reads_it(tmp_path):
+    prefix = save(tmp_path, 20)
+    assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
+    reader = tf.train.NewCheckpointReader(prefix)
+    assert reader.get_tensor("global_step") == 20
+    assert reader.get_variable_to_dtype_map()["global_step"] == tf.int64
+    for name, value in VALUES.items():
+        read = reader.get_tensor(name)
+        assert np.array_equal(read, value)
+        assert read.dtype == value.dtype
+
+
+def test_a_saver_restores_it(tmp_path):
+    prefix = save(tmp_path, 20)
+    with tf.Graph().as_default(), tf.Session() as session:
+        made = {
+            name: tf.get_variable(name, value.shape, value.dtype)
+            for name, value in VALUES.items()
+        }
+        tf.train.Saver().restore(session, prefix)
+        for name, value in session.run(made).items():
+            assert np.array_equal(value, VALUES[name])
+
+
+def test_it_is_read_like_any_other(tmp_path):
+    prefix = save(tmp_path, 20)
+    assert checkpoints.latest_intact(tmp_path) == prefix
+    assert checkpoints.names(tmp_path) == sorted([*VALUES, "global_step"])
+    assert checkpoints.step_of(prefix) == 20
+    for path in (prefix, prefix + ".index", tmp_path):
+        assert checkpoints.resolve(path) == prefix
+        assert checkpoints.value(path, "count") == 2**40
+    assert checkpoints.read(prefix).keys() == {*VALUES, "global_step"}
+    with pytest.raises(KeyError, match="has no variable 'dense/kernels'"):
+        checkpoints.read(prefix, ["dense/kernels"])
+    assert kte.load_checkpoint(tmp_path).get_tensor("mask").tolist() == [1, 0]
+
+
+def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
+    prefix = checkpoints.save(tmp_path, 20, {"v": np.zeros(2)})
+    assert save(tmp_path, 20, {"v": np.ones(2)}) == prefix
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint",
+        "model.ckpt-20.data-00000-of-00001",
+        "model.ckpt-20.index",
+    ]
+    assert checkpoints.value(prefix, "v").tolist() == [1, 1]
+    checkpoints.save(tmp_path, 20, {"v": np.zeros(2)})
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-20.h5"]
+
+
+def test_older_ones_are_removed_with_all_their_files(tmp_path):
+    for step in range(3):
+        prefix = save(tmp_path, step, retention=checkpoints.Retention(2))
+        # TensorFlow's own have this file, too.
+        (tmp_path / f"model.ckpt-{step}.meta").touch()
+    assert checkpoints.latest(tmp_path) == prefix
+    names = [n for n in os.listdir(tmp_path) if n != "checkpoint"]
+    assert {name.split(".")[1] for name in names} == {"ckpt-1", "ckpt-2"}
+    assert len(names) == 6
+
+
+@pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("how", ["cut", "changed", "gone"])
+def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
+    older, newer = (save(tmp_path, step) for step in (10, 20))
+    # What is known of it is about other files.
+    file = tmp_path / (os.path.basename(newer) + end)
+    content = file.read_bytes()
+    file.unlink()
+    if how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    elif how == "changed":
+        file.write_bytes(content.replace(content[9:12], b"???"))
+    assert checkpoints.latest_intact(tmp_path) == older
+    assert "model.ckpt-20" in caplog.text
+
+
+@pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
+def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
+    first = save(tmp_path, 10)
+    before = set(os.listdir(tmp_path))
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED_WHILE_SAVING, str(tmp_path), end]
+    )
+    assert child.returncode == -signal.SIGKILL
+    assert set(os.listdir(tmp_path)) > before
+    assert checkpoints.latest_intact(tmp_path) == first
+    save(tmp_path, 20)
+    new = {f"model.ckpt-20{e}" for e in (".index", ".data-00000-of-00001")}
+    assert set(os.listdir(tmp_path)) == before | new
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+def test_a_failed_save_leaves_the_directory_as_it_was(
+    tmp_path, monkeypatch, times
+):
+    first = save(tmp_path, 10)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    replace, left = os.replace, iter(range(times - 1))
+
+    def disk_full(*args):
+        if next(left, None) is None:
+            raise OSError(28, "No space left on device")
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 20)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    assert checkpoints.latest(tmp_path) == first
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "nowhere").touch()
+    with pytest.raises(OSError, match="nowhere"):
+        tensorflow_bundle.write(str(tmp_path / "nowhere" / "model"), VALUES)
+
+
+def test_strings_are_an_error(tmp_path):
+    with pytest.raises(TypeError, match="'name' should be an array of numbers"):
+        save(tmp_path, 20, {"name": np.array(["a"])})
+
+
+def test_it_is_written_behind_a_url():
+    url = "memory://bucket/bundles"
+    prefix = save(url, 20)
+    save(url, 30, retention=checkpoints.Retention(1))
+    assert checkpoints.latest_intact(url) == prefix.replace("20", "30")
+    assert checkpoints.value(url, "count") == 2**40
+    assert not checkpoints.location.exists(prefix)

@@ -1,0 +1,293 @@
+"""Checkpoints of TF1 programs, in TensorFlow's format and under its names.
+
+`golden/make_checkpoint.py` made the one in `golden/checkpoint`.
+"""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import model_fn_of
+from tf1_programs import trained
+from tf1_programs import values_of
+
+from keras_tpu_estimator import checkpoints
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+LOSSES = json.loads((GOLDEN / "checkpoint" / "losses.json").read_text())
+
+
+def _program():
+    path = GOLDEN / "checkpoint_program.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+program = _program()
+
+
+class Losses(kte.hooks.SessionRunHook):
+    """Keeps the loss of each step."""
+
+    def __init__(self):
+        self.losses = []
+
+    def before_run(self, run_context):
+        return kte.hooks.SessionRunArgs("loss")
+
+    def after_run(self, run_context, run_values):
+        self.losses.append(float(run_values.results))
+
+
+def golden_estimator(model_dir, use_tpu=False, **config):
+    return kte.TPUEstimator(
+        kte.tf1.model_fn(program.model_fn_of(kte.tf1.TPUEstimatorSpec)),
+        config=kte.RunConfig(
+            model_dir=str(model_dir),
+            tpu_config=kte.TPUConfig(iterations_per_loop=1),
+            save_summary_steps=None,
+            **config,
+        ),
+        use_tpu=use_tpu,
+        train_batch_size=program.BATCH,
+        eval_batch_size=program.BATCH,
+        predict_batch_size=program.BATCH,
+    )
+
+
+@pytest.fixture
+def original(tmp_path):
+    """A model_dir of the original."""
+    shutil.copytree(GOLDEN / "checkpoint", tmp_path / "original")
+    return tmp_path / "original"
+
+
+def described(prefix):
+    reader = tf.train.NewCheckpointReader(str(prefix))
+    dtypes = reader.get_variable_to_dtype_map()
+    shapes = reader.get_variable_to_shape_map()
+    return {name: (shapes[name], dtypes[name]) for name in sorted(shapes)}
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_the_originals_checkpoint_is_continued(original, use_tpu):
+    hook = Losses()
+    made = golden_estimator(original, use_tpu)
+    made.train(program.input_fn_from(5), [hook], steps=6)
+    np.testing.assert_allclose(hook.losses, LOSSES["after"], rtol=1e-5)
+    assert made.get_variable_value("tower/count") == 11
+    newest = original / "model.ckpt-11"
+    assert described(newest) == described(original / "model.ckpt-5")
+    assert kte.latest_checkpoint(original) == str(newest)
+    state = tf.train.get_checkpoint_state(str(original))
+    names = [os.path.basename(p) for p in state.all_model_checkpoint_paths]
+    # The one of step 0 was not copied.
+    assert names == ["model.ckpt-5", "model.ckpt-11"]
+
+
+def test_from_the_beginning_as_the_original(tmp_path):
+    hook = Losses()
+    made = golden_estimator(tmp_path)
+    made.train(program.input_fn_from(0), [hook], steps=5)
+    np.testing.assert_allclose(hook.losses, LOSSES["before"], rtol=1e-5)
+    expected = checkpoints.read(GOLDEN / "checkpoint" / "model.ckpt-5")
+    assert_same(values_of(made), expected)
+    assert described(tmp_path / "model.ckpt-5") == described(
+        GOLDEN / "checkpoint" / "model.ckpt-5"
+    )
+
+
+def test_the_originals_checkpoint_is_read(original):
+    made = golden_estimator(original)
+    assert made.latest_checkpoint() == str(original / "model.ckpt-5")
+    assert "tower/hidden/kernel/Adam_1" in made.get_variable_names()
+    assert made.get_variable_value("tower/count") == 5
+    result = made.evaluate(program.input_fn_from(5), steps=1)
+    assert result["global_step"] == 5
+    np.testing.assert_allclose(result["loss"], LOSSES["after"][0], rtol=1e-5)
+    first = next(made.predict(program.input_fn_from(0)))
+    assert first["logits"].shape == (1,)
+
+
+def test_a_session_continues_ours(tmp_path):
+    made = golden_estimator(tmp_path)
+    made.train(program.input_fn_from(0), steps=5)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.create_global_step()
+        data = program.input_fn_from(5)({"batch_size": program.BATCH})
+        features, labels = tf.data.make_one_shot_iterator(data).get_next()
+        spec = program.model_fn_of(kte.tf1.TPUEstimatorSpec)(
+            features, labels, "train", {"use_tpu": False}
+        )
+        tf.train.Saver().restore(
+            session, tf.train.latest_checkpoint(str(tmp_path))
+        )
+        losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(6)]
+    np.testing.assert_allclose(losses, LOSSES["after"], rtol=1e-5)
+
+
+def test_our_own_format_when_asked(tmp_path):
+    made = golden_estimator(tmp_path, checkpoint_format="hdf5")
+    made.train(program.input_fn_from(0), steps=5)
+    names = os.listdir(tmp_path)
+    assert "model.ckpt-5.h5" in names
+    assert not [name for name in names if name.endswith(".index")]
+    hook = Losses()
+    # Either is continued, whatever is written.
+    made = golden_estimator(tmp_path)
+    made.train(program.input_fn_from(5), [hook], steps=6)
+    np.testing.assert_allclose(hook.losses, LOSSES["after"], rtol=1e-5)
+    assert (tmp_path / "model.ckpt-11.index").exists()
+    assert made.get_variable_value("tower/count") == 11
+
+
+def test_a_keras_program_may_write_tensorflows_format(tmp_path):
+    def model_fn(features, labels, mode, params):
+        import keras
+
+        loss = keras.ops.mean(keras.layers.Dense(1)(features) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    def made():
+        return kte.TPUEstimator(
+            model_fn,
+            config=kte.RunConfig(
+                model_dir=str(tmp_path), checkpoint_format="tensorflow"
+            ),
+            train_batch_size=8,
+            use_tpu=False,
+        )
+
+    x = np.ones((8, 2), "float32")
+    made().train(fed([x] * 2), steps=2)
+    made().train(fed([x] * 2), steps=2)
+    assert (tmp_path / "model.ckpt-4.index").exists()
+    assert checkpoints.step_of(tmp_path) == 4
+
+
+class Stopping(kte.hooks.SessionRunHook):
+    """Fails after some steps."""
+
+    def __init__(self, step):
+        self._step = step
+
+    def before_run(self, run_context):
+        return kte.hooks.SessionRunArgs("global_step")
+
+    def after_run(self, run_context, run_values):
+        if run_values.results >= self._step:
+            raise RuntimeError("cut")
+
+
+def test_an_interrupted_training_is_repeated_to_the_bit(tmp_path):
+    def input_fn(params):
+        data = program.input_fn_from(0)(params)
+        return data.shuffle(20, seed=1)
+
+    def made(name):
+        return golden_estimator(
+            tmp_path / name, save_checkpoints_steps=2, tf_random_seed=5
+        )
+
+    made("whole").train(input_fn, max_steps=8)
+    with pytest.raises(RuntimeError, match="cut"):
+        made("cut").train(input_fn, [Stopping(5)], max_steps=8)
+    assert (tmp_path / "cut" / "model.ckpt-4.input.zip").exists()
+    made("cut").train(input_fn, max_steps=8)
+    expected, values = (
+        checkpoints.read(tmp_path / n) for n in ("whole", "cut")
+    )
+    assert expected.keys() == values.keys()
+    for name, value in expected.items():
+        assert np.array_equal(values[name], value), name
+
+
+def network(x, training):
+    return dense(x, 4, "logits")
+
+
+def adam(step):
+    return tf.train.AdamOptimizer(0.1)
+
+
+@pytest.fixture
+def other_dir(tmp_path):
+    """Where a classifier was trained."""
+    data = batches(*classes_data(3), steps=3)
+    trained(model_fn_of(network, adam), tmp_path / "other", data)
+    return tmp_path / "other"
+
+
+@pytest.mark.parametrize("as_path", [True, False])
+def test_a_path_warm_starts_what_is_trained(tmp_path, other_dir, as_path):
+    warm = str(other_dir)
+    if not as_path:
+        warm = kte.WarmStartSettings(warm, vars_to_warm_start="logits/k")
+    made = estimator(
+        model_fn_of(network, adam), tmp_path / "new", warm_start_from=warm
+    )
+    made.evaluate(fed(batches(*classes_data(3), steps=1)), steps=1)
+    made.train(fed(batches(*classes_data(3), steps=1)), steps=1)
+    first = checkpoints.read(tmp_path / "new" / "model.ckpt-0")
+    old = checkpoints.read(other_dir)
+    assert np.array_equal(first["logits/kernel"], old["logits/kernel"])
+    is_warm = np.array_equal(first["logits/bias"], old["logits/bias"])
+    assert is_warm == as_path
+    assert not first["logits/kernel/Adam"].any()
+    assert first["global_step"] == 0
+
+
+def test_a_list_warm_starts_slots_and_the_step(tmp_path, other_dir):
+    made = estimator(
+        model_fn_of(network, adam),
+        tmp_path / "new",
+        warm_start_from=kte.WarmStartSettings(
+            str(other_dir), vars_to_warm_start=[".*"]
+        ),
+    )
+    made.train(fed(batches(*classes_data(3), steps=1)), steps=1)
+    assert_same(
+        checkpoints.read(tmp_path / "new" / "model.ckpt-3"),
+        checkpoints.read(other_dir),
+        rtol=0,
+        atol=0,
+    )
+    assert made.get_variable_value("global_step") == 4
+
+
+def test_a_vocabulary_warm_starts_rows(tmp_path, other_dir):
+    (tmp_path / "old.txt").write_text("a\nb\nc\n")
+    (tmp_path / "new.txt").write_text("c\nz\na\n")
+    info = kte.VocabInfo(
+        str(tmp_path / "new.txt"), 3, 0, str(tmp_path / "old.txt")
+    )
+    made = estimator(
+        model_fn_of(network, adam),
+        tmp_path / "new",
+        warm_start_from=kte.WarmStartSettings(
+            str(other_dir), ".*kernel", {"logits/kernel": info}
+        ),
+    )
+    made.train(fed(batches(*classes_data(3), steps=1)), steps=1)
+    first = checkpoints.read(tmp_path / "new" / "model.ckpt-0")
+    old = checkpoints.read(other_dir)["logits/kernel"]
+    expected = np.stack([old[2], 0 * old[0], old[0]])
+    assert np.array_equal(first["logits/kernel"], expected)

@@ -1,0 +1,327 @@
+"""The input_fns of TF1 programs."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+
+from keras_tpu_estimator.inputs.deployment import undivided
+from keras_tpu_estimator.inputs.form import Arrays
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.tf1.input_graph import form_in_graph
+
+X = np.arange(24, dtype="int64").reshape(12, 2)
+
+
+def form_of(input_fn, number=0, seed=3):
+    """The form of what a function without arguments returns in a graph."""
+    return form_in_graph(input_fn, number, seed)
+
+
+def items_of(input_fn, count=None, **kwargs):
+    """The first items of it, with eager tensors in NumPy."""
+    items = itertools.islice(form_of(input_fn, **kwargs).items(), count)
+    return [np.asarray(item) for item in items]
+
+
+def dataset(size=4):
+    return tf.data.Dataset.from_tensor_slices(X).batch(size)
+
+
+def one_shot():
+    return tf.data.make_one_shot_iterator(dataset()).get_next()
+
+
+def initializable():
+    iterator = tf.data.make_initializable_iterator(dataset())
+    tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def with_a_table():
+    keys = tf.constant([str(i) for i in range(24)])
+    values = tf.constant(np.arange(24))
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(keys, values), -1
+    )
+    lines = tf.data.Dataset.from_tensor_slices(X.astype(str))
+    return lines.map(table.lookup).batch(4)
+
+
+def of_python():
+    return tf.data.Dataset.from_generator(lambda: iter(X), tf.int64, [2]).batch(
+        4
+    )
+
+
+def from_a_variable():
+    # Its value is in no dataset.
+    offset = tf.get_variable("offset", initializer=tf.constant(0, tf.int64))
+    return dataset().map(lambda x: x + offset)
+
+
+def from_a_queue():
+    queue = tf.train.input_producer(X, num_epochs=1, shuffle=False)
+    return queue.dequeue_many(4)
+
+
+def a_generator():
+    # A body that runs in no graph.
+    yield from (batch.numpy() for batch in dataset())
+
+
+def as_numpy():
+    return dataset().as_numpy_iterator()
+
+
+@pytest.fixture(params=[False, True])
+def is_disabled(request):
+    """Whether the program called tf.disable_v2_behavior()."""
+    if not request.param:
+        yield False
+        return
+    tf.disable_v2_behavior()
+    yield True
+    # Else it says that graphs have been used.
+    tf.reset_default_graph()
+    tf.enable_v2_behavior()
+
+
+@pytest.mark.parametrize(
+    "input_fn",
+    [
+        dataset,
+        one_shot,
+        initializable,
+        with_a_table,
+        of_python,
+        from_a_variable,
+        from_a_queue,
+    ],
+)
+def test_what_graphs_read(is_disabled, input_fn):
+    items = items_of(input_fn)
+    assert [item.dtype for item in items] == [np.int64] * 3
+    assert np.array_equal(np.concatenate(items), X)
+
+
+@pytest.mark.parametrize("input_fn", [a_generator, as_numpy])
+def test_what_wants_values_is_read_eagerly(input_fn):
+    assert np.array_equal(np.concatenate(items_of(input_fn)), X)
+
+
+def test_a_dataset_of_no_graph_is_read():
+    made = dataset()
+    assert np.array_equal(np.concatenate(items_of(lambda: made)), X)
+
+
+def test_an_error_is_not_tried_again():
+    calls = []
+
+    def input_fn():
+        calls.append(tf.get_default_graph())
+        raise RuntimeError("no such file")
+
+    with pytest.raises(RuntimeError, match="no such file"):
+        form_of(input_fn)
+    assert len(calls) == 1
+
+
+def test_arrays_are_the_same_as_ever():
+    assert isinstance(form_of(lambda: (X, X)), Arrays)
+
+
+def test_constants_are_one_batch():
+    form = form_of(lambda: ({"x": tf.constant(X)}, np.ones(12)))
+    assert isinstance(form, Arrays)
+    ((features, labels),) = form.items()
+    assert np.array_equal(features["x"], X)
+    assert labels.shape == (12,)
+
+
+def test_random_tensors_are_new_for_each_batch():
+    def random():
+        return tf.random_uniform([4])
+
+    first, second = items_of(random, 2)
+    assert not np.array_equal(first, second)
+    again = items_of(random, 2)
+    assert np.array_equal([first, second], again)
+    assert not np.array_equal(first, items_of(random, 1, number=1)[0])
+    assert not np.array_equal(first, items_of(random, 1, seed=None)[0])
+
+
+def test_shuffling_is_repeated_with_a_seed_and_differs_between_calls():
+    def shuffled():
+        return tf.data.Dataset.range(100).shuffle(100).batch(100)
+
+    (first,), (again,), (other,) = (
+        items_of(shuffled, number=number) for number in (0, 0, 1)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_dataset_goes_on_from_its_state(is_disabled):
+    def shuffled():
+        return tf.data.Dataset.range(40).shuffle(40).batch(4)
+
+    expected = items_of(shuffled)
+    form = form_of(shuffled)
+    items = form.items()
+    for _ in range(3):
+        next(items)
+    state = form.state_of(items)
+    rest = [np.asarray(each) for each in form_of(shuffled).items(state)]
+    assert np.array_equal(rest, expected[3:])
+
+
+def test_long_datasets_are_stacked(is_disabled):
+    def repeated():
+        data = tf.data.Dataset.from_tensor_slices(X).repeat()
+        return data.batch(4, drop_remainder=True)
+
+    form = form_of(repeated)
+    stacked = form.in_stacks(form.stacked_for(6, 4, 1e9))
+    assert stacked.stacked == 6
+    assert next(stacked.items()).shape[:2] == (6, 4)
+
+
+@pytest.mark.parametrize(
+    "sparse",
+    [
+        lambda: tf.sparse.from_dense(X),
+        lambda: tf.data.Dataset.from_tensors(tf.sparse.from_dense(X)),
+    ],
+)
+def test_sparse_tensors_are_an_error(sparse):
+    with pytest.raises(TypeError, match="should be dense|dense tensor"):
+        form_of(lambda: {"x": sparse()}).check(undivided(4))
+        form_of(sparse).check(undivided(4))
+
+
+def pipeline_of(input_fn):
+    return Pipeline(
+        input_fn,
+        InputRequest(
+            kte.ModeKeys.TRAIN,
+            undivided(4),
+            lambda additional: additional,
+            form_of=lambda call, number: form_in_graph(call, number, None),
+        ),
+    )
+
+
+def test_strings_are_an_error_by_name():
+    def input_fn(params):
+        x = tf.data.Dataset.from_tensor_slices({"name": ["a", "b"]})
+        return tf.data.make_one_shot_iterator(x.batch(2)).get_next()
+
+    with pytest.raises(ValueError, match=r"'name'.* should hold numbers"):
+        pipeline_of(input_fn).take(1)
+
+
+def test_errors_of_a_session_come_as_themselves():
+    def input_fn(params):
+        return one_shot() + tf.placeholder(tf.int64, [])
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+        pipeline_of(input_fn).take(1)
+    assert "input_fn was read" in raised.value.__notes__[0]
+
+
+def linear(features, labels, mode, params):
+    """A linear model of integers, with its mean prediction as a metric."""
+    x = tf.cast(features["x"], tf.float32)
+    w = tf.get_variable("w", [2, 1], initializer=tf.ones_initializer)
+    y = tf.matmul(x, w)
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y})
+    loss = tf.reduce_mean((y - labels) ** 2)
+    if mode == kte.ModeKeys.EVAL:
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            eval_metrics=(lambda y: {"y": tf.metrics.mean(y)}, [y]),
+        )
+    optimizer = tf.train.GradientDescentOptimizer(1e-2)
+    if params["use_tpu"]:
+        optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def rows(params, mode, repeat=True):
+    """A dataset of features in a dict, and labels."""
+    x = np.arange(32).reshape(16, 2) % 5
+    data = tf.data.Dataset.from_tensor_slices(
+        ({"x": x}, x.sum(1, keepdims=True).astype("float32") * 2)
+    )
+    if mode == kte.ModeKeys.TRAIN:
+        data = data.repeat()
+    return data.batch(params["batch_size"], drop_remainder=True)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("is_iterator", [False, True])
+def test_a_program_reads_its_input(tmp_path, is_disabled, use_tpu, is_iterator):
+    def input_fn(params, mode):
+        data = rows(params, mode)
+        if is_iterator:
+            return tf.data.make_one_shot_iterator(data).get_next()
+        return data
+
+    made = estimator(linear, tmp_path, use_tpu=use_tpu)
+    made.train(input_fn, steps=20)
+    result = made.evaluate(input_fn)
+    assert result["global_step"] == 20
+    assert result["loss"] < 1
+    predicted = [float(each["y"][0]) for each in made.predict(input_fn)]
+    assert len(predicted) == 16
+    assert np.isclose(np.mean(predicted), result["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("per_host", [False, 3])
+def test_cores_that_read_for_themselves(tmp_path, per_host):
+    contexts = []
+
+    def input_fn(params, mode):
+        contexts.append(params["context"].current_input_fn_deployment())
+        data = rows(params, mode)
+        if per_host:
+            return data
+        return tf.data.make_one_shot_iterator(data).get_next()
+
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(per_host_input_for_training=per_host)
+    )
+    made = kte.TPUEstimator(
+        kte.tf1.model_fn(linear),
+        config=config,
+        model_dir=str(tmp_path),
+        train_batch_size=16,
+    )
+    made.train(input_fn, steps=4)
+    assert len(contexts) == (1 if per_host else 8)
+
+
+def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
+    def input_fn(params, mode):
+        return tf.data.make_one_shot_iterator(rows(params, mode)).get_next()
+
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(per_host_input_for_training=3)
+    )
+    made = kte.TPUEstimator(
+        kte.tf1.model_fn(linear),
+        config=config,
+        model_dir=str(tmp_path),
+        train_batch_size=16,
+    )
+    with pytest.raises(TypeError, match="PER_HOST_V2 input_fn should return"):
+        made.train(input_fn, steps=4)
