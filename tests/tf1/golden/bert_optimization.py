@@ -26,7 +26,7 @@ def create_train_op(loss, rate, steps, warm_up, use_tpu):
     gradients = tf.gradients(loss, variables)
     gradients, _ = tf.clip_by_global_norm(gradients, clip_norm=1.0)
     applied = optimizer.apply_gradients(
-        zip(gradients, variables), global_step=global_step
+        zip(gradients, variables, strict=True), global_step=global_step
     )
     # The optimizer does not count, as one of one's own need not.
     new_global_step = global_step + 1
@@ -37,7 +37,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
     """Adam without the correction of its first steps."""
 
     def __init__(self, rate, decay, excluded=(), name="AdamWeightDecay"):
-        super(AdamWeightDecayOptimizer, self).__init__(False, name)
+        super().__init__(False, name)
         self._rate, self._decay, self._excluded = rate, decay, excluded
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):

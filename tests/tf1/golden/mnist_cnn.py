@@ -6,14 +6,14 @@ import tensorflow.compat.v1 as tf
 
 STEPS = 12
 BATCH = 16
-PARAMS = {"learning_rate": 0.05, "dropout": 0.0}
+PARAMS = {"learning_rate": 0.2, "dropout": 0.0}
 WITH_DROPOUT = {"dropout": 0.4}
 PIXELS = 12
 
 
 def network(images, params, is_training):
     """The logits of ten digits."""
-    start = starting_values.Normal(0.1)
+    start = starting_values.Normal(0.2)
     net = tf.reshape(images, [-1, PIXELS, PIXELS, 1])
     for filters in (4, 8):
         net = tf.layers.conv2d(
@@ -80,7 +80,7 @@ def dataset(examples, seed):
     labels = rng.randint(10, size=examples).astype(np.int32)
     images = rng.uniform(size=(examples, PIXELS, PIXELS)).astype(np.float32)
     rows, columns = labels // 4 * 4, labels % 4 * 3
-    for image, row, column in zip(images, rows, columns):
+    for image, row, column in zip(images, rows, columns, strict=True):
         image[row : row + 4, column : column + 3] += 1.0
     return tf.data.Dataset.from_tensor_slices((images, labels))
 

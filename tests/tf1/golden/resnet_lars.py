@@ -16,7 +16,7 @@ class Lars(tf.train.Optimizer):
     """Momentum whose rate follows the norms of each variable."""
 
     def __init__(self, learning_rate, momentum, weight_decay, skipped):
-        super(Lars, self).__init__(use_locking=False, name="LARSOptimizer")
+        super().__init__(use_locking=False, name="LARSOptimizer")
         self._rate, self._momentum = learning_rate, momentum
         self._weight_decay, self._skipped = weight_decay, skipped
 
@@ -123,9 +123,7 @@ def block(x, filters, strides, is_training, params, start):
     if strides > 1:
         shortcut = convolution(x, 1, strides)
         shortcut = batch_norm(shortcut, is_training, params)
-    x = tf.nn.relu(
-        batch_norm(convolution(x, 3, strides), is_training, params)
-    )
+    x = tf.nn.relu(batch_norm(convolution(x, 3, strides), is_training, params))
     x = batch_norm(convolution(x, 3, 1), is_training, params, True)
     return tf.nn.relu(x + shortcut)
 
@@ -183,7 +181,9 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, [labels, logits])
         )
     step = tf.train.get_global_step()
-    rate = tf.train.polynomial_decay(params["learning_rate"], step, 20, 0.1, 2.0)
+    rate = tf.train.polynomial_decay(
+        params["learning_rate"], step, 20, 0.1, 2.0
+    )
     optimizer = Lars(
         rate,
         params["momentum"],

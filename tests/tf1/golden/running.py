@@ -65,9 +65,7 @@ def run(name, model_dir, use_tpu=False, **params):
     program = importlib.import_module(name)
     estimator = make_estimator(program, model_dir, use_tpu, **params)
     estimator.train(program.train_input_fn, steps=program.STEPS)
-    results = estimator.evaluate(
-        program.eval_input_fn, steps=4
-    )
+    results = estimator.evaluate(program.eval_input_fn, steps=4)
     predictions = estimator.predict(program.eval_input_fn)
     return {
         "losses": losses_in(model_dir),
@@ -93,10 +91,19 @@ def values_of(estimator):
 
 def losses_in(model_dir):
     """The losses that the event files of a training have, step by step."""
+    tf.summary.FileWriterCache.clear()
     found = {}
     for path in glob.glob(os.path.join(model_dir, "events*")):
         for event in tf.train.summary_iterator(path):
             for value in event.summary.value:
-                if value.tag == "loss":
-                    found[event.step] = float(tf.make_ndarray(value.tensor)) if value.HasField("tensor") else value.simple_value
+                # A scope of this name makes it another one.
+                if value.tag in ("loss", "loss_1"):
+                    found[event.step] = scalar(value)
     return [found[step] for step in sorted(found)]
+
+
+def scalar(value):
+    """The number of a summary, of which there are two kinds."""
+    if value.HasField("tensor"):
+        return float(tf.make_ndarray(value.tensor))
+    return value.simple_value

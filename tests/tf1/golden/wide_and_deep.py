@@ -76,7 +76,7 @@ def dataset(examples, seed):
     income = rng.normal(size=(examples, 2))
     features = {
         "city": city.astype(np.int64),
-        "word": np.array([["w%d" % w for w in pair] for pair in words]),
+        "word": np.array([[f"w{w}" for w in pair] for pair in words]),
         "color": rng.randint(COLORS, size=examples).astype(np.int64),
         "age": rng.normal(size=examples).astype(np.float32),
         "income": income.astype(np.float32),
