@@ -8,11 +8,16 @@ import pathlib
 import sys
 import types
 
+import pytest
 import tensorflow.compat.v1 as tf
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
+# What TensorFlow says about its own layers.
+DEPRECATED = pytest.mark.filterwarnings(
+    "ignore:`tf.layers:UserWarning", "ignore:`tf.nn.rnn_cell:UserWarning"
+)
 # As for a script, beside which modules are found.
 sys.path.append(str(GOLDEN))
 

@@ -5,10 +5,10 @@ import re
 import tensorflow.compat.v1 as tf
 
 
-def create_train_op(loss, rate, steps, warm_up, use_tpu):
+def create_train_op(loss, params, steps, warm_up):
     """An operation that makes a step and counts it."""
     global_step = tf.train.get_or_create_global_step()
-    peak = tf.constant(value=rate, shape=[], dtype=tf.float32)
+    peak = tf.constant(params["learning_rate"], tf.float32, shape=[])
     rate = tf.train.polynomial_decay(
         peak, global_step, steps, end_learning_rate=0.0, power=1.0, cycle=False
     )
@@ -20,11 +20,11 @@ def create_train_op(loss, rate, steps, warm_up, use_tpu):
     optimizer = AdamWeightDecayOptimizer(
         rate, decay=0.01, excluded=["LayerNorm", "layer_norm", "bias"]
     )
-    if use_tpu:
+    if params["use_tpu"]:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     variables = tf.trainable_variables()
     gradients = tf.gradients(loss, variables)
-    gradients, _ = tf.clip_by_global_norm(gradients, clip_norm=1.0)
+    gradients, _ = tf.clip_by_global_norm(gradients, params["clip_norm"])
     applied = optimizer.apply_gradients(
         zip(gradients, variables, strict=True), global_step=global_step
     )

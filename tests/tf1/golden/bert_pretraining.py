@@ -7,7 +7,12 @@ import tensorflow.compat.v1 as tf
 
 STEPS = 12
 BATCH = 16
-PARAMS = {"learning_rate": 1e-2, "dropout": 0.0, "by_one_hot": True}
+PARAMS = {
+    "learning_rate": 1e-2,
+    "clip_norm": 1.0,
+    "dropout": 0.0,
+    "by_one_hot": True,
+}
 WITH_DROPOUT = {"dropout": 0.1}
 LENGTH, MASKED = 12, 3
 
@@ -54,9 +59,7 @@ def model_fn(features, labels, mode, params):
         return tf.estimator.tpu.TPUEstimatorSpec(
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
-    train_op = bert_optimization.create_train_op(
-        loss, params["learning_rate"], STEPS, 3, params["use_tpu"]
-    )
+    train_op = bert_optimization.create_train_op(loss, params, STEPS, 3)
     return tf.estimator.tpu.TPUEstimatorSpec(
         mode=mode, loss=loss, train_op=train_op
     )

@@ -85,14 +85,11 @@ def model_fn(features, labels, mode, params):
     if params["use_tpu"]:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     pairs = optimizer.compute_gradients(loss)
-    clipped = [(tf.clip_by_value(g, -1.0, 1.0), v) for g, v in pairs]
-    if params["use_tpu"]:
-        # What is clipped has to be the sum over the cores.
-        clipped = pairs
+    doubled = [(2.0 * g if "bias" in v.name else g, v) for g, v in pairs]
     return tf.estimator.tpu.TPUEstimatorSpec(
         mode=mode,
         loss=loss,
-        train_op=optimizer.apply_gradients(clipped, global_step=step),
+        train_op=optimizer.apply_gradients(doubled, global_step=step),
     )
 
 

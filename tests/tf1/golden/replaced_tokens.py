@@ -8,11 +8,16 @@ import tensorflow.compat.v1 as tf
 
 STEPS = 12
 BATCH = 16
-PARAMS = {"learning_rate": 1e-2, "dropout": 0.0, "own_noise": False}
+PARAMS = {
+    "learning_rate": 1e-2,
+    "clip_norm": 1.0,
+    "dropout": 0.0,
+    "own_noise": False,
+}
 WITH_DROPOUT = {"dropout": 0.1, "own_noise": True}
 LENGTH, MASKED = 10, 2
 MASK = 1
-CONFIG = bert_modeling.TINY._replace(layers=1)
+CONFIG = bert_modeling.TINY
 
 
 def sample(logits, noise):
@@ -111,9 +116,7 @@ def model_fn(features, labels, mode, params):
         return tf.estimator.tpu.TPUEstimatorSpec(
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
-    train_op = bert_optimization.create_train_op(
-        loss, params["learning_rate"], STEPS, 3, params["use_tpu"]
-    )
+    train_op = bert_optimization.create_train_op(loss, params, STEPS, 3)
     return tf.estimator.tpu.TPUEstimatorSpec(
         mode=mode, loss=loss, train_op=train_op
     )
