@@ -109,7 +109,7 @@ def looked_up(original: Function) -> Function:
                 **settings,
             )
         with tf.name_scope(name or "embedding_lookup"):
-            *outer, cells = _shape_of(sparse_ids)
+            *outer, cells = _shape_of(sparse_ids).as_list()
             ids = tf.reshape(sparse_ids.values, [-1, cells])
             shares = tf.cast(ids >= 0, embedding_weights.dtype)
             if sparse_weights is not None:
@@ -124,7 +124,7 @@ def looked_up(original: Function) -> Function:
             if max_norm is not None:
                 rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
             found = _combined(rows, shares, combiner)
-            return tf.reshape(found, [*outer, rows.shape[-1]])
+            return tf.reshape(found, [*outer, rows.shape.as_list()[-1]])
 
     return look_up
 

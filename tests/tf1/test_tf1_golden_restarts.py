@@ -35,11 +35,10 @@ def trained(program, model_dir, use_tpu, *parts):
 @pytest.mark.parametrize(
     ("name", "use_tpu"),
     [
-        ("bert_classifier", False),
         ("mnist_cnn", True),
         # These draw inside of a loop, and by the Gumbel trick.
         ("recurrent", False),
-        ("replaced_tokens", True),
+        ("replaced_tokens", False),
     ],
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
