@@ -306,7 +306,6 @@ def main(_):
         world = np.argmax(prediction["probabilities"])
         text = " ".join(VOCABULARY[word] for word in row[1:])
         print("%s: %s" % (list(WORLDS)[world], text))
-    return result
 
 
 if __name__ == "__main__":

@@ -131,7 +131,6 @@ def main(_):
             "a %d was read as %d (%.0f%% sure)"
             % (label, row["digit"], 100 * row["probability"])
         )
-    return result
 
 
 if __name__ == "__main__":
