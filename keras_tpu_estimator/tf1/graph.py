@@ -65,7 +65,13 @@ def build(
     v1 = tf.compat.v1
     graph = tf.Graph()
     cores = example.cores.topology.num_replicas
-    with as_in_tf2(), graph.as_default(), internals.shards(cores), building():
+    with (
+        as_in_tf2(),
+        graph.as_default(),
+        internals.shards(cores),
+        internals.for_xla(graph),
+        building(),
+    ):
         if seed is not None:
             v1.set_random_seed(seed)
         v1.train.create_global_step()

@@ -17,6 +17,8 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+from keras_tpu_estimator.tf1 import feature_columns
+
 
 @contextlib.contextmanager
 def shards(number: int) -> Iterator[None]:
@@ -25,6 +27,69 @@ def shards(number: int) -> Iterator[None]:
 
     with tpu_function.tpu_shard_context(number):
         yield
+
+
+@contextlib.contextmanager
+def for_xla(graph: Any) -> Iterator[None]:
+    """Has what is built in a `with` block be such as XLA can compile.
+
+    Else the gradients of loops keep the shapes of lists in other lists, those
+    of conditions have optional values, and columns of features are sparse.
+
+    Args:
+        graph: Which graph it is about, with the functions that it calls.
+    """
+    from tensorflow.python.ops import control_flow_util
+
+    is_for_xla = control_flow_util.GraphOrParentsInXlaContext
+
+    def is_within(inner: Any) -> bool:
+        outer = inner
+        while outer is not graph and hasattr(outer, "outer_graph"):
+            outer = outer.outer_graph
+        return outer is graph or is_for_xla(inner)
+
+    name = "GraphOrParentsInXlaContext"
+    with _replaced(control_flow_util, name, is_within), _dense_columns():
+        yield
+
+
+@contextlib.contextmanager
+def _dense_columns() -> Iterator[None]:
+    """Has columns of features go without sparse tensors in a `with` block."""
+    from tensorflow.python.feature_column import feature_column_v2
+    from tensorflow.python.ops import embedding_ops
+    from tensorflow.python.ops import sparse_ops
+
+    ids = feature_column_v2.IdentityCategoricalColumn
+    with contextlib.ExitStack() as stack:
+        for owner, name, adapt in (
+            (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
+            (ids, "_transform_input_tensor", feature_columns.with_default),
+            (sparse_ops, "sparse_reshape", feature_columns.reshaped),
+            (
+                embedding_ops,
+                "safe_embedding_lookup_sparse",
+                feature_columns.looked_up,
+            ),
+        ):
+            new = adapt(getattr(owner, name))
+            stack.enter_context(_replaced(owner, name, new))
+        yield
+
+
+_TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Has an owner another value of an attribute in a `with` block."""
+    known = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, known)
 
 
 @contextlib.contextmanager

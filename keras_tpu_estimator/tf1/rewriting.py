@@ -1,8 +1,9 @@
 """The graph of a step as TensorFlow's bridge to XLA shall get it.
 
 Reads and writes of variables are in order, random ops are functions of a key,
-and sums over cores are all-reduces; in the bodies of `tf.cond` and
-`tf.while_loop`, too, each of which becomes a function of its own.
+sums over cores are all-reduces, and updates of some rows those of all; in the
+bodies of `tf.cond` and `tf.while_loop`, too, each of which becomes a function
+of its own.
 """
 
 import dataclasses
@@ -25,6 +26,8 @@ from keras_tpu_estimator.tf1.functions import nodes_within
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.random_ops import is_random
 from keras_tpu_estimator.tf1.random_ops import make_stateless
+from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
+from keras_tpu_estimator.tf1.sparse_updates import make_dense
 from keras_tpu_estimator.tf1.writing import Writer
 from keras_tpu_estimator.tf1.writing import set_inputs
 from keras_tpu_estimator.tf1.writing import type_number
@@ -93,6 +96,8 @@ class _Rewriter:
                 make_stateless(node, next(self.numbers), writer)
             elif called(node):
                 self._call(node)
+            elif is_sparse_update(node):
+                make_dense(node, writer)
             else:
                 make_all_reduce(node)
 

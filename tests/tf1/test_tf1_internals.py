@@ -35,6 +35,25 @@ def test_the_parts_of_a_variable_are_known():
     assert parts == {"a": False, "b/part_0": True, "b/part_1": True}
 
 
+@pytest.mark.parametrize(("is_for_xla", "moved"), [(True, 0), (False, 1)])
+def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
+    graph = tf.Graph()
+    known = internals.for_xla(graph if is_for_xla else None)
+    with graph.as_default(), known:
+        x = tf.placeholder(tf.float32, [5, 2])
+        listed = tf.TensorArray(tf.float32, 5).unstack(x)
+        _, total = tf.while_loop(
+            lambda i, _: i < 5,
+            lambda i, total: (i + 1, total * listed.read(i)),
+            (0, tf.ones(2)),
+            maximum_iterations=5,
+        )
+        tf.gradients(total, x)
+    names = [op.name for op in graph.get_operations()]
+    found = [n for n in names if n.endswith("TensorListLength_0/accumulator")]
+    assert len(found) == moved
+
+
 def hlo_of(function, *shapes):
     """The HLO of a function of float32 tensors."""
     specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]

@@ -1,0 +1,167 @@
+"""Columns of features without sparse tensors, which XLA does not know.
+
+A column of ids has all cells of its rows here. Those that are missing have the
+id -1, which stands for a missing one in dense features, too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_MISSING = -1
+Function = Callable[..., Any]
+
+
+def to_cells(original: Function) -> Function:
+    """The function that makes a sparse tensor of a dense one, with all cells.
+
+    Args:
+        original: TensorFlow's, which leaves out missing cells.
+    """
+    import tensorflow as tf
+
+    def with_all_cells(values: Any, ignore_value: Any = None) -> Any:
+        is_dense = tf.is_tensor(values) and not isinstance(
+            values, tf.SparseTensor
+        )
+        if not is_dense or not values.shape.is_fully_defined():
+            return original(values, ignore_value)
+        if values.dtype.is_integer and ignore_value is not None:
+            missing = tf.constant(_MISSING, values.dtype)
+            is_missing = tf.equal(values, ignore_value)
+            values = tf.where(is_missing, missing, values)
+        return _sparse(tf.reshape(values, [-1]), values.shape.as_list())
+
+    return with_all_cells
+
+
+def with_default(original: Function) -> Function:
+    """The method that makes ids of numbers, which keeps missing ones.
+
+    Args:
+        original: TensorFlow's, which takes the default for ids of no bucket.
+    """
+    import tensorflow as tf
+
+    def transformed(column: Any, numbers: Any) -> Any:
+        ids = original(column, numbers)
+        if not _has_all_cells(ids):
+            return ids
+        is_missing = tf.equal(numbers.values, _MISSING)
+        missing = tf.constant(_MISSING, ids.values.dtype)
+        values = tf.where(is_missing, missing, ids.values)
+        return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+
+    return transformed
+
+
+def reshaped(original: Function) -> Function:
+    """`tf.sparse.reshape`, which needs no operation if there are all cells.
+
+    Args:
+        original: TensorFlow's.
+    """
+
+    import tensorflow as tf
+
+    def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
+        if _has_all_cells(tensor):
+            new = tf.reshape(tensor.values, shape).shape
+            if new.is_fully_defined():
+                return _sparse(tensor.values, new.as_list())
+        return original(tensor, shape, name)
+
+    return reshape
+
+
+def looked_up(original: Function) -> Function:
+    """`tf.nn.safe_embedding_lookup_sparse` for tensors with all cells.
+
+    Args:
+        original: TensorFlow's.
+    """
+    import tensorflow as tf
+
+    def look_up(
+        embedding_weights: Any,
+        sparse_ids: Any,
+        sparse_weights: Any = None,
+        combiner: str = "mean",
+        default_id: int | None = None,
+        name: str | None = None,
+        max_norm: float | None = None,
+        **settings: Any,
+    ) -> Any:
+        if isinstance(embedding_weights, list) and len(embedding_weights) == 1:
+            (embedding_weights,) = embedding_weights
+        is_whole = not isinstance(embedding_weights, list | tuple)
+        is_known = is_whole and default_id is None
+        if not (is_known and _has_all_cells(sparse_ids)):
+            return original(
+                embedding_weights,
+                sparse_ids,
+                sparse_weights,
+                combiner,
+                default_id,
+                name,
+                max_norm=max_norm,
+                **settings,
+            )
+        with tf.name_scope(name or "embedding_lookup"):
+            *outer, cells = _shape_of(sparse_ids).as_list()
+            ids = tf.reshape(sparse_ids.values, [-1, cells])
+            shares = tf.cast(ids >= 0, embedding_weights.dtype)
+            if sparse_weights is not None:
+                shares *= tf.reshape(sparse_weights.values, [-1, cells])
+            if sparse_weights is not None and combiner != "sum":
+                shares = tf.maximum(shares, 0)
+            # Rows that are looked up are updated, even by nothing. So a
+            # missing cell has an id of its row, or 0 if there is none.
+            others = tf.reduce_max(ids, axis=1, keepdims=True)
+            ids = tf.where(ids < 0, tf.maximum(others, 0), ids)
+            rows = tf.gather(embedding_weights, ids)
+            if max_norm is not None:
+                rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
+            found = _combined(rows, shares, combiner)
+            return tf.reshape(found, [*outer, rows.shape.as_list()[-1]])
+
+    return look_up
+
+
+def _combined(rows: Any, shares: Any, combiner: str) -> Any:
+    """The sum of each example's rows, or their mean."""
+    import tensorflow as tf
+
+    total = tf.reduce_sum(rows * shares[..., None], axis=1)
+    if combiner == "sum":
+        return total
+    if combiner == "mean":
+        size = tf.reduce_sum(shares, axis=1, keepdims=True)
+    else:
+        squares = tf.reduce_sum(shares**2, axis=1, keepdims=True)
+        size = tf.sqrt(squares)
+    return tf.math.divide_no_nan(total, size)
+
+
+def _sparse(values: Any, shape: Any) -> Any:
+    import tensorflow as tf
+
+    cells = np.argwhere(np.ones(shape, bool))
+    return tf.SparseTensor(
+        tf.constant(cells, tf.int64), values, tf.constant(shape, tf.int64)
+    )
+
+
+def _has_all_cells(tensor: Any) -> bool:
+    shape = _shape_of(tensor)
+    if not shape.is_fully_defined():
+        return False
+    return tensor.values.shape.as_list() == [shape.num_elements()]
+
+
+def _shape_of(tensor: Any) -> Any:
+    """The shape of a sparse tensor, as far as TensorFlow can infer it."""
+    import tensorflow as tf
+
+    return tf.zeros(tensor.dense_shape, tf.bool).shape

@@ -1,0 +1,187 @@
+"""Updates of some rows of a variable, for which XLA has no operations.
+
+All rows are updated, and those that were not meant get their values back.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.writing import Writer
+from keras_tpu_estimator.tf1.writing import type_number
+
+_SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Signature:
+    """Where the inputs of an update are.
+
+    Attributes:
+        variables: How many come first: the variable and its slots.
+        gradient: The position of the gradient; after it are the indices.
+    """
+
+    variables: int
+    gradient: int
+
+
+_SIGNATURES = {
+    "Adadelta": _Signature(3, 6),
+    "Adagrad": _Signature(2, 3),
+    "AdagradDA": _Signature(3, 3),
+    "AdagradV2": _Signature(2, 4),
+    "CenteredRMSProp": _Signature(4, 8),
+    "Ftrl": _Signature(3, 3),
+    "FtrlV2": _Signature(3, 3),
+    "KerasMomentum": _Signature(2, 3),
+    "Momentum": _Signature(2, 3),
+    "ProximalAdagrad": _Signature(2, 5),
+    "ProximalGradientDescent": _Signature(1, 4),
+    "RMSProp": _Signature(3, 7),
+}
+
+
+def is_sparse_update(node: Node) -> bool:
+    """Whether a node updates some rows of a variable, and of its slots."""
+    prefix, _, kind = node.op.partition(_SPARSE)
+    return not prefix and kind in _SIGNATURES
+
+
+def make_dense(node: Node, writer: Writer) -> None:
+    """Makes a node that updates some rows of a variable one that is done.
+
+    Args:
+        node: The node, which others wait for.
+        writer: Writes nodes beside it.
+    """
+    rewriting = _Rewriting(
+        node.name, node.attr["T"].type, node.attr["Tindices"].type, writer
+    )
+    kind = node.op.removeprefix(_SPARSE)
+    signature = _SIGNATURES[kind]
+    inputs = data_inputs(node)
+    controls = [name for name in node.input if name.startswith("^")]
+    variables = inputs[: signature.variables]
+    old = rewriting.read("old", variables, controls)
+    gradient, indices = inputs[signature.gradient : signature.gradient + 2]
+    dense, is_meant = rewriting.spread(old[0], gradient, indices)
+    inputs[signature.gradient : signature.gradient + 2] = [dense]
+    done = rewriting.update(node, _DENSE + kind, inputs, old)
+    new = rewriting.read("new", variables, [done])
+    kept = rewriting.keep(variables, is_meant, new, old)
+    node.Clear()
+    node.name, node.op = rewriting.name, "NoOp"
+    node.input.extend(kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rewriting:
+    """Writes the nodes of one update.
+
+    Attributes:
+        name: That of the node.
+        dtype: The number of the type of the variable.
+        indices: That of the type of the indices.
+        writer: Writes nodes beside it.
+    """
+
+    name: str
+    dtype: int
+    indices: int
+    writer: Writer
+
+    def read(
+        self, what: str, variables: Sequence[str], controls: Sequence[str]
+    ) -> list[str]:
+        """The values of variables, after some nodes."""
+        return [
+            self._node(
+                f"{what}_{number}",
+                "ReadVariableOp",
+                [variable, *controls],
+                {"dtype": self.dtype},
+                "value",
+            )
+            for number, variable in enumerate(variables)
+        ]
+
+    def spread(self, like: str, gradient: str, indices: str) -> tuple[str, str]:
+        """A gradient of all rows, and whether each has one."""
+        own = {"T": self.dtype}
+        last = self.writer.constant(f"{self.name}/kte_last", np.int32(-1))
+        places = self._node(
+            "places",
+            "ExpandDims",
+            [indices, last],
+            {"T": self.indices, "Tdim": type_number("int32")},
+        )
+        zeros = self._node("zeros", "ZerosLike", [like], own, "y")
+        ones = self._node("ones", "OnesLike", [gradient], own, "y")
+        scattered = {**own, "Tindices": self.indices}
+        dense = self._node(
+            "dense", "TensorScatterAdd", [zeros, places, gradient], scattered
+        )
+        touched = self._node(
+            "touched", "TensorScatterUpdate", [zeros, places, ones], scattered
+        )
+        types = {"SrcT": self.dtype, "DstT": type_number("bool")}
+        return dense, self._node("is_meant", "Cast", [touched], types, "y")
+
+    def update(
+        self, node: Node, op: str, inputs: Sequence[str], after: Sequence[str]
+    ) -> str:
+        """Updates all rows; returns a reference to wait for it."""
+        new = self.writer.nodes.add()
+        new.CopyFrom(node)
+        new.name, new.op = f"{self.name}/kte_update", op
+        del new.attr["Tindices"]
+        del new.input[:]
+        new.input.extend([*inputs, *map(_waiting, after)])
+        return _waiting(new.name)
+
+    def keep(
+        self,
+        variables: Sequence[str],
+        is_meant: str,
+        new: Sequence[str],
+        old: Sequence[str],
+    ) -> list[str]:
+        """Assigns new values where meant; returns references to wait for."""
+        assigned = []
+        parts = zip(variables, new, old, strict=True)
+        for number, (variable, *values) in enumerate(parts):
+            value = self._node(
+                f"value_{number}",
+                "SelectV2",
+                [is_meant, *values],
+                {"T": self.dtype},
+            )
+            done = self._node(
+                f"keep_{number}",
+                "AssignVariableOp",
+                [variable, value],
+                {"dtype": self.dtype},
+            )
+            assigned.append(_waiting(done))
+        return assigned
+
+    def _node(
+        self,
+        what: str,
+        op: str,
+        inputs: Sequence[str],
+        types: dict[str, int],
+        output: str = "output",
+    ) -> str:
+        name = f"{self.name}/kte_{what}"
+        return self.writer.node(name, op, inputs, types, output)
+
+
+def _waiting(reference: str) -> str:
+    """A control input that waits for what a reference is to."""
+    return f"^{source(reference)}"

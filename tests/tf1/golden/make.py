@@ -1,0 +1,79 @@
+"""Writes the golden JSON files with the original `TPUEstimator`.
+
+It needs TensorFlow 2.15.1, the last release that has it:
+
+    python3.11 -m venv tf215
+    tf215/bin/pip install tensorflow-cpu==2.15.1
+    tf215/bin/python tests/tf1/golden/make.py [PROGRAM ...]
+"""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from running import PROGRAMS
+from running import run
+
+HERE = pathlib.Path(__file__).parent
+
+
+def plain(values):
+    """The shortest numbers that give 32-bit ones back, in lists."""
+    if np.ndim(values):
+        return [plain(value) for value in values]
+    if np.issubdtype(np.asarray(values).dtype, np.integer):
+        return int(values)
+    return float(str(np.float32(values)))
+
+
+def golden(name, model_dir):
+    """What a program gave, as JSON has it."""
+    result = run(name, model_dir)
+    return {
+        "made_with": f"tensorflow {tf.__version__}",
+        "losses": plain(result["losses"]),
+        "metrics": {k: plain(v) for k, v in sorted(result["metrics"].items())},
+        "predictions": {
+            k: plain(v) for k, v in sorted(result["predictions"].items())
+        },
+        "values": {
+            k: {
+                "shape": list(v.shape),
+                "mean": plain(np.mean(v, dtype="float64")),
+                "norm": plain(np.linalg.norm(v.astype("float64"))),
+            }
+            for k, v in sorted(result["values"].items())
+        },
+    }
+
+
+def text_of(values):
+    """JSON with a line for each entry of its entries."""
+    rows = []
+    for key, value in values.items():
+        text = json.dumps(value)
+        if isinstance(value, dict):
+            inner = [
+                f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()
+            ]
+            text = "{\n" + ",\n".join(inner) + "\n }"
+        rows.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(rows) + "\n}\n"
+
+
+def main(names):
+    """Writes one file for each program."""
+    if tf.__version__ != "2.15.1":
+        raise SystemExit(f"TensorFlow 2.15.1 is needed, not {tf.__version__}.")
+    for name in names or PROGRAMS:
+        with tempfile.TemporaryDirectory() as model_dir:
+            values = golden(name, model_dir)
+        (HERE / f"{name}.json").write_text(text_of(values))
+        print(name, values["losses"], values["metrics"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

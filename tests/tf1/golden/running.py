@@ -1,0 +1,109 @@
+"""Running a program, under the original and under this package alike."""
+
+import glob
+import importlib
+import itertools
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+PROGRAMS = (
+    "bert_classifier",
+    "bert_pretraining",
+    "bert_spans",
+    "gan",
+    "mnist_cnn",
+    "recurrent",
+    "replaced_tokens",
+    "resnet_lars",
+    "wide_and_deep",
+)
+_PREDICTED = 5
+
+
+def make_estimator(program, model_dir, use_tpu=False, **params):
+    """The estimator of a program.
+
+    Args:
+        program: Its module.
+        model_dir: Where it keeps its files.
+        use_tpu: Whether on all cores.
+        params: What differs from its own settings.
+    """
+    config = tf.estimator.tpu.RunConfig(
+        model_dir=model_dir,
+        tf_random_seed=7,
+        save_summary_steps=1,
+        save_checkpoints_steps=program.STEPS,
+        tpu_config=tf.estimator.tpu.TPUConfig(iterations_per_loop=1),
+    )
+    return tf.estimator.tpu.TPUEstimator(
+        model_fn=program.model_fn,
+        config=config,
+        params=dict(program.PARAMS, model_dir=model_dir, **params),
+        use_tpu=use_tpu,
+        train_batch_size=program.BATCH,
+        eval_batch_size=program.BATCH,
+        predict_batch_size=program.BATCH,
+    )
+
+
+def run(name, model_dir, use_tpu=False, **params):
+    """Trains, evaluates and predicts.
+
+    Args:
+        name: That of the program.
+        model_dir: An empty directory.
+        use_tpu: Whether on all cores.
+        params: What differs from the program's own settings.
+
+    Returns:
+        The losses of all steps, the results of an evaluation, some predictions
+        and the values of all variables.
+    """
+    program = importlib.import_module(name)
+    estimator = make_estimator(program, model_dir, use_tpu, **params)
+    estimator.train(program.train_input_fn, steps=program.STEPS)
+    results = estimator.evaluate(program.eval_input_fn, steps=4)
+    predictions = estimator.predict(program.eval_input_fn)
+    return {
+        "losses": losses_in(model_dir),
+        "metrics": {k: float(v) for k, v in results.items()},
+        "predictions": stacked(predictions),
+        "values": values_of(estimator),
+    }
+
+
+def stacked(predictions):
+    """The first predictions, as an array for each name."""
+    rows = list(itertools.islice(predictions, _PREDICTED))
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def values_of(estimator):
+    """The values of all variables in the latest checkpoint."""
+    return {
+        name: np.asarray(estimator.get_variable_value(name))
+        for name in estimator.get_variable_names()
+    }
+
+
+def losses_in(model_dir):
+    """The losses that the event files of a training have, step by step."""
+    tf.summary.FileWriterCache.clear()
+    found = {}
+    for path in glob.glob(os.path.join(model_dir, "events*")):
+        for event in tf.train.summary_iterator(path):
+            for value in event.summary.value:
+                # A scope of this name makes it another one.
+                if value.tag in ("loss", "loss_1"):
+                    found[event.step] = scalar(value)
+    return [found[step] for step in sorted(found)]
+
+
+def scalar(value):
+    """The number of a summary, of which there are two kinds."""
+    if value.HasField("tensor"):
+        return float(tf.make_ndarray(value.tensor))
+    return value.simple_value

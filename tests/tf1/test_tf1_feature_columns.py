@@ -1,0 +1,115 @@
+"""Columns of features, by which a table is read."""
+
+import keras_tpu_estimator  # isort: skip  # noqa: F401
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import assert_same
+from tf1_programs import model_fn_of
+from tf1_programs import run_in_session
+from tf1_programs import trained
+from tf1_programs import weights
+
+IDS = tf.feature_column.categorical_column_with_identity
+ROWS = 16
+
+
+def table(seed=0):
+    """Ids of which some are missing, and in one row all; and numbers."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(-1, 5, (ROWS, 3))
+    ids[2] = -1
+    return {
+        "ids": ids,
+        "more": rng.integers(-1, 9, (ROWS, 2)).astype("int32"),
+        "all": rng.integers(0, 5, (ROWS, 3)),
+        "one": rng.integers(0, 5, ROWS),
+        "share": rng.random((ROWS, 3)).astype("float32"),
+        "age": rng.normal(size=ROWS).astype("float32"),
+    }
+
+
+def embedded(column, size=2, **settings):
+    """An embedding with initial values of its own."""
+    start = weights(column.num_buckets, size, seed=len(settings))
+    return tf.feature_column.embedding_column(
+        column, size, initializer=start, **settings
+    )
+
+
+def read(features):
+    """All kinds of columns."""
+    ids, more, one = IDS("ids", 5), IDS("more", 6, 5), IDS("one", 5)
+    age = tf.feature_column.numeric_column("age")
+    columns = [
+        *(embedded(ids, combiner=how) for how in ("mean", "sum", "sqrtn")),
+        embedded(more, combiner="sum", max_norm=0.3),
+        embedded(one),
+        tf.feature_column.indicator_column(more),
+        tf.feature_column.indicator_column(ids),
+        age,
+        tf.feature_column.bucketized_column(age, [-1.0, 0.0, 1.0]),
+        embedded(tf.feature_column.bucketized_column(age, [0.0])),
+        embedded(
+            tf.feature_column.weighted_categorical_column(
+                IDS("all", 5), "share"
+            ),
+            combiner="mean",
+        ),
+    ]
+    # Columns of one name would be one column.
+    return tf.concat(
+        [
+            with_scope(number, features, column)
+            for number, column in enumerate(columns)
+        ],
+        axis=1,
+    )
+
+
+def with_scope(number, features, column):
+    """A column that is read in a scope of its own."""
+    with tf.variable_scope(f"column_{number}"):
+        return tf.feature_column.input_layer(features, column)
+
+
+def logits(features, is_training):
+    """A linear model beside an embedding of everything."""
+    del is_training
+    linear = tf.feature_column.linear_model(
+        features, [IDS("ids", 5), IDS("one", 5)], units=4
+    )
+    x = read(features)
+    kernel = tf.get_variable(
+        "kernel", [x.shape[1], 4], initializer=weights(x.shape[1], 4)
+    )
+    return linear + tf.matmul(x, kernel)
+
+
+# TensorFlow's own layer for a linear model has it.
+@pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
+def test_columns_are_trained_as_in_a_session(tmp_path):
+    data = [(table(s), np.arange(ROWS) % 4) for s in range(3)]
+    model_fn = model_fn_of(
+        logits, lambda step: tf.train.MomentumOptimizer(0.1, 0.9)
+    )
+    values = trained(model_fn, tmp_path, data)
+    _, expected = run_in_session(on_dicts(model_fn), flat(data))
+    assert_same(values, expected)
+
+
+def flat(data):
+    """Batches without dicts."""
+    return [(*features.values(), labels) for features, labels in data]
+
+
+def on_dicts(model_fn):
+    """A model_fn that gets its features one by one."""
+
+    def of_leaves(*arguments):
+        *leaves, labels, mode, params = arguments
+        features = dict(zip(table(), leaves, strict=True))
+        return model_fn(features, labels, mode, params)
+
+    return of_leaves

@@ -1,0 +1,64 @@
+"""Programs of 2018 give the numbers that they gave under the original.
+
+`golden/make.py` made these with TensorFlow 2.15.1 and its estimator.
+"""
+
+import tf1_golden  # isort: skip
+
+import numpy as np
+import pytest
+from running import PROGRAMS
+from running import run
+
+pytestmark = tf1_golden.DEPRECATED
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def both(request, tmp_path_factory):
+    """What a program gives here, and what it gave under the original."""
+    name = request.param
+    ours = run(name, str(tmp_path_factory.mktemp(name)))
+    return ours, tf1_golden.golden(name)
+
+
+def test_losses(both):
+    ours, expected = both
+    assert len(expected["losses"]) >= 10
+    np.testing.assert_allclose(ours["losses"], expected["losses"], rtol=1e-5)
+
+
+def test_metrics(both):
+    ours, expected = both
+    assert ours["metrics"].keys() == expected["metrics"].keys()
+    for name, value in expected["metrics"].items():
+        np.testing.assert_allclose(
+            ours["metrics"][name], value, rtol=1e-6, err_msg=name
+        )
+
+
+def test_predictions(both):
+    ours, expected = both
+    assert ours["predictions"].keys() == expected["predictions"].keys()
+    for name, value in expected["predictions"].items():
+        np.testing.assert_allclose(
+            ours["predictions"][name], value, 1e-4, 1e-4, err_msg=name
+        )
+
+
+def test_variables(both):
+    ours, expected = both
+    assert sorted(ours["values"]) == sorted(expected["values"])
+    for name, value in ours["values"].items():
+        known = expected["values"][name]
+        assert list(value.shape) == known["shape"], name
+        np.testing.assert_allclose(
+            [
+                value.mean(dtype="float64"),
+                np.linalg.norm(value.astype("float64")),
+            ],
+            [known["mean"], known["norm"]],
+            rtol=1e-4,
+            # Adam makes steps of gradients that are nothing but rounding.
+            atol=1e-4,
+            err_msg=name,
+        )

@@ -1,0 +1,23 @@
+"""The golden programs under this package."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+# What TensorFlow says about its own layers.
+DEPRECATED = pytest.mark.filterwarnings(
+    "ignore:`tf.layers:UserWarning", "ignore:`tf.nn.rnn_cell:UserWarning"
+)
+kte.tf1.install()
+# As for a script, beside which modules are found.
+sys.path.append(str(GOLDEN))
+
+
+def golden(name):
+    """What a program gave under the original."""
+    return json.loads((GOLDEN / f"{name}.json").read_text())
