@@ -22,7 +22,7 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
     ("_backend", "base"),
-    ("hosts", "storage"),
+    ("counterparts", "hosts", "storage"),
     ("launch",),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
