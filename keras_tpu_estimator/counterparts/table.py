@@ -77,8 +77,9 @@ def find(name: str) -> Counterpart | None:
     """
     found = _exact(name)
     parent, _, _ = name.rpartition(".")
+    # Of what is in a module that is not there, the table knows nothing.
     while found is None and parent and (parent != "tf" or name.count(".") < 2):
-        found = _rows().get(f"{parent}.*")
+        found = _exact(parent) or _rows().get(f"{parent}.*")
         parent, _, _ = parent.rpartition(".")
     if found is None:
         return None

@@ -27,6 +27,7 @@ from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -89,7 +90,10 @@ def _trace_update(
     def update(minimized: list[Nest], carried: list[Nest]) -> Values:
         minimized, carried = list(minimized), list(carried)
         rates = _learning_rates(_of_optimizers(ops))
-        with replica_context.replica_scope(call.example.cores.context):
+        with (
+            replica_context.replica_scope(call.example.cores.context),
+            leftovers.refused(),
+        ):
             for op in ops:
                 op.apply((carried if op.loss is None else minimized).pop(0))
         return rates

@@ -107,12 +107,14 @@ def test_the_page_has_the_table(section) -> None:
         ("tf.contrib.tpu.TPUConfig", "`kte.TPUConfig`", "1-imports"),
         ("tf.estimator.SessionRunHook", "`kte.hooks.SessionRunHook`", "7-"),
         ("tf.contrib.layers.embed_sequence", "`keras.layers`", "2-layers"),
+        ("tf.train.AdamOptimizer.minimize", "`keras.optimizers.Adam", "6-"),
+        ("tf.estimator.ModeKeys.TRAIN", "`kte.ModeKeys`", "1-imports"),
         ("tf.unheard_of", "`keras.ops` or `jax.numpy`", "4-operations"),
     ],
 )
 def test_counterparts_are_found(name, now, anchor) -> None:
     found = table.find(name)
-    assert (found.name, found.now) == (name, now)
+    assert found.name == name and found.now.startswith(now)
     assert found.page.startswith(f"docs/migrating.md#{anchor}")
 
 
