@@ -181,6 +181,15 @@ OPERATIONS = Section(
         ),
         Row(
             {
+                f"tf.{name}": f'`"{name}"`'
+                for name in "bfloat16 float16 float32 float64 int8 int32 int64 "
+                "uint8 bool".split()
+            },
+            before="`tf.float32`, `tf.int32`, ...",
+            now='`"float32"`, `"int32"`, ...',
+        ),
+        Row(
+            {
                 "tf.Assert": "nothing",
                 "tf.debugging.*": "nothing",
                 "tf.assert_equal": "nothing",
