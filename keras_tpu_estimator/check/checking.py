@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import enum
+import functools
 import pathlib
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -152,7 +153,7 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     found = look_alikes.lookup(use.name)
     if found.status is look_alikes.Status.MISSING:
-        return Verdict.MISSING, found.advice
+        return Verdict.MISSING, _of_version_2(use.name) or found.advice
     for advice in _limits(use, parts, calls):
         if advice:
             return Verdict.REFUSED, advice
@@ -166,3 +167,15 @@ def _limits(
         yield limits.advice_on(use.name, part)
         if part == "model_fn" and use.node in calls:
             yield limits.advice_on_call(use.name, calls[use.node])
+
+
+def _of_version_2(name: str) -> str:
+    """What to do about a name that came with TensorFlow 2; else ""."""
+    import tensorflow
+
+    try:
+        functools.reduce(getattr, name.split(".")[1:], tensorflow)
+    except AttributeError:
+        return ""
+    shown = name.replace("tf.", "tf.compat.v2.", 1)
+    return f"It came with TensorFlow 2: write {shown}."

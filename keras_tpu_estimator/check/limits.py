@@ -1,6 +1,6 @@
 """What TensorFlow has, and what still cannot be lifted to the devices.
 
-A test lifts each of them, and sees it refused.
+`tests/tf1/test_tf1_limits.py` lifts them, and sees them refused.
 """
 
 import ast
@@ -33,7 +33,7 @@ _IN_MODEL_FN = (
         "checkpoints by tf.train.load_checkpoint, and values in a hook.",
     ),
     Limit(
-        ("tf.placeholder", "tf.placeholder_with_default"),
+        ("tf.placeholder",),
         "Nothing feeds it. Pass the value in `features` or in `params`.",
     ),
     Limit(
@@ -66,6 +66,28 @@ _IN_MODEL_FN = (
         ),
         "No seed repeats its numbers. Sort by tf.random_uniform to shuffle, or "
         "draw in input_fn.",
+    ),
+    Limit(
+        (
+            "tf.Print",
+            "tf.bincount",
+            "tf.histogram_fixed_width",
+            "tf.image.crop_and_resize",
+            "tf.image.resize_area",
+            "tf.image.resize_bicubic",
+            "tf.image.sample_distorted_bounding_box",
+            "tf.nn.*_candidate_sampler",
+            "tf.nn.ctc_*",
+            "tf.nn.dilation2d",
+            "tf.nn.embedding_lookup_sparse",
+            "tf.nn.fractional_*_pool",
+            "tf.nn.nce_loss",
+            "tf.nn.sampled_softmax_loss",
+            "tf.segment_*",
+            "tf.setdiff1d",
+            "tf.timestamp",
+        ),
+        "XLA does not have it. Do it in input_fn, or by other operations.",
     ),
     Limit(
         (

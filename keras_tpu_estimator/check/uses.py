@@ -63,8 +63,7 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
         line = getattr(node, "lineno", 1)
         for name in _names(scope, node):
             if name.endswith(".*"):
-                what = f"from {name.removesuffix('.*')} import *"
-                yield Unfollowed(path, line, what)
+                yield Unfollowed(path, line, ast.unparse(node))
             else:
                 yield Use(_cut(name), path, line, node, node in guarded)
         if _is_getattr(scope, node):

@@ -110,6 +110,7 @@ LAYERS = Section(
                 "VarianceScaling`",
                 "tf.contrib.layers.variance_scaling_initializer": "`keras."
                 "initializers.VarianceScaling`",
+                "tf.initializers.*": "`keras.initializers`",
                 "tf.zeros_initializer": "`keras.initializers.Zeros`",
                 "tf.ones_initializer": "`keras.initializers.Ones`",
                 "tf.constant_initializer": "`keras.initializers.Constant`",

@@ -40,6 +40,7 @@ OPERATIONS = Section(
             note="or `jax.numpy`; `one_hot` wants `dtype`, if not float32, "
             "and no `on_value`",
         ),
+        _ops("constant=convert_to_tensor"),
         _ops("concat=concatenate pow=power range=arange"),
         _ops("fill=full rank=ndim negative=negative"),
         _ops("div=divide truediv=divide floordiv=floor_divide mod=mod"),
@@ -88,7 +89,10 @@ OPERATIONS = Section(
             "letters",
         ),
         _ops("nn.bias_add=add nn.batch_normalization=batch_normalization"),
-        _ops("image.resize_bilinear=image.resize image.*=image.resize"),
+        _ops(
+            "image.resize_bilinear=image.resize image.resize=image.resize "
+            "image.resize_images=image.resize image.*=image"
+        ),
         Row(
             {
                 "tf.random_normal": "`keras.random.normal`",
@@ -173,6 +177,8 @@ OPERATIONS = Section(
                 "tf.decode_raw": "`input_fn`",
                 "tf.parse_example": "`input_fn`",
                 "tf.parse_single_example": "`input_fn`",
+                "tf.FixedLenFeature": "`input_fn`",
+                "tf.VarLenFeature": "`input_fn`",
                 "tf.contrib.lookup.*": "`input_fn`",
                 "tf.lookup.*": "`input_fn`",
             },
@@ -196,6 +202,8 @@ OPERATIONS = Section(
                 "tf.assert_less": "nothing",
                 "tf.assert_less_equal": "nothing",
                 "tf.assert_greater": "nothing",
+                "tf.assert_greater_equal": "nothing",
+                "tf.assert_rank": "nothing",
                 "tf.check_numerics": "`kte.RunConfig(debug_nans=True)`",
             },
             before="`tf.assert_equal`, `tf.check_numerics`",
@@ -207,7 +215,6 @@ OPERATIONS = Section(
                 "tf.nn.*": "`keras.ops`",
                 "tf.linalg.*": "`keras.ops.linalg`",
                 "tf.sparse.*": "`keras.ops`",
-                "tf.*": "`keras.ops` or `jax.numpy`",
             },
             before="other operations",
             now="`keras.ops`, `jax.numpy`, `jax.nn`",

@@ -77,6 +77,7 @@ PROGRAM = Section(
         Row(
             {
                 "tf.estimator.inputs.*": "arrays or a generator",
+                "tf.data.*": "the same",
                 "tf.train.batch": "`tf.data.Dataset.batch`",
                 "tf.train.shuffle_batch": "`tf.data.Dataset.shuffle`",
             },
@@ -134,6 +135,7 @@ PROGRAM = Section(
                 "tf.local_variables_initializer": "nothing",
                 "tf.tables_initializer": "nothing",
                 "tf.Graph": "nothing",
+                "tf.get_default_graph": "nothing",
                 "tf.train.MonitoredTrainingSession": "`kte.TPUEstimator.train`",
             },
             before="`tf.Session`, `tf.placeholder`, `tf.Graph`, initializers "

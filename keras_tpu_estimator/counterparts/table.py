@@ -37,7 +37,6 @@ _ALIASES = (
     ("tf.contrib.estimator.", "tf.estimator."),
     ("tf.contrib.framework.", "tf.train."),
     ("tf.estimator.", "tf.train."),
-    ("tf.initializers.", "tf."),
 )
 
 
@@ -77,8 +76,7 @@ def find(name: str) -> Counterpart | None:
     """
     found = _exact(name)
     parent, _, _ = name.rpartition(".")
-    # Of what is in a module that is not there, the table knows nothing.
-    while found is None and parent and (parent != "tf" or name.count(".") < 2):
+    while found is None and parent:
         found = _exact(parent) or _rows().get(f"{parent}.*")
         parent, _, _ = parent.rpartition(".")
     if found is None:
