@@ -36,7 +36,7 @@ FLOORS = (
     ("export", "loops"),
     ("estimator",),
     ("keras_models", "tf_estimator", "workflow"),
-    ("experimental",),
+    ("check", "experimental"),
     ("__init__",),
 )
 # Modules that import TensorFlow, imported when one of their names is used.
