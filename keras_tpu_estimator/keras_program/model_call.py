@@ -30,6 +30,7 @@ from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
+from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.identity import names_collected
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -94,6 +95,7 @@ class ModelCall:
             self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,
+            leftovers.refused(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()

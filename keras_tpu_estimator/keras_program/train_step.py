@@ -30,6 +30,7 @@ from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -133,7 +134,10 @@ def _trace_update(
 
     def update(reduced: Sequence[Nest]) -> Values:
         rates = _learning_rates(_of_optimizers(ops))
-        with replica_context.replica_scope(cores.context):
+        with (
+            replica_context.replica_scope(cores.context),
+            leftovers.refused(),
+        ):
             for op, tensors in zip(ops, reduced, strict=True):
                 op.apply(tensors)
         return rates

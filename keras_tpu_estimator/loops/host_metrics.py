@@ -20,6 +20,7 @@ from keras_tpu_estimator.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import VariableScope
@@ -97,7 +98,9 @@ class HostMetrics:
         }
 
     def _call(self, tensors: Nest) -> dict[str, Any]:
-        ops = check_metric_ops(self._host.call(tensors), self._own_names)
+        with leftovers.explained():
+            returned = self._host.call(tensors)
+        ops = check_metric_ops(returned, self._own_names)
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: Nest) -> None:

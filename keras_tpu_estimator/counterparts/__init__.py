@@ -1,0 +1,1 @@
+"""What to write in place of each name of TensorFlow 1."""

@@ -1,0 +1,341 @@
+"""What is said about programs, from their source."""
+
+import json
+import re
+import textwrap
+
+import pytest
+
+from keras_tpu_estimator.check.__main__ import main
+from keras_tpu_estimator.check.checking import Verdict
+from keras_tpu_estimator.check.checking import check
+from keras_tpu_estimator.counterparts import table
+
+USED = Verdict.RUNS
+HEAD = "import tensorflow.compat.v1 as tf\n"
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Writes files of a program, and checks them all or the first."""
+
+    def write(first, is_file=True, **others):
+        files = {"main": HEAD + textwrap.dedent(first), **others}
+        for name, text in files.items():
+            path = tmp_path / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        return check(tmp_path / "main.py" if is_file else tmp_path)
+
+    return write
+
+
+def names(report, verdict=USED):
+    """Names and lines with a verdict."""
+    return {
+        finding.name: [use.line for use in finding.places]
+        for finding in report.with_verdict(verdict)
+    }
+
+
+@pytest.mark.parametrize(
+    ("imports", "code", "name"),
+    [
+        ("", "tf.layers.dense(1)", "tf.layers.dense"),
+        ("import tensorflow as tf", "tf.reduce_sum(1)", "tf.reduce_sum"),
+        ("import tensorflow", "tensorflow.add_n(1)", "tf.add_n"),
+        ("import tensorflow.compat.v1 as t", "t.matmul(1)", "tf.matmul"),
+        ("from tensorflow.compat import v1", "v1.gather(1)", "tf.gather"),
+        ("from tensorflow import nn", "nn.relu(1)", "tf.nn.relu"),
+        ("flags = tf.flags", "flags.DEFINE_bool('a')", "tf.flags.DEFINE_bool"),
+        ("f = tf.flags.FLAGS", "f.batch_size", "tf.flags.FLAGS"),
+        ("a = b = tf.train", "b.AdamOptimizer(1)", "tf.train.AdamOptimizer"),
+        ("adam: type = tf.train.Saver", "adam(1)", "tf.train.Saver"),
+        ("", "tf.GraphKeys.UPDATE_OPS.lower()", "tf.GraphKeys"),
+        ("", "[tf.shape(x) for x in y]", "tf.shape"),
+        ("", "lambda x: tf.rank(x)", "tf.rank"),
+    ],
+)
+def test_aliases_are_followed(imports, code, name, program) -> None:
+    report = program(f"{imports}\n{code}\n")
+    assert 3 in names(report)[name]
+    assert not report.unfollowed and report.runs
+
+
+def test_imports_within_functions_are_followed(program) -> None:
+    report = program(
+        """
+        def f():
+            import tensorflow as tensor_flow
+            return tensor_flow.concat([])
+        """
+    )
+    assert names(report) == {"tf.concat": [5]}
+
+
+def test_one_thing_imported_in_two_ways_is_one(program) -> None:
+    report = program(
+        """
+        try:
+            import tensorflow.compat.v1 as t
+        except ImportError:
+            import tensorflow as t
+        t.squeeze(1)
+        """
+    )
+    assert names(report) == {"tf.squeeze": [7]}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def f(tf):\n    tf.nowhere()",
+        "def f():\n    tf = 1\n    tf.nowhere()",
+        "for tf in x:\n    tf.nowhere()",
+        "if x:\n    tf = np\ntf.nowhere()",
+        "with x as tf:\n    tf.nowhere()",
+        "[tf.nowhere for tf in x]",
+        "class A:\n    tf.x = tf\n    tf = 1\n    tf.nowhere()",
+        "def f():\n    global tf\n    tf = np\ntf.nowhere()",
+        "x = y = x\nx.nowhere()",
+        "tf.shape(x).nowhere()",
+        "tf.flags.FLAGS.nowhere",
+        "tf.float32.nowhere",
+        "self.tf.nowhere()",
+        "'tf.nowhere()'  # tf.nowhere()",
+    ],
+)
+def test_what_is_not_certain_is_not_listed(code, program) -> None:
+    report = program(code)
+    assert not names(report, Verdict.MISSING) and report.runs
+
+
+def test_what_is_missing_is_named_with_its_lines(program) -> None:
+    report = program(
+        """
+        def f(x):
+            tf.nowhere(x)
+            return tf.contrib.tpu.keras_to_tpu_model(tf.nowhere(x))
+        """
+    )
+    missing = names(report, Verdict.MISSING)
+    assert missing == {
+        "tf.nowhere": [4, 5],
+        "tf.contrib.tpu.keras_to_tpu_model": [5],
+    }
+    assert not report.runs
+
+
+def test_an_import_of_what_is_missing_is_found(program) -> None:
+    report = program("from tensorflow.contrib import nowhere\n")
+    assert names(report, Verdict.MISSING) == {"tf.contrib.nowhere": [2]}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if hasattr(tf, 'nowhere'):\n    tf.nowhere()",
+        "if tf.__version__ > '2':\n    tf.nowhere()",
+        "try:\n    tf.nowhere()\nexcept AttributeError:\n    pass",
+        "try:\n    from tensorflow import nowhere\nexcept ImportError:\n    0",
+    ],
+)
+def test_what_a_program_does_without_is_not_missing(code, program) -> None:
+    report = program(code)
+    assert report.runs
+    assert ["tf.nowhere" in each.what for each in report.unfollowed] == [True]
+
+
+@pytest.mark.parametrize(
+    "code", ["from tensorflow import *", "getattr(tf.nn, name)"]
+)
+def test_what_cannot_be_followed_is_said(code, program) -> None:
+    report = program(code)
+    assert [each.what for each in report.unfollowed] == [code]
+    assert [each.line for each in report.unfollowed] == [2]
+
+
+def test_names_of_version_2_are_told(program) -> None:
+    (finding,) = program("tf.random.set_seed(1)\n").findings
+    assert finding.verdict is Verdict.MISSING
+    assert finding.advice == (
+        "It came with TensorFlow 2: write tf.compat.v2.random.set_seed."
+    )
+
+
+MODEL_FN = """
+    import modeling
+    from modeling import Model
+    import nets.blocks as blocks
+
+
+    def metric_fn(x):
+        return tf.py_func(len, [x], tf.int32)
+
+
+    def builder():
+        def model_fn(features, labels, mode, params):
+            def host_call(x):
+                return tf.as_string(x)
+
+            y = modeling.dense(features)
+            z = Model(y)
+            y = tf.cond(True, true_fn, lambda: tf.py_func(len, [y], 1))
+            return Spec(metrics=(metric_fn, [y]), host_call=(host_call, [z]))
+
+        return model_fn
+
+
+    def true_fn():
+        return blocks.block(1)
+
+
+    def test():
+        with tf.Session() as session:
+            tf.placeholder(tf.int32)
+
+
+    def train_input_fn(params):
+        tf.string_split(params)
+        return tf.train.batch([], 1)
+    """
+OTHERS = {
+    "modeling": HEAD
+    + """
+def dense(x):
+    with tf.variable_scope("a", use_resource=False):
+        return tf.random_shuffle(x)
+class Model:
+    def __init__(self, x):
+        self.build(x)
+    def build(self, x):
+        tf.lookup.StaticHashTable(x)
+    def other(self, x):
+        tf.placeholder(x)
+""",
+    "nets/__init__": "",
+    "nets/blocks": HEAD
+    + """
+def block(x):
+    return tf.as_string(x)
+""",
+    "unused": HEAD + "tf.nowhere()\n",
+}
+
+
+def test_what_devices_refuse_is_found_where_they_run_it(program) -> None:
+    report = program(MODEL_FN, **OTHERS)
+    found = {
+        (finding.name, use.path.name, use.line)
+        for finding in report.with_verdict(Verdict.REFUSED)
+        for use in finding.places
+    }
+    assert found == {
+        ("tf.py_func", "main.py", 19),
+        ("tf.as_string", "blocks.py", 4),
+        ("tf.variable_scope", "modeling.py", 4),
+        ("tf.random_shuffle", "modeling.py", 5),
+        ("tf.lookup.StaticHashTable", "modeling.py", 10),
+        ("tf.train.batch", "main.py", 36),
+    }
+    assert {"tf.py_func", "tf.as_string", "tf.Session"} <= set(names(report))
+
+
+def test_a_file_is_read_with_what_it_imports(program) -> None:
+    report = program(MODEL_FN, **OTHERS)
+    read = {path.name for path in report.files}
+    assert read == {"main.py", "modeling.py", "__init__.py", "blocks.py"}
+
+
+def test_a_folder_is_read_as_a_whole(program) -> None:
+    report = program(MODEL_FN, is_file=False, **OTHERS)
+    assert names(report, Verdict.MISSING) == {"tf.nowhere": [2]}
+
+
+def test_packages_import_relatively_and_by_name(tmp_path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "run.py").write_text(
+        "from . import a\nfrom .b import tf\nfrom package.c import rnn\n"
+        "tf.nowhere()\nrnn.nothing()\n"
+    )
+    (package / "a.py").write_text(HEAD + "tf.absent()\n")
+    (package / "b.py").write_text("import tensorflow as tf\n")
+    (package / "c.py").write_text("import tensorflow\nrnn = tensorflow.nn\n")
+    report = check(package / "run.py")
+    assert set(names(report, Verdict.MISSING)) == {
+        "tf.absent",
+        "tf.nowhere",
+        "tf.nn.nothing",
+    }
+    assert len(report.files) == 5
+
+
+def test_python_2_is_told(program) -> None:
+    report = program("print 'a'\n")
+    assert [each.line for each in report.unreadable] == [2]
+    assert not report.runs
+
+
+def test_hidden_folders_are_left_out(program, tmp_path) -> None:
+    hidden = tmp_path / ".venv"
+    hidden.mkdir()
+    (hidden / "a.py").write_text("print 'a'\n")
+    assert program("tf.shape(1)\n", is_file=False).runs
+
+
+def test_the_table_is_printed(program, tmp_path, capsys) -> None:
+    program(MODEL_FN, is_file=False, **OTHERS)
+    assert main([str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"(?m)^5 files, \d+ names of TensorFlow.\n\nMissing\n"
+        r"  tf.nowhere  unused.py:2$",
+        printed,
+    )
+    assert "\nRefused on devices\n  tf.as_string  nets/blocks.py:4\n" in printed
+    assert "In a port to Keras: `kte.outside_compilation`" in printed
+    assert re.search(r"(?m)^  tf.Session +1  nothing$", printed)
+    assert "7 things to change before" in printed
+
+
+def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
+    program("tf.reduce_mean(1)\n")
+    assert main([str(tmp_path / "main.py")]) == 0
+    printed = capsys.readouterr().out
+    assert "tf.reduce_mean     1  `keras.ops.mean`" in printed
+    assert "Nothing stands against running it" in printed
+
+
+def test_json_has_all_places(program, tmp_path, capsys) -> None:
+    program("tf.nowhere()\n" * 9 + "tf.reduce_mean(getattr(tf, x))\n")
+    assert main([str(tmp_path), "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    path = str(tmp_path / "main.py")
+    mean, nowhere = sorted(printed["names"], key=lambda each: each["verdict"])[
+        ::-1
+    ]
+    assert printed["runs"] is False and printed["files"] == [path]
+    assert nowhere["verdict"] == "missing"
+    assert nowhere["counterpart"] is None
+    assert nowhere["places"] == [
+        {"file": path, "line": line} for line in range(2, 11)
+    ]
+    assert mean["counterpart"] == "`keras.ops.mean`"
+    assert mean["page"] == f"{table.PAGE}#4-operations"
+    assert printed["not_followed"] == [
+        {"file": path, "line": 11, "what": "getattr(tf, x)"}
+    ]
+    assert printed["not_python_3"] == []
+
+
+@pytest.mark.parametrize("path", ["absent", "absent.py", "."])
+def test_a_path_without_a_program_is_refused(
+    path, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as caught:
+        main([path])
+    assert caught.value.code == 2
+    assert "`PATH` should be a Python file" in capsys.readouterr().err

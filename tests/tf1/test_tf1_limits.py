@@ -1,0 +1,119 @@
+"""What the checker says that devices refuse is refused."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import ast
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import estimator
+from tf1_programs import fed
+
+from keras_tpu_estimator.check import limits
+
+X = np.ones((16, 2), "float32")
+
+
+def square(x):
+    return tf.reshape(x, [1, 4, 4, 2])
+
+
+def times(x):
+    return tf.reshape(x, [2, 4, 4])
+
+
+def sparse():
+    return tf.SparseTensor([[0, 0], [1, 0]], [1, 2], [2, 2])
+
+
+def table(x):
+    made = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0
+    )
+    return made.lookup(tf.constant(1))
+
+
+def whole(x):
+    parts = tf.fixed_size_partitioner(2)
+    return tf.reduce_sum(tf.get_variable("a", [4, 2], partitioner=parts))
+
+
+def sampled(x):
+    labels = tf.ones([16, 1], tf.int64)
+    return tf.nn.nce_loss(tf.ones([5, 2]), tf.ones([5]), labels, x, 2, 5)
+
+
+# By the name that each uses.
+REFUSED = {
+    "tf.py_func": lambda x: tf.py_func(np.sin, [x], tf.float32),
+    "tf.Session": lambda x: tf.Session().run(x),
+    "tf.placeholder": lambda x: tf.placeholder(tf.float32, [2]),
+    "tf.as_string": lambda x: tf.string_to_number(tf.as_string(x)),
+    "tf.decode_raw": lambda x: tf.decode_raw(tf.as_string(x), tf.uint8),
+    "tf.lookup.StaticHashTable": table,
+    "tf.random_shuffle": tf.random_shuffle,
+    "tf.random_gamma": lambda x: tf.random_gamma([2], 1.0),
+    "tf.random_poisson": lambda x: tf.random_poisson(1.0, [2]),
+    "tf.Print": lambda x: tf.Print(x, [x]),
+    "tf.bincount": lambda x: tf.bincount(tf.cast(x[:, 0], tf.int32)),
+    "tf.histogram_fixed_width": lambda x: tf.histogram_fixed_width(x, [0.0, 1]),
+    "tf.image.crop_and_resize": lambda x: tf.image.crop_and_resize(
+        square(x), [[0.0, 0.0, 1.0, 1.0]], [0], [2, 2]
+    ),
+    "tf.image.resize_area": lambda x: tf.image.resize_area(square(x), [2, 2]),
+    "tf.image.resize_bicubic": lambda x: tf.image.resize_bicubic(
+        square(x), [2, 2]
+    ),
+    "tf.nn.ctc_greedy_decoder": lambda x: tf.nn.ctc_greedy_decoder(
+        times(x), [2, 2, 2, 2]
+    )[1],
+    "tf.nn.embedding_lookup_sparse": lambda x: tf.nn.embedding_lookup_sparse(
+        tf.ones([5, 2]), sparse(), None, combiner="sum"
+    ),
+    "tf.nn.nce_loss": sampled,
+    "tf.segment_sum": lambda x: tf.segment_sum(x, tf.range(16)),
+    "tf.setdiff1d": lambda x: tf.setdiff1d(x[:, 0], x[:, 1])[0],
+    "tf.timestamp": lambda x: tf.timestamp(),
+    "tf.fixed_size_partitioner": whole,
+    "tf.train.batch": lambda x: tf.train.batch([x[0]], 2),
+}
+ALLOWED = {
+    "tf.unique": lambda x: tf.unique(x[:, 0])[0],
+    "tf.boolean_mask": lambda x: tf.boolean_mask(x, x > 0),
+    "tf.multinomial": lambda x: tf.multinomial(x, 2),
+    "tf.unsorted_segment_sum": lambda x: tf.unsorted_segment_sum(
+        x, tf.range(16), 16
+    ),
+}
+
+
+def evaluate(network, tmp_path):
+    def model_fn(features, labels, mode, params):
+        made = tf.cast(network(features), tf.float32)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=tf.reduce_sum(made))
+
+    return estimator(model_fn, tmp_path).evaluate(fed([X]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_checker_refuses_is_refused(name, tmp_path):
+    assert limits.advice_on(name, "model_fn")
+    with pytest.raises((ValueError, NotImplementedError, tf.OpError)):
+        evaluate(REFUSED[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_it_does_not_refuse_runs(name, tmp_path):
+    assert not limits.advice_on(name, "model_fn")
+    assert np.isfinite(evaluate(ALLOWED[name], tmp_path)["loss"])
+
+
+def test_variables_that_are_no_resources_are_refused(tmp_path):
+    call = ast.parse("f('a', [], use_resource=False)", mode="eval").body
+    assert limits.advice_on_call("tf.get_variable", call)
+    with pytest.raises(ValueError, match="a variable that is no resource"):
+        evaluate(
+            lambda x: x * tf.get_variable("a", [], use_resource=False),
+            tmp_path,
+        )
