@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints.finding import latest_checkpoint
+from keras_tpu_estimator.checkpoints.reading import load_variable
 
 _STEP = "global_step"
 
@@ -20,10 +21,10 @@ def global_step_of(checkpoint_dir: str) -> int:
     >>> global_step_of("/no/such/directory")
     0
     """
-    latest = checkpoints.latest_checkpoint(checkpoint_dir)
+    latest = latest_checkpoint(checkpoint_dir)
     if latest is None:
         return 0
-    return int(checkpoints.load_variable(latest, _STEP))
+    return int(load_variable(latest, _STEP))
 
 
 def clip_gradients_by_norm(optimizer: Any, clip_norm: Any) -> Any:
