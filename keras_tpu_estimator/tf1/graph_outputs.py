@@ -47,9 +47,12 @@ class GraphOutputs:
         done: Operations or tensors that are run, too.
         summaries: What is recorded.
         is_split: Whether each core feeds inputs of its own.
+        counts: Whether hooks and summaries may count in any variable of the
+            call; else only in those of the step.
 
     Attributes:
         pruned: The step without what hooks ask for.
+        local: The names of the variables of the call that it may have.
 
     Raises:
         ValueError: An operation can be run by no device.
@@ -62,12 +65,15 @@ class GraphOutputs:
         done: Sequence[Any],
         summaries: Sequence[Recorded],
         is_split: bool,
+        counts: bool,
     ):
         self._model = model
         self._first = first
         self._done = done
         self._is_split = is_split
         self.pruned = self._prune([])
+        used = {*self.pruned.body.variables}
+        self.local = tuple(n for n in model.local if counts or n in used)
         self._summaries = [each for each in summaries if self._can_run(each)]
         self._named: dict[str, Any] = {}
         self._compiled: Compiled | None = None
@@ -141,7 +147,15 @@ class GraphOutputs:
     def _check(self, tensors: dict[str, Any]) -> None:
         """Checks that tensors are computed without other effects."""
         pruned = self._prune([*tensors.values()])
-        known = {*self.pruned.effects.last_writes, *self._model.local}
+        own = {*self.local, *self._model.variables}
+        unknown = sorted({*pruned.body.variables} - own)
+        if unknown:
+            raise ValueError(
+                "What hooks fetch in evaluation and prediction should come of "
+                f"no metrics of the graph. Received one of {sorted(tensors)}, "
+                f"which counts in {unknown}. Make it one of `eval_metrics`."
+            )
+        known = {*self.pruned.effects.last_writes, *self.local}
         others = sorted(pruned.effects.last_writes.keys() - known)
         if others:
             raise ValueError(

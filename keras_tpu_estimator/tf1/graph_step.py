@@ -82,13 +82,11 @@ class GraphStep:
             [model.spec.train_op] if training else [],
             recorded(model.graph) if training else [],
             example.is_split,
+            counts=training,
         )
-        pruned = self._outputs.pruned
         if training:
-            check_trained(model, pruned, example)
-        used = {*pruned.body.variables} - model.variables.keys()
-        # What hooks fetch may count in any of them.
-        self.local = tuple(model.local) if training else tuple(sorted(used))
+            check_trained(model, self._outputs.pruned, example)
+        self.local = self._outputs.local
         self._split: dict[str, Any] = {
             name: example.is_split and name not in SAME_ON_ALL_CORES
             for name in tensors

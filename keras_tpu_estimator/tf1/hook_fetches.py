@@ -167,11 +167,11 @@ class FetchedGraph:
             return None
         part = cut(self.graph, [tensor], {})
         on_host = part.graph()
-        run = on_host.callable(on_host.graph.get_tensor_by_name(tensor.name))
+        run = on_host.callable([on_host.graph.get_tensor_by_name(tensor.name)])
         inputs = [self._tensor(each, None) for each in part.boundary]
 
         def make(values: Values) -> Any:
-            return run(*(each.make(values) for each in inputs))
+            return run(*(each.make(values) for each in inputs))[0]
 
         return _Part([n for each in inputs for n in each.names], make)
 

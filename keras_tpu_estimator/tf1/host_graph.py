@@ -1,5 +1,6 @@
 """Graphs that run on the host, each in a session of its own."""
 
+import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -52,16 +54,20 @@ class HostGraph:
         self._session = tf.compat.v1.Session(graph=graph)
         self._session.run([*initializers.values(), *others])
 
-    def callable(self, fetches: Any) -> Callable[..., Any]:
+    def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
         """A function of arrays, one for each input, which runs fetches.
 
         Args:
-            fetches: Operations, or tensors whose values it returns.
+            fetches: A list of operations, or of tensors whose values it
+                returns.
         """
-        made: Callable[..., Any] = self._session.make_callable(
-            fetches, self._inputs
+        # Copying arrays that nothing reads would cost more than the rest.
+        ops = {op.name for op in reachable(self.graph, fetches)}
+        needed = [each.op.name in ops for each in self._inputs]
+        run = self._session.make_callable(
+            fetches, [*itertools.compress(self._inputs, needed)]
         )
-        return made
+        return lambda *arrays: run(*itertools.compress(arrays, needed))
 
     def assigning(self, name: str) -> Callable[..., Any]:
         """A function of an array that gives a variable this value."""

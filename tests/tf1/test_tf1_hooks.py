@@ -169,6 +169,11 @@ def test_metrics_that_stream_in_training(tmp_path):
     np.testing.assert_allclose(hook.got, [X.mean(), 2 * X.mean()], rtol=1e-6)
 
 
+def test_metrics_of_the_graph_are_none_to_hooks_of_evaluation(tmp_path):
+    with pytest.raises(ValueError, match=r"\['streamed'\], which counts in"):
+        made(tmp_path).evaluate(fed([X]), hooks=[Asking("streamed")])
+
+
 def test_logging(tmp_path, caplog):
     hook = tf.train.LoggingTensorHook(
         {"what": "mean:0", "rate": "rate"}, every_n_iter=2, at_end=True

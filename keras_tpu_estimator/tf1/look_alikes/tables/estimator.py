@@ -25,7 +25,7 @@ ESTIMATOR = Area(
             "keras_tpu_estimator:",
         ),
         **same("Estimator RunConfig", "keras_tpu_estimator.tf_estimator:"),
-        "EstimatorSpec": "keras_tpu_estimator.tf1:TPUEstimatorSpec",
+        "EstimatorSpec": "keras_tpu_estimator.tf1:EstimatorSpec",
         # Private, and in every other program of the time.
         "_load_global_step_from_checkpoint_dir": (
             "keras_tpu_estimator.tf1.written.estimator:global_step_of"
