@@ -29,6 +29,7 @@ from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
+from keras_tpu_estimator.front_ends import written_like
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import watched
@@ -234,7 +235,7 @@ class TPUEstimator:
             spec = call(features, labels, mode, {"use_tpu": False})
             return spec.as_estimator_spec()
 
-        return model_fn
+        return written_like(self._job.model_fn, model_fn)
 
     def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
         """The `model_fn` with its params bound, which returns its own specs.

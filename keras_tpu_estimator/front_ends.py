@@ -14,6 +14,23 @@ from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 
 
+def is_tf1(model_fn: object) -> bool:
+    """Whether what the user wrote builds graphs of TF1."""
+    return isinstance(model_fn, TF1ModelFn)
+
+
+def written_like(
+    model_fn: object, other: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Another function that calls what the user wrote, where it may.
+
+    Args:
+        model_fn: What the user wrote.
+        other: The other function.
+    """
+    return TF1ModelFn(other) if is_tf1(model_fn) else other
+
+
 def make_program(
     call_model_fn: CallModelFn,
     seed: int | None = None,
@@ -40,7 +57,7 @@ def make_program(
     >>> list(make_program(call_model_fn).store.variables)
     ['global_step']
     """
-    if isinstance(getattr(call_model_fn, "function", None), TF1ModelFn):
+    if is_tf1(getattr(call_model_fn, "function", None)):
         # Only then is what lifts graphs imported.
         from keras_tpu_estimator.tf1.program import TF1Program
 
@@ -60,7 +77,7 @@ def input_form(
     Returns:
         What `InputRequest` has as `form_of`.
     """
-    if isinstance(model_fn, TF1ModelFn):
+    if is_tf1(model_fn):
         from keras_tpu_estimator.tf1.input_graph import form_in_graph
 
         return functools.partial(form_in_graph, seed=seed)
@@ -73,5 +90,4 @@ def own_checkpoint_format(model_fn: Callable[..., Any]) -> str:
     Args:
         model_fn: What the user wrote.
     """
-    is_tf1 = isinstance(model_fn, TF1ModelFn)
-    return formats.TENSORFLOW if is_tf1 else formats.HDF5
+    return formats.TENSORFLOW if is_tf1(model_fn) else formats.HDF5

@@ -1,5 +1,6 @@
 """One export, from a receiver function to a folder that a server can load."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
+from keras_tpu_estimator.export.tf1_graph import ServedTF1ModelFn
+from keras_tpu_estimator.export.tf1_graph import build_tf1_graph
+from keras_tpu_estimator.front_ends import is_tf1
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 
@@ -129,7 +133,7 @@ def run_export(
     """
     plans = list(_plans(export.receiver_fns, settings))
     with (
-        FirstRequest(settings.timeout_secs) as first_request,
+        _first_request(settings, model_fn) as first_request,
         folders.export_folder(export.base) as (temporary, final),
     ):
         graphs = [
@@ -143,9 +147,19 @@ def run_export(
             temporary, graphs, export.as_text, export.strip_default_attrs
         )
         folders.copy_assets(temporary, export.assets_extra or {})
-        first_request.check(temporary, graphs)
+        if first_request is not None:
+            first_request.check(temporary, graphs)
     _logger.info("SavedModel written to: %s", final)
     return final
+
+
+def _first_request(
+    settings: ExportSettings, model_fn: ModelFn
+) -> contextlib.AbstractContextManager[FirstRequest | None]:
+    """What tries an export, if it is another program than the model's own."""
+    if is_tf1(model_fn.function):
+        return contextlib.nullcontext()
+    return FirstRequest(settings.timeout_secs)
 
 
 def _plans(
@@ -189,6 +203,13 @@ def _build(
     checkpoint: str,
 ) -> ServingGraph:
     is_served = plan.mode == ModeKeys.PREDICT
+    receiver_fn = export.receiver_fns[plan.mode]
+    kinds = _SERVING if is_served else (SupervisedInputReceiver,)
+    if is_tf1(model_fn.function):
+        served = ServedTF1ModelFn(model_fn, plan.mode, plan.use_tpu)
+        return build_tf1_graph(
+            receiver_fn, kinds, served, checkpoint, settings.seed
+        )
 
     def model_for(features: Nest) -> Model:
         served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
@@ -199,8 +220,7 @@ def _build(
             return rebuild(loaded, settings.options, settings.timeout_secs)
         return lower(loaded)
 
-    kinds = _SERVING if is_served else (SupervisedInputReceiver,)
-    return build_graph(export.receiver_fns[plan.mode], kinds, model_for)
+    return build_graph(receiver_fn, kinds, model_for)
 
 
 def _check_receiver_fn(mode: str, receiver_fn: object) -> None:

@@ -40,7 +40,11 @@ def write(
     writes_variables = True
     for graph, tag_sets in graphs:
         with graph.graph.as_default():
-            main_op = tf.compat.v1.tables_initializer()
+            # Tables, and what metrics count in.
+            main_op = tf.group(
+                tf.compat.v1.local_variables_initializer(),
+                tf.compat.v1.tables_initializer(),
+            )
             for tags in tag_sets:
                 settings = {
                     "signature_def_map": graph.signatures,
@@ -82,7 +86,15 @@ def _assign(
 
     others = {k: v for k, v in values.items() if k not in graph.variables}
     variables = {**graph.variables, **make_variables(others)}
-    session.run(tf.compat.v1.global_variables_initializer())
+    # Those of receivers. The initializers of the model's need not run here.
+    own = {variable.op.name for variable in variables.values()}
+    session.run(
+        [
+            variable.initializer
+            for variable in tf.compat.v1.global_variables()
+            if variable.op.name not in own
+        ]
+    )
     for path, variable in variables.items():
         # Fed, since a graph with the values in it could not be over 2 GB.
         initial = variable.initializer.inputs[1]

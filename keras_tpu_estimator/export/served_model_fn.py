@@ -1,7 +1,9 @@
 """A user's `model_fn` as an export calls it: for its signatures' outputs."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
@@ -62,13 +64,28 @@ class ServedModelFn:
     ) -> Spec:
         """Calls the user's function, as a program calls one to predict."""
         # Batches have any size here, so `params` says nothing about it.
-        del mode, additional
+        del labels, mode, additional
+        spec, tensors = self.outputs_of(features)
+        return TPUEstimatorSpec(
+            ModeKeys.PREDICT, tensors, scaffold_fn=spec.make_scaffold
+        )
+
+    def outputs_of(self, features: Features) -> tuple[Spec, dict[str, Any]]:
+        """Calls the user's function.
+
+        Args:
+            features: What receivers give.
+
+        Returns:
+            The spec, and the tensors that signatures return, by name.
+        """
+        labels = None
         if self.mode != ModeKeys.PREDICT:
             features, labels = features["features"], features["labels"]
         with batching_requests() as requested:
             spec = self._called(features, labels)
         self.batch_config = requested[-1] if requested else None
-        outputs = _outputs(self.mode, spec)
+        outputs = _outputs(self.mode, spec, self._metric_tensors)
         distinct = list({id(each): each for each in outputs.values()}.values())
         self.signatures = {
             signature: SignatureOutput(
@@ -80,14 +97,18 @@ class ServedModelFn:
             )
             for signature, output in outputs.items()
         }
-        predictions = {
+        return spec, {
             f"{index}/{name}": tensor
             for index, output in enumerate(distinct)
             for name, tensor in output.tensors.items()
         }
-        return TPUEstimatorSpec(
-            ModeKeys.PREDICT, predictions, scaffold_fn=spec.make_scaffold
-        )
+
+    def _metric_tensors(self, spec: Spec) -> dict[str, Any]:
+        """What the signature of an evaluation returns of its metrics."""
+        return {
+            f"metrics/{name}/value": metric_value(metric)
+            for name, metric in spec.as_estimator_spec().eval_metric_ops.items()
+        }
 
     def _called(self, features: Features, labels: Labels) -> Spec:
         try:
@@ -121,7 +142,11 @@ class ServedModelFn:
             raise
 
 
-def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
+def _outputs(
+    mode: str,
+    spec: Spec,
+    metric_tensors: Callable[[Spec], dict[str, Any]],
+) -> dict[str, ExportOutput]:
     if mode == ModeKeys.PREDICT:
         outputs = signature_outputs(spec.export_outputs, spec.predictions)
         if not any(output.tensors for output in outputs.values()):
@@ -136,13 +161,10 @@ def _outputs(mode: str, spec: Spec) -> dict[str, ExportOutput]:
     predictions = spec.predictions
     if isinstance(predictions, Mapping):
         tensors |= {f"predictions/{k}": v for k, v in predictions.items()}
-    else:
+    elif predictions is not None:
         tensors["predictions"] = predictions
     if mode == ModeKeys.EVAL:
-        tensors |= {
-            f"metrics/{name}/value": metric_value(metric)
-            for name, metric in spec.as_estimator_spec().eval_metric_ops.items()
-        }
+        tensors |= metric_tensors(spec)
     return {mode: ExportOutput(PredictOutput(tensors).outputs, mode)}
 
 

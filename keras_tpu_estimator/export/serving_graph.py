@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from typing import Any
 
 import jax
 import numpy as np
@@ -60,7 +61,7 @@ class ServingGraph:
     graph: "tf.Graph"
     signatures: Mapping[str, "SignatureDef"]
     variables: Mapping[str, "tf.Variable"]
-    model: Model
+    model: Any
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
@@ -87,7 +88,7 @@ def build_graph(
     hide_gpus()
     graph = tf.Graph()
     with graph.as_default():
-        receiver = _checked_receiver(receiver_fn(), kinds)
+        receiver = checked_receiver(receiver_fn(), kinds)
         paths, nest = jax.tree_util.tree_flatten_with_path(
             receiver.inputs, is_leaf=tf.is_tensor
         )
@@ -97,7 +98,7 @@ def build_graph(
         ]
         # Each of them can be fed by itself, though one may be another.
         features = [tf.identity(tensor) for _, tensor in paths]
-        _check_fed(features, receiver.receiver_tensors, "the features")
+        check_fed(features, receiver.receiver_tensors, "the features")
         model = model_for(jax.tree.unflatten(nest, specs))
         variables = make_variables(model.values)
         flat = model.call(
@@ -108,8 +109,8 @@ def build_graph(
             jax.tree.unflatten(model.outputs, flat),
             finish=lambda tensor: tensor,
         )
-        signatures = dict(_signatures(receiver, model.signatures, outputs))
-    _check_any(model.signatures, signatures)
+        signatures = dict(signature_defs(receiver, model.signatures, outputs))
+    check_any(model.signatures, signatures)
     return ServingGraph(
         graph=graph,
         signatures=signatures,
@@ -121,7 +122,7 @@ def build_graph(
     )
 
 
-def _checked_receiver(
+def checked_receiver(
     receiver: object, kinds: tuple[type[Receiver], ...]
 ) -> Receiver:
     if isinstance(receiver, kinds):
@@ -160,7 +161,7 @@ def _variable_name(path: str) -> str:
     return name if name[0].isalnum() else f"v{name}"
 
 
-def _signatures(
+def signature_defs(
     receiver: Receiver,
     signatures: Mapping[str, SignatureOutput],
     outputs: Mapping[str, "tf.Tensor"],
@@ -231,7 +232,7 @@ def _info(tensor: "tf.Tensor") -> "TensorInfo":
     )
 
 
-def _check_fed(
+def check_fed(
     tensors: Iterable["tf.Tensor"], inputs: Mapping[str, "tf.Tensor"], what: str
 ) -> None:
     unfed = _unfed(tensors, inputs)
@@ -259,7 +260,7 @@ def _unfed(
     return unfed
 
 
-def _check_any(
+def check_any(
     wanted: Mapping[str, object], there: Mapping[str, object]
 ) -> None:
     if not there.keys() & wanted.keys():

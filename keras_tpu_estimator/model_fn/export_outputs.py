@@ -1,5 +1,6 @@
 """What a signature of an exported model returns, checked as it is made."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -228,6 +229,11 @@ def _output_name(key: Any) -> str:
 def _tensor(kind: str, name: Any, value: Any) -> Any:
     if isinstance(value, keras.Variable):
         return value.value
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and not tensorflow.executing_eagerly():
+        # The model_fn builds a graph of TF1.
+        if tensorflow.is_tensor(value):
+            return tensorflow.convert_to_tensor(value)
     arrays = jax.Array | np.ndarray | np.generic
     if not isinstance(value, arrays | keras.KerasTensor | HostTensor):
         raise ValueError(
@@ -239,6 +245,9 @@ def _tensor(kind: str, name: Any, value: Any) -> Any:
 
 
 def _is_floating(tensor: Any) -> bool:
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and tensorflow.is_tensor(tensor):
+        return bool(tensor.dtype.is_floating)
     if is_host_tensor(tensor):
         return "float" in tensor.dtype
     return jnp.issubdtype(tensor.dtype, jnp.floating)

@@ -45,10 +45,9 @@ class TF1ModelFn:
         """
         if not _is_building.get():
             raise NotImplementedError(
-                "A TF1 model_fn should be run by `train`, `evaluate` or "
-                "`predict` of a TPUEstimator. Received a call from elsewhere: "
-                "exports, and model_fns around this one, cannot use it yet. "
-                "Port it to Keras for these, as docs/migrating.md says."
+                "A TF1 model_fn should be run by a TPUEstimator. Received a "
+                "call from elsewhere. Wrap a model_fn that calls it, too: "
+                "tf1.model_fn(function)."
             )
         with warnings.catch_warnings():
             # Of tf.layers: that one ought to use Keras.

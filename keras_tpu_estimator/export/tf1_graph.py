@@ -1,0 +1,144 @@
+"""The graph of a served TF1 model: its own, behind the receivers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.export.receivers import Receiver
+from keras_tpu_estimator.export.receivers import ReceiverFn
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.serving_graph import ServingGraph
+from keras_tpu_estimator.export.serving_graph import check_any
+from keras_tpu_estimator.export.serving_graph import check_fed
+from keras_tpu_estimator.export.serving_graph import checked_receiver
+from keras_tpu_estimator.export.serving_graph import signature_defs
+from keras_tpu_estimator.inputs.forms import hide_gpus
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphModel:
+    """A model that is part of its graph, so that nobody has to call it.
+
+    Attributes:
+        values: Values of the variables by path.
+    """
+
+    values: Mapping[str, np.ndarray]
+
+
+class ServedTF1ModelFn(ServedModelFn):
+    """A `ServedModelFn` of TF1, called in the graph that is served."""
+
+    def _metric_tensors(self, spec: Any) -> dict[str, Any]:
+        """Both tensors of each metric, as the original returned them."""
+        metrics = getattr(spec, "eval_metric_ops", None)
+        if metrics is None and spec.eval_metrics is not None:
+            metrics = spec.eval_metrics.call(spec.eval_metrics.tensors)
+        return {
+            f"metrics/{name}/{part}": tensor
+            for name, pair in (metrics or {}).items()
+            for part, tensor in zip(("value", "update_op"), pair, strict=True)
+        }
+
+
+def build_tf1_graph(
+    receiver_fn: ReceiverFn,
+    kinds: tuple[type[Receiver], ...],
+    served: ServedTF1ModelFn,
+    checkpoint: str,
+    seed: int | None,
+) -> ServingGraph:
+    """Builds the graph of a served TF1 model.
+
+    Args:
+        receiver_fn: The user's function, called in the graph.
+        kinds: The types that it should return.
+        served: The user's `model_fn`, called in the graph on what is received.
+        checkpoint: The prefix of the checkpoint.
+        seed: The seed of the graph, or `None`.
+
+    Raises:
+        TypeError: A function returned something else than it should.
+        ValueError: Receivers, model, signatures or checkpoint do not fit each
+            other.
+    """
+    import tensorflow as tf
+
+    from keras_tpu_estimator.tf1 import internals
+    from keras_tpu_estimator.tf1.graph import as_in_tf2
+    from keras_tpu_estimator.tf1.marking import building
+
+    v1 = tf.compat.v1
+    hide_gpus()
+    graph = tf.Graph()
+    with as_in_tf2(), graph.as_default(), internals.shards(1), building():
+        if seed is not None:
+            v1.set_random_seed(seed)
+        v1.train.create_global_step()
+        receiver = checked_receiver(receiver_fn(), kinds)
+        check_fed(
+            jax.tree.leaves(receiver.inputs, is_leaf=tf.is_tensor),
+            receiver.receiver_tensors,
+            "the features",
+        )
+        spec, outputs = served.outputs_of(receiver.inputs)
+        names = _names_in_checkpoint(spec)
+        signatures = dict(signature_defs(receiver, served.signatures, outputs))
+        variables = {v.op.name: v for v in v1.global_variables()}
+    check_any(served.signatures, signatures)
+    return ServingGraph(
+        graph=graph,
+        signatures=signatures,
+        variables=variables,
+        model=GraphModel(_values(variables, names, checkpoint, served.mode)),
+        features=(),
+        outputs=(),
+        results=(),
+    )
+
+
+def _names_in_checkpoint(spec: Any) -> dict[str, str]:
+    """Names in the checkpoint by those of variables that have other ones."""
+    from keras_tpu_estimator.tf1 import internals
+
+    scaffold = getattr(spec, "scaffold", None)
+    if getattr(spec, "scaffold_fn", None) is not None:
+        scaffold = spec.scaffold_fn()
+    saver = getattr(scaffold, "saver", None)
+    saved = {} if saver is None else internals.saved_names(saver)
+    return {name: other for other, name in saved.items()}
+
+
+def _values(
+    variables: Mapping[str, Any],
+    names: Mapping[str, str],
+    checkpoint: str,
+    mode: str,
+) -> dict[str, np.ndarray]:
+    """The values that a checkpoint has of variables, by their names."""
+    sources = {name: names.get(name, name) for name in variables}
+    try:
+        read = checkpoints.read(checkpoint, sorted(set(sources.values())))
+    except checkpoints.VariableNotFoundError as error:
+        raise ValueError(
+            f"In mode {mode!r}: the checkpoint does not fit the model. {error} "
+            "Restore the variable's name, or export with the model_fn that the "
+            "checkpoint is of."
+        ) from error
+    values = {name: read[source] for name, source in sources.items()}
+    for name, value in values.items():
+        shape = tuple(variables[name].shape.as_list())
+        if value.shape != shape:
+            raise ValueError(
+                f"In mode {mode!r}: the variable {name!r} has shape {shape} in "
+                f"model_fn, but {value.shape} in the checkpoint "
+                f"{checkpoint!r}. Restore its size."
+            )
+    return {
+        name: value.astype(variables[name].dtype.base_dtype.as_numpy_dtype)
+        for name, value in values.items()
+    }

@@ -1,0 +1,417 @@
+"""SavedModels of TF1 programs: the graph itself, with trained values."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import batches
+from tf1_programs import dense
+from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import metric_fn
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import export
+from keras_tpu_estimator.workflow.continuous import evaluate_continuously
+
+X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
+Y = (X[:, 0] > 0).astype("int64")
+SERVE = [tf.saved_model.tag_constants.SERVING]
+
+
+def model_fn_of(network=None, outputs=None):
+    """A classifier of features["x"].
+
+    Args:
+        network: Of features, returns logits. Defaults to a layer.
+        outputs: Given probabilities, returns `export_outputs`. Defaults to
+            none.
+    """
+
+    def model_fn(features, labels, mode, params):
+        if network is None:
+            hidden = dense(features["x"], 3, "hidden", tf.nn.relu)
+            logits = dense(hidden, 2, "logits", seed=1)
+        else:
+            logits = network(features)
+        probabilities = tf.nn.softmax(logits)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.tf1.TPUEstimatorSpec(
+                mode,
+                predictions={"p": probabilities},
+                export_outputs=outputs and outputs(probabilities),
+            )
+        loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+        if mode == kte.ModeKeys.EVAL:
+            return kte.tf1.TPUEstimatorSpec(
+                mode, loss=loss, eval_metrics=(metric_fn, [labels, logits])
+            )
+        optimizer = tf.train.AdamOptimizer(0.1)
+        if params["use_tpu"]:
+            optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss, tf.train.get_global_step()),
+        )
+
+    return model_fn
+
+
+def data(steps=3):
+    return [({"x": x}, y) for x, y in batches(X, Y, steps)]
+
+
+def trained(model_dir, model_fn=None, **settings):
+    made = estimator(model_fn or model_fn_of(), model_dir, **settings)
+    return made.train(fed(data()), steps=3)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("classifier"))
+
+
+def predicted(made, x=X):
+    def input_fn(params):
+        for start in range(0, len(x), 16):
+            yield {"x": x[start : start + 16]}
+
+    return np.stack([each["p"] for each in made.predict(input_fn)])
+
+
+def raw_receiver():
+    x = tf.placeholder(tf.float32, [None, 3], name="x")
+    return export.ServingInputReceiver({"x": x}, {"x": x})
+
+
+def served(folder, inputs, signature="serving_default", tags=SERVE):
+    """What a session makes of a request."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        meta = tf.saved_model.loader.load(session, tags, folder)
+        definition = meta.signature_def[signature]
+        return session.run(
+            {n: info.name for n, info in definition.outputs.items()},
+            {definition.inputs[n].name: v for n, v in inputs.items()},
+        )
+
+
+def signatures_of(folder, tags=SERVE):
+    with tf.Graph().as_default(), tf.Session() as session:
+        return dict(
+            tf.saved_model.loader.load(session, tags, folder).signature_def
+        )
+
+
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_what_is_served_is_what_is_predicted(classifier, tmp_path, is_disabled):
+    expected = predicted(classifier)
+    if is_disabled:
+        tf.disable_v2_behavior()
+    try:
+        folder = classifier.export_savedmodel(tmp_path, raw_receiver)
+    finally:
+        if is_disabled:
+            tf.reset_default_graph()
+            tf.enable_v2_behavior()
+    for tags in (SERVE, [*SERVE, "tpu"]):
+        result = served(folder, {"x": X}, tags=tags)
+        np.testing.assert_allclose(result["p"], expected, atol=1e-6)
+    assert sorted(os.listdir(folder)) == ["saved_model.pb", "variables"]
+    names = dict(tf.train.list_variables(f"{folder}/variables/variables"))
+    assert sorted(names) == [
+        "global_step",
+        "hidden/bias",
+        "hidden/kernel",
+        "logits/bias",
+        "logits/kernel",
+    ]
+
+
+def test_tensorflow_2_loads_it(classifier, tmp_path):
+    folder = classifier.export_saved_model(tmp_path, raw_receiver)
+    serve = tf.saved_model.load_v2(folder, SERVE).signatures
+    result = serve["serving_default"](x=tf.constant(X[:5]))["p"]
+    np.testing.assert_allclose(result, predicted(classifier)[:5], atol=1e-6)
+
+
+def test_requests_of_examples(classifier, tmp_path):
+    receiver_fn = export.build_parsing_serving_input_receiver_fn(
+        {"x": tf.io.FixedLenFeature([3], tf.float32)}
+    )
+    folder = classifier.export_saved_model(tmp_path, receiver_fn)
+    requests = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "x": tf.train.Feature(
+                        float_list=tf.train.FloatList(value=row)
+                    )
+                }
+            )
+        ).SerializeToString()
+        for row in X
+    ]
+    result = served(folder, {"examples": np.array(requests)})
+    np.testing.assert_allclose(result["p"], predicted(classifier), atol=1e-6)
+
+
+def test_a_raw_receiver_and_the_files_of_an_export(classifier, tmp_path):
+    (tmp_path / "note.txt").write_text("a note")
+    folder = classifier.export_saved_model(
+        tmp_path / "exports",
+        export.build_raw_serving_input_receiver_fn({"x": X}),
+        assets_extra={"note": str(tmp_path / "note.txt")},
+        as_text=True,
+    )
+    assert os.path.exists(f"{folder}/saved_model.pbtxt")
+    with open(f"{folder}/assets.extra/note") as file:
+        assert file.read() == "a note"
+    result = served(folder, {"x": X})
+    np.testing.assert_allclose(result["p"], predicted(classifier), atol=1e-6)
+
+
+def test_an_older_checkpoint(classifier, tmp_path):
+    path = os.path.join(classifier.model_dir, "model.ckpt-0")
+    folder = classifier.export_saved_model(
+        tmp_path, raw_receiver, checkpoint_path=path
+    )
+    kernel = tf.train.load_variable(
+        f"{folder}/variables/variables", "hidden/kernel"
+    )
+    assert np.array_equal(kernel, checkpoints.value(path, "hidden/kernel"))
+    result = served(folder, {"x": X})["p"]
+    assert not np.allclose(result, predicted(classifier), atol=1e-3)
+
+
+def test_signatures_and_their_methods(tmp_path):
+    def outputs(probabilities):
+        classes = tf.as_string(tf.argmax(probabilities, 1))[:, None]
+        return {
+            "serving_default": export.PredictOutput({"q": probabilities}),
+            "classify": export.ClassificationOutput(probabilities, classes),
+            "regress": export.RegressionOutput(probabilities[:, 0]),
+        }
+
+    made = trained(tmp_path / "m", model_fn_of(outputs=outputs))
+    receiver_fn = export.build_parsing_serving_input_receiver_fn(
+        {"x": tf.io.FixedLenFeature([3], tf.float32)}
+    )
+    folder = made.export_saved_model(tmp_path / "e", receiver_fn)
+    signatures = signatures_of(folder)
+    assert {
+        name: (
+            signature.method_name,
+            sorted(signature.inputs),
+            sorted(signature.outputs),
+        )
+        for name, signature in signatures.items()
+        if not name.startswith("_")
+    } == {
+        "serving_default": ("tensorflow/serving/predict", ["examples"], ["q"]),
+        "classify": (
+            "tensorflow/serving/classify",
+            ["inputs"],
+            ["classes", "scores"],
+        ),
+        "regress": ("tensorflow/serving/regress", ["inputs"], ["outputs"]),
+    }
+
+
+def test_text_and_files_are_served(tmp_path):
+    """What devices do not do, receivers and sessions do."""
+    (tmp_path / "words.txt").write_text("a\nb\nc\n")
+
+    def receiver_fn():
+        words = tf.placeholder(tf.string, [None])
+        table = tf.lookup.StaticVocabularyTable(
+            tf.lookup.TextFileInitializer(
+                str(tmp_path / "words.txt"),
+                tf.string,
+                tf.lookup.TextFileIndex.WHOLE_LINE,
+                tf.int64,
+                tf.lookup.TextFileIndex.LINE_NUMBER,
+            ),
+            1,
+        )
+        x = tf.one_hot(table.lookup(words), 3)
+        return export.ServingInputReceiver({"x": x}, {"words": words})
+
+    made = trained(tmp_path / "m")
+    folder = made.export_saved_model(tmp_path / "e", receiver_fn)
+    (tmp_path / "words.txt").unlink()
+    result = served(folder, {"words": np.array(["c", "a", "b"])})["p"]
+    expected = predicted(made, np.eye(3, dtype="float32")[[2, 0, 1]])
+    np.testing.assert_allclose(result, expected, atol=1e-6)
+
+
+def test_all_modes_share_their_variables(classifier, tmp_path):
+    supervised = export.build_raw_supervised_input_receiver_fn({"x": X}, Y)
+    folder = classifier.experimental_export_all_saved_models(
+        tmp_path,
+        {
+            kte.ModeKeys.TRAIN: supervised,
+            kte.ModeKeys.EVAL: supervised,
+            kte.ModeKeys.PREDICT: raw_receiver,
+        },
+    )
+    inputs = {"x": X, "label": Y}
+    loss = served(folder, inputs, "train", ["train"])["loss"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        meta = tf.saved_model.loader.load(session, ["eval"], folder)
+        assert sorted(meta.signature_def["eval"].outputs) == [
+            "loss",
+            "metrics/accuracy/update_op",
+            "metrics/accuracy/value",
+            "metrics/logits/update_op",
+            "metrics/logits/value",
+        ]
+    evaluated = served(folder, inputs, "eval", ["eval"])
+    np.testing.assert_allclose(evaluated["loss"], loss, rtol=1e-6)
+    result = predicted(classifier)
+    np.testing.assert_allclose(
+        evaluated["metrics/accuracy/update_op"],
+        np.mean(result.argmax(1) == Y),
+    )
+    np.testing.assert_allclose(served(folder, {"x": X})["p"], result, atol=1e-6)
+    names = dict(tf.train.list_variables(f"{folder}/variables/variables"))
+    assert "hidden/kernel/Adam" in names
+
+
+def test_a_saver_says_what_is_restored(tmp_path):
+    def averaged(features, labels, mode, params):
+        spec = model_fn_of()(features, labels, mode, params)
+        average = tf.train.ExponentialMovingAverage(0.5)
+        if mode == kte.ModeKeys.TRAIN:
+            with tf.control_dependencies([spec.train_op]):
+                apply = average.apply(tf.trainable_variables())
+            return spec._replace(train_op=apply)
+
+        def scaffold_fn():
+            saver = tf.train.Saver(average.variables_to_restore())
+            return tf.train.Scaffold(saver=saver)
+
+        return spec._replace(scaffold_fn=scaffold_fn)
+
+    made = trained(tmp_path / "m", averaged)
+    folder = made.export_saved_model(tmp_path / "e", raw_receiver)
+    path = f"{folder}/variables/variables"
+    for name in ("hidden/kernel", "logits/bias"):
+        shadow = made.get_variable_value(f"{name}/ExponentialMovingAverage")
+        assert np.array_equal(tf.train.load_variable(path, name), shadow)
+
+
+def test_a_checkpoint_that_does_not_fit_is_an_error(classifier, tmp_path):
+    def wider(features):
+        return dense(dense(features["x"], 4, "hidden"), 2, "logits")
+
+    def other(features):
+        return dense(features["x"], 2, "only")
+
+    for network, message in (
+        (wider, r"In mode 'infer'.*'hidden/kernel' has shape \(3, 4\)"),
+        (other, r"In mode 'infer'.* has no variable 'only/"),
+    ):
+        made = estimator(model_fn_of(network), tmp_path / "m")
+        with pytest.raises(ValueError, match=message):
+            made.export_saved_model(
+                tmp_path / "e",
+                raw_receiver,
+                checkpoint_path=classifier.latest_checkpoint(),
+            )
+
+
+def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
+    def unfed():
+        x = tf.placeholder(tf.float32, [None, 3])
+        y = tf.placeholder(tf.float32, [None, 3])
+        return export.ServingInputReceiver({"x": x + y}, {"x": x})
+
+    def renamed():
+        x = tf.placeholder(tf.float32, [None, 3])
+        return export.ServingInputReceiver({"z": x}, {"z": x})
+
+    for receiver_fn, message in (
+        (unfed, "should have all placeholders"),
+        (renamed, "reads 'x', which the serving input receiver"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier.export_saved_model(tmp_path, receiver_fn)
+    assert os.listdir(tmp_path) == []
+
+
+def test_training_and_exporting_together(tmp_path):
+    made = estimator(model_fn_of(), tmp_path / "m", use_tpu=True)
+    exporters = [
+        kte.BestExporter("best", raw_receiver),
+        kte.LatestExporter("latest", raw_receiver),
+        kte.FinalExporter("final", raw_receiver),
+    ]
+    result, exported = kte.train_and_evaluate(
+        made,
+        kte.TrainSpec(fed(data(6)), max_steps=6),
+        kte.EvalSpec(
+            fed(data(2)), steps=2, exporters=exporters, throttle_secs=0
+        ),
+    )
+    assert result["global_step"] == 6
+    assert len(exported) == 3
+    for name in ("best", "latest", "final"):
+        directory = tmp_path / "m" / "export" / name
+        newest = max(f for f in os.listdir(directory) if f.isdigit())
+        path = str(directory / newest)
+        np.testing.assert_allclose(
+            served(path, {"x": X})["p"], predicted(made), atol=1e-6
+        )
+
+
+def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
+    made = estimator(
+        model_fn_of(),
+        tmp_path,
+        iterations=2,
+        config={"save_checkpoints_steps": 2},
+    )
+    made.train(fed(data(6)), steps=6)
+    # The function of TensorFlow, which programs of the time loop over.
+    (newest,) = tf.train.checkpoints_iterator(str(tmp_path), timeout=0)
+    assert newest == made.latest_checkpoint()
+    results = [
+        made.evaluate(fed(data(1)), steps=1, checkpoint_path=path)
+        for path in tf.train.get_checkpoint_state(
+            str(tmp_path)
+        ).all_model_checkpoint_paths
+    ]
+    assert [each["global_step"] for each in results] == [0, 2, 4, 6]
+
+
+def test_an_evaluator_follows_a_training(tmp_path):
+    made = trained(tmp_path)
+    checkpoints.completion.mark_complete(str(tmp_path), 3)
+    seen = []
+
+    class Evaluated(kte.Exporter):
+        name = "evaluated"
+
+        def export(
+            self,
+            estimator,
+            export_path,
+            checkpoint_path,
+            eval_result,
+            is_the_final_export,
+        ):
+            seen.append(
+                (os.path.basename(checkpoint_path), is_the_final_export)
+            )
+
+    evaluate_continuously(
+        made,
+        kte.EvalSpec(
+            fed(data(1)), steps=1, start_delay_secs=0, exporters=Evaluated()
+        ),
+    )
+    assert seen == [("model.ckpt-3", False)]
