@@ -1,5 +1,6 @@
 """One step of training: forward, backward, update, on every core."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
+    outputs_differ, _ = forward.last.varying(seeds, cores.axes)
+    differing = any(jax.tree.leaves(outputs_differ["rates"]))
 
     def per_core(
         values: Values, features: Features, labels: Labels
@@ -66,10 +69,13 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
             own, (features, labels), ops
         )
         carried = outputs.pop("carried")
+        rates = outputs.pop("rates")
+        if differing:
+            rates = [tuple(map(cores.mean, each)) for each in rates]
         outputs["loss"] = cores.mean(outputs["loss"])
         changed = synchronize(updates, own, forward.last.objects, cores)
         outputs[REPORTS], updated = update(
-            {**values, **changed}, gradients, carried
+            {**values, **changed}, gradients, carried, rates
         )
         step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
         return {**changed, **updated, **step}, outputs
@@ -87,16 +93,21 @@ def _trace_update(
 ) -> Captured:
     """Traces what the ops do with the gradients and what else they need."""
 
-    def update(minimized: list[Nest], carried: list[Nest]) -> Values:
+    def update(
+        minimized: list[Nest], carried: list[Nest], given: list[Nest]
+    ) -> Values:
         minimized, carried = list(minimized), list(carried)
-        rates = _learning_rates(_of_optimizers(ops))
-        with (
-            replica_context.replica_scope(call.example.cores.context),
-            leftovers.refused(),
-        ):
+        with contextlib.ExitStack() as stack:
+            for op, rates in zip(ops, given, strict=True):
+                stack.enter_context(op.at(rates))
+            reported = _learning_rates(_of_optimizers(ops))
+            stack.enter_context(
+                replica_context.replica_scope(call.example.cores.context)
+            )
+            stack.enter_context(leftovers.refused())
             for op in ops:
                 op.apply((carried if op.loss is None else minimized).pop(0))
-        return rates
+        return reported
 
     def like(tensors: Sequence[Any]) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
@@ -104,6 +115,7 @@ def _trace_update(
     gradients = (
         [like(op.variables) for op in ops if op.loss is not None],
         [like(op.carried) for op in ops if op.loss is None],
+        [like(op.rates) for op in ops],
     )
     captured = store.capture(
         update,
