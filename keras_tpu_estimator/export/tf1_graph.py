@@ -69,8 +69,8 @@ def build_tf1_graph(
     import tensorflow as tf
 
     from keras_tpu_estimator.tf1 import internals
-    from keras_tpu_estimator.tf1.graph import as_in_tf2
     from keras_tpu_estimator.tf1.marking import building
+    from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
     v1 = tf.compat.v1
     hide_gpus()

@@ -1,5 +1,6 @@
 """One step of training: forward, backward, update, on every core."""
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,7 @@ from keras_tpu_estimator.tracing.variables import Values
 _Compute: TypeAlias = Callable[
     [Values, Features, Labels], tuple[Values, Outputs]
 ]
-# An output on the way: what each op of the train op is given.
+# An output on the way: what the ops of the train op are given, and their rates.
 _REDUCED = "reduced"
 
 
@@ -67,6 +68,8 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
+    outputs_differ, _ = forward.last.varying(seeds, cores.axes)
+    differing = any(jax.tree.leaves(outputs_differ["rates"]))
 
     def gradients_of(
         values: Values, features: Features, labels: Labels
@@ -75,8 +78,12 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         gradients, outputs, updates = forward.differentiate(
             own, (features, labels), ops
         )
-        outputs[_REDUCED] = _reduced(
-            call, ops, gradients, outputs.pop("carried")
+        rates = outputs.pop("rates")
+        if differing:
+            rates = [tuple(map(cores.mean, each)) for each in rates]
+        outputs[_REDUCED] = (
+            _reduced(call, ops, gradients, outputs.pop("carried")),
+            rates,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
         return synchronize(updates, own, forward.last.objects, cores), outputs
@@ -88,7 +95,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
             changed, outputs = compute(values, features, labels)
             outputs = dict(outputs)
             outputs[REPORTS], updated = update(
-                {**values, **changed}, outputs.pop(_REDUCED)
+                {**values, **changed}, *outputs.pop(_REDUCED)
             )
             step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
             return {**changed, **updated, **step}, outputs
@@ -132,29 +139,31 @@ def _trace_update(
         # Each has a part of the slots, and XLA sees to the rest.
         cores = cores.as_one()
 
-    def update(reduced: Sequence[Nest]) -> Values:
-        rates = _learning_rates(_of_optimizers(ops))
-        with (
-            replica_context.replica_scope(cores.context),
-            leftovers.refused(),
-        ):
+    def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> Values:
+        with contextlib.ExitStack() as stack:
+            for op, rates in zip(ops, given, strict=True):
+                stack.enter_context(op.at(rates))
+            reported = _learning_rates(_of_optimizers(ops))
+            stack.enter_context(replica_context.replica_scope(cores.context))
+            stack.enter_context(leftovers.refused())
             for op, tensors in zip(ops, reduced, strict=True):
                 op.apply(tensors)
-        return rates
+        return reported
 
     def like(tensors: Sequence[Any]) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
 
-    given = [
-        like(op.carried if op.loss is None else op.variables) for op in ops
-    ]
+    given = (
+        [like(op.carried if op.loss is None else op.variables) for op in ops],
+        [like(op.rates) for op in ops],
+    )
     captured = store.capture(
         update,
-        given,
+        *given,
         objects=forward.objects,
         axis_sizes=cores.axis_sizes,
     )
-    store.enter(captured, given)
+    store.enter(captured, *given)
     for op in _of_optimizers(ops):
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)

@@ -5,10 +5,12 @@ after `model_fn` has returned, in one forward and backward pass.
 """
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from typing import Literal
 
@@ -20,6 +22,8 @@ from keras_tpu_estimator.mesh.replica_groups import check_groups
 from keras_tpu_estimator.mesh.replica_groups import check_partition
 from keras_tpu_estimator.model_fn import slots
 from keras_tpu_estimator.model_fn.initialization import program_variables
+from keras_tpu_estimator.model_fn.learning_rates import at_rates
+from keras_tpu_estimator.model_fn.learning_rates import computed_rates
 from keras_tpu_estimator.tracing.gradient_requests import gradients
 from keras_tpu_estimator.tracing.gradient_requests import scalar
 from keras_tpu_estimator.tracing.variables import current_scope
@@ -48,6 +52,16 @@ class Update(abc.ABC):
     def carried(self) -> tuple[Any, ...]:
         """Tensors of `model_fn` that `apply` is given, without a loss."""
         return ()
+
+    @property
+    def rates(self) -> tuple[Any, ...]:
+        """Learning rates that `model_fn` has computed, as scalar tensors."""
+        return ()
+
+    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
+        """Has `apply` use these rates in a `with` block."""
+        del rates
+        return contextlib.nullcontext()
 
     def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """Combines tensors over the cores.
@@ -105,14 +119,29 @@ class TrainOp(Update):
     gradients: tuple[Gradient, ...] | None = None
     reduction: Reduction | None = None
     groups: Groups | None = None
+    _rates: tuple[Any, ...] = dataclasses.field(init=False, default=())
 
     def __post_init__(self) -> None:
         check_unscaled(self.optimizer)
+        if current_scope() is not None:
+            rates = computed_rates(
+                single_optimizers(self.optimizer), get_global_step()
+            )
+            object.__setattr__(self, "_rates", rates)
 
     @property
     def carried(self) -> tuple[Gradient, ...]:
         """The gradients that are given."""
         return self.gradients or ()
+
+    @property
+    def rates(self) -> tuple[Any, ...]:
+        """Learning rates that `model_fn` has computed, as scalar tensors."""
+        return self._rates
+
+    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
+        """Has the optimizer use these rates in a `with` block."""
+        return at_rates(single_optimizers(self.optimizer), rates)
 
     def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
         """Combines gradients over the cores."""

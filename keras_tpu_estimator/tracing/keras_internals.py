@@ -16,6 +16,7 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
+from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.tree import tree_api
 
@@ -101,6 +102,49 @@ def current_layout_map() -> keras.distribution.LayoutMap | None:
     if not isinstance(distribution, keras.distribution.ModelParallel):
         return None
     return distribution._layout_map
+
+
+def rate_function(
+    optimizer: keras.optimizers.Optimizer,
+) -> Callable[..., Any] | None:
+    """What computes an optimizer's learning rate, but for Keras's schedules."""
+    rate = optimizer._learning_rate
+    schedule = keras.optimizers.schedules.LearningRateSchedule
+    is_function = callable(rate) and not isinstance(rate, schedule)
+    return rate if is_function else None
+
+
+@contextlib.contextmanager
+def at_rate(optimizer: keras.optimizers.Optimizer, rate: Any) -> Iterator[None]:
+    """Gives an optimizer with a `rate_function` a rate in a `with` block."""
+    before = optimizer._learning_rate
+    optimizer._learning_rate = lambda: rate
+    try:
+        yield
+    finally:
+        optimizer._learning_rate = before
+
+
+def accept_tensors_as_rates(is_tensor: Callable[[object], bool]) -> None:
+    """Lets optimizers be made with tensors as learning rates from now on.
+
+    Keras takes functions, which say the tensor then.
+
+    Args:
+        is_tensor: Which learning rates to take for tensors.
+    """
+    construct = base_optimizer.BaseOptimizer.__init__
+    if hasattr(construct, "__wrapped__"):
+        return
+
+    @functools.wraps(construct)
+    def __init__(  # noqa: N807
+        self: Any, learning_rate: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        rate = (lambda: learning_rate) if is_tensor(learning_rate) else None
+        construct(self, rate or learning_rate, *args, **kwargs)
+
+    base_optimizer.BaseOptimizer.__init__ = __init__
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:

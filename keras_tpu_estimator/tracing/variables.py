@@ -236,6 +236,13 @@ def enter_into_scope(
     scope.created(variable, initializer)
 
 
+def is_tensor_of_scope(value: object) -> bool:
+    """Whether something is a tensor, or a variable, while one is traced."""
+    return current_scope() is not None and isinstance(
+        value, jax.Array | keras.Variable
+    )
+
+
 def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
     """An initializer that returns a value, whose shape and dtype it adds."""
     if isinstance(value, keras.Variable):

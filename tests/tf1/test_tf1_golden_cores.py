@@ -20,8 +20,8 @@ def losses_of(name, model_dir, use_tpu, **params):
     return losses_in(str(model_dir))
 
 
-# Not BERT's, which clip the gradients of each core, and add up what they gave to
-# Adam undivided. The moments that resnet_lars has are those of all cores.
+# Not BERT's, which clip the gradients of each core, and add up what they gave
+# to Adam undivided. The moments that resnet_lars has are those of all cores.
 @pytest.mark.parametrize(
     "name", ["gan", "mnist_cnn", "recurrent", "resnet_lars", "wide_and_deep"]
 )

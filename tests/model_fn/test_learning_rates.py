@@ -1,0 +1,213 @@
+"""Learning rates that `model_fn` computes, in whatever form."""
+
+import functools
+import json
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf  # noqa: TID253 - what is left over
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+
+X, Y = regression_data()
+SGD = keras.optimizers.SGD
+
+
+def inverse():
+    """0.1, 0.05, 0.033, ... as a tensor of the global step."""
+    return 0.1 / ops.cast(kte.get_global_step() + 1, "float32")
+
+
+def of_tensor():
+    return SGD(inverse())
+
+
+def of_keyword():
+    return SGD(learning_rate=inverse())
+
+
+def of_closure():
+    rate = inverse()
+    return SGD(lambda: rate)
+
+
+def of_function():
+    return SGD(inverse)
+
+
+def of_step():
+    return SGD(lambda step: 0.1 / ops.cast(step + 1, "float32"))
+
+
+def of_partial():
+    return SGD(functools.partial(lambda a, step: a / (step + 1), 0.1))
+
+
+def of_schedule():
+    return SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0))
+
+
+def of_variable():
+    rate = keras.Variable(0.1, trainable=False, name="rate")
+    return SGD(rate / ops.cast(kte.get_global_step() + 1, "float32"))
+
+
+FORMS = [
+    of_tensor,
+    of_keyword,
+    of_closure,
+    of_function,
+    of_step,
+    of_partial,
+    of_schedule,
+    of_variable,
+]
+
+
+def network(features, is_training):
+    return keras.layers.Dense(1, kernel_initializer="zeros")(features)
+
+
+def expected(rates):
+    """Kernel and bias after steps at these rates."""
+    kernel, bias = np.zeros((3, 1)), np.zeros(1)
+    for rate in rates:
+        error = 2 * (X @ kernel + bias - Y) / len(X)
+        kernel, bias = kernel - rate * X.T @ error, bias - rate * error.sum(0)
+    return kernel, bias
+
+
+def train(optimizer, model_dir, steps=3, use_tpu=False, model_fn=None, **more):
+    made = model_fn or model_fn_of(network, optimizer)
+    estimator = estimator_of(made, model_dir, use_tpu, batch=64, **more)
+    estimator.train(repeated(X, Y), steps=steps)
+    return kte.checkpoints.read(estimator.latest_checkpoint())
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("optimizer", FORMS)
+def test_every_form_has_the_same_numbers(optimizer, use_tpu, tmp_path) -> None:
+    values = train(optimizer, tmp_path, use_tpu=use_tpu)
+    kernel, bias = expected([0.1, 0.05, 0.1 / 3])
+    np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
+    np.testing.assert_allclose(values["dense/bias"], bias, rtol=1e-4)
+
+
+def test_it_goes_on_where_training_stopped(tmp_path) -> None:
+    train(of_tensor, tmp_path, steps=1)
+    values = train(of_tensor, tmp_path, steps=2)
+    kernel, _ = expected([0.1, 0.05, 0.1 / 3])
+    np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
+
+
+def test_a_rate_of_the_batch_is_averaged_over_cores(tmp_path) -> None:
+    def model_fn(features, labels, mode, params):
+        y = network(features, True)
+        loss = ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(SGD(0.01 * ops.mean(labels**2)))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    values = train(None, tmp_path, 1, use_tpu=True, model_fn=model_fn)
+    kernel, _ = expected([0.01 * np.mean(Y**2)])
+    np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
+
+
+def test_micro_batches_and_given_gradients_have_it(tmp_path) -> None:
+    def model_fn(features, labels, mode, params):
+        y = network(features, True)
+        loss = ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(SGD(inverse()))
+        pairs = optimizer.compute_gradients(loss)
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.apply_gradients(pairs)
+        )
+
+    values = train(
+        None, tmp_path, model_fn=model_fn, config={"micro_batches": 4}
+    )
+    kernel, _ = expected([0.1, 0.05, 0.1 / 3])
+    np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
+
+
+def test_several_optimizers_have_their_own(tmp_path) -> None:
+    def model_fn(features, labels, mode, params):
+        y = network(features, True)
+        loss = ops.mean((y - labels) ** 2)
+        kernel, bias = kte.trainable_variables()
+        slow = kte.CrossShardOptimizer(SGD(inverse(), name="slow"))
+        fast = kte.CrossShardOptimizer(SGD(0.1, name="fast"))
+        ops_ = [
+            fast.minimize(loss, var_list=[bias]),
+            slow.minimize(loss, var_list=[kernel]),
+        ]
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=ops_)
+
+    values = train(None, tmp_path, 2, model_fn=model_fn)
+    kernel, bias = np.zeros((3, 1)), np.zeros(1)
+    for rate in (0.1, 0.05):
+        error = 2 * (X @ kernel + bias - Y) / len(X)
+        kernel, bias = kernel - rate * X.T @ error, bias - 0.1 * error.sum(0)
+    np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
+    np.testing.assert_allclose(values["dense/bias"], bias, rtol=1e-4)
+
+
+def test_it_is_reported(tmp_path) -> None:
+    made = model_fn_of(network, of_tensor)
+    estimator = kte.TPUEstimator(
+        made,
+        config=kte.RunConfig(
+            model_dir=str(tmp_path),
+            tpu_config=kte.TPUConfig(iterations_per_loop=1),
+            log_step_count_steps=1,
+        ),
+        use_tpu=False,
+        train_batch_size=64,
+    )
+    estimator.train(repeated(X, Y), steps=3)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rates = [json.loads(line).get("learning_rate") for line in lines]
+    found = [rate for rate in rates if rate is not None]
+    np.testing.assert_allclose(found, [0.1, 0.05, 0.1 / 3], rtol=1e-5)
+
+
+def test_a_model_does_not_read_it() -> None:
+    model = EstimatorModel.from_model_fn(model_fn_of(network, of_tensor))
+    model.fit(X, Y, batch_size=64, verbose=0)
+    with pytest.raises(ValueError, match="cannot be read outside model_fn"):
+        _ = model.optimizer.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("rate", "error", "message"),
+    [
+        (lambda: jnp.ones(3), ValueError, r"scalar. Received .* \(3,\)"),
+        (lambda a, b: a, TypeError, r"no argument, .* \['a', 'b'\]"),
+    ],
+)
+def test_what_is_no_rate_is_refused(rate, error, message, tmp_path) -> None:
+    with pytest.raises(error, match=message):
+        train(lambda: SGD(rate), tmp_path)
+
+
+def test_a_decay_of_tensorflow_is_refused(tmp_path) -> None:
+    def optimizer():
+        step = kte.get_global_step()
+        return SGD(tf.train.exponential_decay(0.1, step, 1, 0.5))
+
+    with pytest.raises(TypeError, match="keras.optimizers.schedules"):
+        train(optimizer, tmp_path)
+
+
+def test_outside_a_model_fn_keras_decides() -> None:
+    with pytest.raises(ValueError, match="should be float"):
+        SGD(jnp.float32(0.1))
