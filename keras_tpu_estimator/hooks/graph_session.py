@@ -1,5 +1,6 @@
 """What hooks of TensorFlow get of a run: tensors of the graph, as values."""
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -31,6 +32,9 @@ class HookedGraph(Protocol):
     """
 
     graph: Any
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the graph the default one, as while it was built."""
 
     def request(
         self, fetches: Any, asked: Collection[str] | None = None

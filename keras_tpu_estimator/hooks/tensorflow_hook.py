@@ -105,13 +105,13 @@ class TensorFlowHook(LoopHook):
 
     def begin(self) -> None:
         """Calls the hook, which may add to the graph."""
-        with self._session.graph.as_default():
+        with self._hooked.scope():
             self.hook.begin()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Calls the hook."""
         del session
-        with self._session.graph.as_default():
+        with self._hooked.scope():
             self.hook.after_create_session(self._session, coord)
 
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
@@ -120,7 +120,7 @@ class TensorFlowHook(LoopHook):
         train = _train()
         nothing = train.SessionRunArgs(None)
         self._context = train.SessionRunContext(nothing, self._session)
-        with self._session.graph.as_default():
+        with self._hooked.scope():
             args = self.hook.before_run(self._context)
             refuse_feed("feed_dict", (args and args.feed_dict) or None)
             at_end = self._request(_wanted_at_end(self.hook))
@@ -139,7 +139,7 @@ class TensorFlowHook(LoopHook):
             values = self._session.values(self._wanted.names)
             results = self._wanted.results(values)
         values_of_hook = _train().SessionRunValues(results, None, None)
-        with self._session.graph.as_default():
+        with self._hooked.scope():
             self.hook.after_run(self._context, values_of_hook)
         if self._context.stop_requested:
             run_context.request_stop()
@@ -147,7 +147,7 @@ class TensorFlowHook(LoopHook):
     def end(self, session: Session) -> None:
         """Calls the hook."""
         del session
-        with self._session.graph.as_default():
+        with self._hooked.scope():
             self.hook.end(self._session)
 
     def _request(self, fetches: Any) -> Request | None:

@@ -4,6 +4,7 @@ Most tensors leave the devices under their names. What makes strings of them,
 such as a summary, runs on the host; so does what comes of variables alone.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
@@ -28,6 +29,7 @@ from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 Values = Mapping[str, Any]
 
@@ -74,6 +76,12 @@ class FetchedGraph:
         self.graph = model.graph
         self._model = model
         self.found: dict[Any, _Part | None] = {}
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Makes the graph the default one, as while it was built."""
+        with as_in_tf2(), self.graph.as_default():
+            yield
 
     def request(
         self, fetches: Any, asked: Collection[str] | None = None

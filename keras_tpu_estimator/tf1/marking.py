@@ -8,7 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
+from keras_tpu_estimator.tf1.spec import Spec
 
 _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_building", default=False
@@ -32,12 +32,12 @@ class TF1ModelFn:
         function: The user's function.
     """
 
-    def __init__(self, function: Callable[..., TPUEstimatorSpec]):
+    def __init__(self, function: Callable[..., Spec]):
         # With the signature of the function, by which arguments are passed.
         functools.update_wrapper(self, function)
         self._function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> TPUEstimatorSpec:
+    def __call__(self, *args: Any, **kwargs: Any) -> Spec:
         """Calls the user's function, in the graph that is being built.
 
         Raises:
@@ -56,13 +56,14 @@ class TF1ModelFn:
             return self._function(*args, **kwargs)
 
 
-def model_fn(function: Callable[..., TPUEstimatorSpec]) -> TF1ModelFn:
+def model_fn(function: Callable[..., Spec]) -> TF1ModelFn:
     """Makes a `model_fn` that is written for TF1 one that `TPUEstimator` runs.
 
     The function builds a graph with `tf.compat.v1`, as it did under the
-    original, and returns a `tf1.TPUEstimatorSpec`. It trains, evaluates and
-    predicts in the device loop, with the names that TF1 gives variables.
-    `metric_fn` runs in a TensorFlow session on the host.
+    original, and returns a `tf1.TPUEstimatorSpec` or a `tf1.EstimatorSpec`. It
+    trains, evaluates and predicts in the device loop, with the names that TF1
+    gives variables. `metric_fn` and `host_call` run in TensorFlow sessions on
+    the host.
 
     Args:
         function: Function of `features` and any of `labels`, `mode`, `params`

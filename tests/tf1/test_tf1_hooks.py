@@ -146,6 +146,26 @@ def test_a_hook_that_adds_to_the_graph_and_stops(tmp_path):
     assert hook.weight == 4
 
 
+def test_a_program_that_disabled_what_tf2_has(tmp_path):
+    class Own(Asking):
+        def begin(self):
+            graph = tf.get_default_graph()
+            mean, rate = map(graph.get_tensor_by_name, ("mean:0", "rate:0"))
+            _, self.fetches = tf.while_loop(
+                lambda i, _: i < 3, lambda i, x: (i + 1, x + rate), (0, mean)
+            )
+
+    hook = Own(None)
+    tf.disable_resource_variables()
+    tf.disable_control_flow_v2()
+    try:
+        made(tmp_path).train(fed([X]), hooks=[hook], steps=1)
+    finally:
+        tf.enable_resource_variables()
+        tf.enable_control_flow_v2()
+    np.testing.assert_allclose(hook.got, [X.mean() + 3], rtol=1e-6)
+
+
 def test_hooks_of_a_spec_in_every_mode(tmp_path):
     def own(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)

@@ -81,6 +81,32 @@ def test_summaries_of_every_step(tmp_path, use_tpu):
     assert summaries_in(tmp_path / "own") == expected
 
 
+def test_summaries_of_contrib(tmp_path):
+    kte.tf1.install()
+    from tensorflow.contrib import summary
+
+    def host_call(step, x):
+        step = step[0]
+        directory = str(tmp_path / "own")
+        with (
+            summary.create_file_writer(directory, max_queue=2).as_default(),
+            summary.always_record_summaries(),
+        ):
+            summary.scalar("largest", tf.reduce_max(x), step=step)
+            with summary.record_summaries_every_n_global_steps(2):
+                summary.histogram("rows", x, step=step)
+            return summary.all_summary_ops()
+
+    made = estimator(
+        program(host_call, lambda x, step: [tf.reshape(step, [1]), x]),
+        tmp_path / "model",
+    )
+    made.train(batches(16, 16), steps=2)
+    written = summaries_in(tmp_path / "own")
+    assert written.keys() == {("largest", 1), ("largest", 2), ("rows", 2)}
+    assert written["largest", 2] == 31
+
+
 def test_the_function_is_called_once_for_each_size(tmp_path):
     sizes, seen = [], []
 

@@ -35,6 +35,15 @@ def test_the_parts_of_a_variable_are_known():
     assert parts == {"a": False, "b/part_0": True, "b/part_1": True}
 
 
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_the_names_that_a_saver_has_for_variables(as_dict):
+    with tf.Graph().as_default():
+        a, b = tf.get_variable("a", [2]), tf.get_variable("s/b", [2])
+        saver = tf.train.Saver({"x": a, "s/b": b} if as_dict else None)
+    names = {"x": "a"} if as_dict else {"a": "a"}
+    assert internals.saved_names(saver) == {**names, "s/b": "s/b"}
+
+
 @pytest.mark.parametrize(("is_for_xla", "moved"), [(True, 0), (False, 1)])
 def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
     graph = tf.Graph()
