@@ -14,6 +14,7 @@ from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.padded_features import IS_PADDING
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
 from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
@@ -148,6 +149,8 @@ def _outputs(
     metric_tensors: Callable[[Spec], dict[str, Any]],
 ) -> dict[str, ExportOutput]:
     if mode == ModeKeys.PREDICT:
+        if spec.export_outputs is not None:
+            check_export_outputs(spec.export_outputs, are_used=True)
         outputs = signature_outputs(spec.export_outputs, spec.predictions)
         if not any(output.tensors for output in outputs.values()):
             raise ValueError(

@@ -70,6 +70,8 @@ def build_tf1_graph(
 
     from keras_tpu_estimator.tf1 import internals
     from keras_tpu_estimator.tf1.marking import building
+    from keras_tpu_estimator.tf1.scaffolds import as_ours
+    from keras_tpu_estimator.tf1.scaffolds import scaffold_of
     from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
     v1 = tf.compat.v1
@@ -85,10 +87,12 @@ def build_tf1_graph(
             receiver.receiver_tensors,
             "the features",
         )
+        spec: Any
         spec, outputs = served.outputs_of(receiver.inputs)
-        names = _names_in_checkpoint(spec)
+        scaffold = scaffold_of(spec, use_tpu=False)
         signatures = dict(signature_defs(receiver, served.signatures, outputs))
         variables = {v.op.name: v for v in v1.global_variables()}
+    names = as_ours(scaffold, served.mode, graph, variables).sources
     check_any(served.signatures, signatures)
     return ServingGraph(
         graph=graph,
@@ -99,18 +103,6 @@ def build_tf1_graph(
         outputs=(),
         results=(),
     )
-
-
-def _names_in_checkpoint(spec: Any) -> dict[str, str]:
-    """Names in the checkpoint by those of variables that have other ones."""
-    from keras_tpu_estimator.tf1 import internals
-
-    scaffold = getattr(spec, "scaffold", None)
-    if getattr(spec, "scaffold_fn", None) is not None:
-        scaffold = spec.scaffold_fn()
-    saver = getattr(scaffold, "saver", None)
-    saved = {} if saver is None else internals.saved_names(saver)
-    return {name: other for other, name in saved.items()}
 
 
 def _values(

@@ -197,10 +197,13 @@ class Stopping(kte.hooks.SessionRunHook):
             raise RuntimeError("cut")
 
 
-def test_an_interrupted_training_is_repeated_to_the_bit(tmp_path):
+@pytest.mark.parametrize("as_tensors", [False, True])
+def test_an_interrupted_training_is_repeated_to_the_bit(tmp_path, as_tensors):
     def input_fn(params):
-        data = program.input_fn_from(0)(params)
-        return data.shuffle(20, seed=1)
+        data = program.input_fn_from(0)(params).shuffle(20)
+        if as_tensors:
+            return tf.data.make_one_shot_iterator(data).get_next()
+        return data
 
     def made(name):
         return golden_estimator(

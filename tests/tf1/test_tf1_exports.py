@@ -343,6 +343,64 @@ def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("outputs", "error", "message"),
+    [
+        (lambda p: p, TypeError, "should be a dict from signature names"),
+        (lambda p: {"a": p}, TypeError, r"\['a'\]` should be a PredictOutput"),
+        (
+            lambda p: dict.fromkeys("ab", export.PredictOutput(p)),
+            ValueError,
+            "should be 'serving_default'",
+        ),
+        (
+            lambda p: {"a": export.RegressionOutput(tf.argmax(p, 1))},
+            ValueError,
+            "should be floats",
+        ),
+        (
+            lambda p: {"a": export.ClassificationOutput(classes=p)},
+            ValueError,
+            "should be strings",
+        ),
+    ],
+)
+def test_export_outputs_are_checked(
+    classifier, tmp_path, outputs, error, message
+):
+    made = estimator(model_fn_of(outputs=outputs), classifier.model_dir)
+    with pytest.raises(error, match=message):
+        made.export_saved_model(tmp_path, raw_receiver)
+
+
+def test_a_model_fn_around_another(classifier, tmp_path):
+    inner = estimator(model_fn_of(), tmp_path).model_fn
+
+    def model_fn(features, labels, mode, params, config):
+        spec = inner(features, labels, mode, config)
+        if mode == kte.ModeKeys.PREDICT:
+            double = 2 * spec.predictions["p"]
+            return spec._replace(predictions={"p": double}, export_outputs=None)
+        if mode == kte.ModeKeys.EVAL:
+            more = {"mean_label": tf.metrics.mean(labels)}
+            return spec._replace(
+                eval_metric_ops={**spec.eval_metric_ops, **more}
+            )
+        return spec
+
+    made = estimator(model_fn, tmp_path)
+    made.train(fed(data()), steps=3)
+    result = made.evaluate(fed(data(1)), steps=1)
+    np.testing.assert_allclose(result["mean_label"], Y[:16].mean(), rtol=1e-6)
+    assert "accuracy" in result
+    expected = predicted(classifier)
+    np.testing.assert_allclose(predicted(made), 2 * expected, atol=1e-5)
+    folder = made.export_saved_model(tmp_path / "e", raw_receiver)
+    np.testing.assert_allclose(
+        served(folder, {"x": X})["p"], 2 * expected, atol=1e-5
+    )
+
+
 def test_training_and_exporting_together(tmp_path):
     made = estimator(model_fn_of(), tmp_path / "m", use_tpu=True)
     exporters = [
