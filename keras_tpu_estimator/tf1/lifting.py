@@ -242,7 +242,7 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     return [op for op in graph.get_operations() if op.name in needed]
 
 
-def _zeros(op: Any) -> Any:
+def _like(op: Any) -> Any:
     """A variable like that of an operation, whose memory nobody touches."""
     import tensorflow as tf
 
