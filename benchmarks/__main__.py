@@ -13,6 +13,7 @@ from benchmarks import imports
 from benchmarks import inference
 from benchmarks import layers
 from benchmarks import memory
+from benchmarks import tf1
 from benchmarks import train
 from benchmarks.table import render
 
@@ -29,6 +30,7 @@ _GROUPS = {
     "memory": memory.rows,
     "checkpoints": checkpoints.rows,
     "imports": imports.rows,
+    "tf1": tf1.rows,
 }
 
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -263,6 +264,7 @@ def _lower_sum(
     op.erase()
 
 
+@functools.cache
 def aval_of(kind: str) -> jax.core.ShapedArray:
     """The shape and dtype, as JAX has it, of a type that MLIR has written.
 

@@ -135,7 +135,7 @@ class Pruned:
         functions = step.definition.library.function
         variables = [op for op in self.ops if op.type == "VarHandleOp"]
         with internals.eagerly(), internals.functions_known(functions):
-            made = {op.name: _zeros(op) for op in variables}
+            made = {op.name: _like(op) for op in variables}
             try:
                 hlo, captured = step.compiled(made)
             except (ValueError, tf.errors.OpError) as error:
@@ -242,8 +242,8 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     return [op for op in graph.get_operations() if op.name in needed]
 
 
-def _zeros(op: Any) -> Any:
-    """A variable like that of an operation, but for its value."""
+def _like(op: Any) -> Any:
+    """A variable like that of an operation, whose memory nobody touches."""
     import tensorflow as tf
 
     shape, dtype = op.get_attr("shape"), op.get_attr("dtype")
@@ -253,7 +253,7 @@ def _zeros(op: Any) -> Any:
             "A variable should have a fixed shape. Received: "
             f"{op.name} of shape {shape}, made at {line_of(op)}"
         )
-    return tf.Variable(tf.zeros(shape, dtype), dtype=dtype)
+    return tf.Variable(tf.raw_ops.Empty(shape=shape.as_list(), dtype=dtype))
 
 
 def _avals(

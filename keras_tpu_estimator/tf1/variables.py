@@ -94,28 +94,51 @@ def _initial_values(
     if not wanted:
         return {}
     variables = {**model.local, **model.variables}
+    made = _constants({name: variables[name] for name in wanted})
+    drawn = [name for name in wanted if name not in made]
     initializers = {
         name: variables[name].initializer
-        for name in _needed(model.graph, variables, wanted)
+        for name in _needed(model.graph, variables, drawn)
     }
     known = {
         name: values[name]
         for name in initializers
         if name in values and name != GLOBAL_STEP
     }
-    _report(model.graph, {n: initializers[n] for n in wanted})
+    _report(model.graph, {n: initializers[n] for n in drawn}, len(wanted))
     with graph_session(model.graph) as session:
         load_values(session, initializers, known)
         session.run([op for n, op in initializers.items() if n not in known])
-        made: Values = session.run({name: variables[name] for name in wanted})
-    return jax.tree.map(jax.numpy.asarray, made)
+        rest = session.run({name: variables[name] for name in drawn})
+    return made | jax.tree.map(jax.numpy.asarray, rest)
 
 
-def _report(graph: Any, initializers: Mapping[str, Any]) -> None:
-    """Tells how many variables get their values from which checkpoint."""
+def _constants(variables: Mapping[str, Any]) -> Values:
+    """Initial values that need no session, as those of most slots."""
+    import tensorflow as tf
+
+    found = {}
+    for name, variable in variables.items():
+        value = tf.get_static_value(variable.initializer.inputs[1])
+        if value is not None:
+            found[name] = jax.numpy.asarray(value)
+    return found
+
+
+def _report(graph: Any, initializers: Mapping[str, Any], wanted: int) -> None:
+    """Tells how many variables get their values from which checkpoint.
+
+    Args:
+        graph: The graph.
+        initializers: Those of some variables, by their names.
+        wanted: The number of all variables that get values.
+    """
     import tensorflow as tf
 
     counts: collections.Counter[str] = collections.Counter()
+    ops = reachable(graph, [*initializers.values()])
+    if all(op.type != "RestoreV2" for op in ops):
+        return
     for initializer in initializers.values():
         for op in reachable(graph, [initializer]):
             if op.type == "RestoreV2":
@@ -125,7 +148,7 @@ def _report(graph: Any, initializers: Mapping[str, Any]) -> None:
         _logger.info(
             "Initial values of %d of %d variables: %s",
             count,
-            len(initializers),
+            wanted,
             path,
         )
 
