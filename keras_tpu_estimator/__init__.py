@@ -50,6 +50,8 @@ from keras_tpu_estimator.model_fn.outside_compilation import outside_compilation
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.model_fn.variable_scopes import AUTO_REUSE
+from keras_tpu_estimator.model_fn.variable_scopes import variable_scope
 from keras_tpu_estimator.tracing.gradient_requests import gradients
 from keras_tpu_estimator.tracing.identity import identity
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
@@ -64,6 +66,7 @@ from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 __version__ = "0.1.0"
 
 __all__ = [
+    "AUTO_REUSE",
     "BestExporter",
     "CrossShardOptimizer",
     "EstimatorModel",
@@ -111,4 +114,5 @@ __all__ = [
     "tf1",
     "train_and_evaluate",
     "trainable_variables",
+    "variable_scope",
 ]

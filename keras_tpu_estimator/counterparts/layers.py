@@ -183,17 +183,22 @@ VARIABLES = Section(
         ),
         Row(
             {
-                "tf.variable_scope": "`keras.name_scope`",
-                "tf.name_scope": "`keras.name_scope`",
+                "tf.variable_scope": "`kte.variable_scope`",
+                "tf.get_variable_scope": "`kte.variable_scope`",
             },
-            before='`with tf.variable_scope("encoder"):`',
-            now='`with keras.name_scope("encoder"):`',
+            before='`with tf.variable_scope("encoder/layer"):`',
+            now='`with kte.variable_scope("encoder/layer"):`',
         ),
         Row(
-            {"tf.AUTO_REUSE": "a layer that is created once"},
+            {"tf.AUTO_REUSE": "`kte.AUTO_REUSE`"},
             before='`tf.variable_scope("net", reuse=tf.AUTO_REUSE)`',
-            now="a layer that is [created once and called twice]"
+            now='`kte.variable_scope("net", reuse=kte.AUTO_REUSE)`',
+            note="or a layer that is [created once and called twice]"
             "(model_fn.md#variables)",
+        ),
+        Row(
+            {"tf.name_scope": "`keras.name_scope`"},
+            note="the paths of all variables begin with it",
         ),
         Row(
             {

@@ -139,9 +139,35 @@ def init_from_checkpoint(
     }
     reader = load_checkpoint(ckpt_dir_or_file)
     names = resolve_assignments(assignment_map, variables, reader)
+    known = {path: source.name for path, source in target.sources.items()}
+    for path, name in names.items():
+        target.sources[path] = Source(reader, name)
+    if names.items() <= known.items():
+        return  # Said before, in another trace of the same function.
     for path, name in names.items():
         _logger.info("Initial value of %s: %s in %s", path, name, reader.path)
-        target.sources[path] = Source(reader, name)
+    trainable = [path for path, each in variables.items() if each.trainable]
+    _report(trainable, target.sources, reader)
+
+
+def _report(
+    trainable: Collection[str],
+    sources: Collection[str],
+    reader: CheckpointReader,
+) -> None:
+    """Says how many variables have initial values, and which have none."""
+    left = sorted(set(trainable) - set(sources))
+    _logger.log(
+        logging.WARNING if left else logging.INFO,
+        "%d of %d trainable variables have initial values from checkpoints, "
+        "the last from %s.%s",
+        len(trainable) - len(left),
+        len(trainable),
+        reader.path,
+        f" The others keep their initializers: {', '.join(left)}."
+        if left
+        else "",
+    )
 
 
 def _is_weight(variable: keras.Variable) -> bool:

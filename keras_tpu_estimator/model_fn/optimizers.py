@@ -123,7 +123,10 @@ class TrainOp(Update):
 
     def __post_init__(self) -> None:
         check_unscaled(self.optimizer)
-        if current_scope() is not None:
+        scope = current_scope()
+        if scope is not None:
+            firsts = tuple(map(scope.first, self.variables))
+            object.__setattr__(self, "variables", firsts)
             rates = computed_rates(
                 single_optimizers(self.optimizer), get_global_step()
             )
@@ -456,4 +459,6 @@ def _variables(
             f"`{caller}` found no trainable variables. Expected at least one: "
             "create the layers before the optimizer minimises."
         )
-    return tuple(variables)
+    # Of those that share a value, one.
+    firsts = map(scope_for(caller).first, variables)
+    return tuple({variable.path: variable for variable in firsts}.values())

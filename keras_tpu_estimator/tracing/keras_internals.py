@@ -3,7 +3,6 @@
 `tests/tracing/test_keras_internals.py` fails when Keras changes any of them.
 """
 
-import collections
 import contextlib
 import contextvars
 import functools
@@ -16,27 +15,66 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
+from keras.src.backend.common.name_scope import current_path
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.tree import tree_api
+
+
+class _CountsByScope(dict[Any, int]):
+    """How many names of each kind are taken in each name scope.
+
+    Keras counts by name alone.
+
+    Args:
+        taken: The counts outside all scopes.
+    """
+
+    def __init__(self, taken: Mapping[str, int]):
+        super().__init__({("", name): n for name, n in taken.items()})
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__((current_path(), name))
+
+    def __getitem__(self, name: str) -> int:
+        return self.get((current_path(), name), 0)
+
+    def __setitem__(self, name: str, count: int) -> None:
+        super().__setitem__((current_path(), name), count)
+
+    def begin_anew(self) -> None:
+        """Forgets what was counted in the current scope, and below it."""
+        path = current_path()
+        for scope, name in list(self):
+            if scope == path or scope.startswith(f"{path}/"):
+                del self[scope, name]
+
+
+def begin_names_anew() -> None:
+    """Starts automatic names anew in the current name scope, if counted so."""
+    counts = global_state.get_global_attribute("object_name_uids")
+    if isinstance(counts, _CountsByScope):
+        counts.begin_anew()
 
 
 @contextlib.contextmanager
 def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
     """Starts Keras's automatic names anew for the time of a `with` block.
 
-    Inside, the first `Dense` is called `dense` again, whatever the process
-    built before, and variables left uninitialised are forgotten at the end.
+    Inside, the first `Dense` of each name scope is called `dense` again,
+    whatever the process built before, and variables left uninitialised are
+    forgotten at the end.
 
     Args:
-        taken: How many of some automatic names are taken. Defaults to none.
+        taken: How many of some automatic names are taken outside all scopes.
+            Defaults to none.
     """
     saved = {
         name: global_state.get_global_attribute(name)
         for name in ("object_name_uids", "uninitialized_variables")
     }
     global_state.set_global_attribute(
-        "object_name_uids", collections.defaultdict(int, taken or {})
+        "object_name_uids", _CountsByScope(taken or {})
     )
     global_state.set_global_attribute("uninitialized_variables", [])
     try:

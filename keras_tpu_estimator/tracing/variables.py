@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import Literal
 from typing import TypeAlias
 
 import jax
@@ -27,6 +28,7 @@ Values: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
 AnyValues: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 Initializer: TypeAlias = Callable[..., jax.Array]
+Sharing: TypeAlias = Literal["never", "allowed", "required"]
 
 _active: contextvars.ContextVar["VariableScope | None"] = (
     contextvars.ContextVar("variable_scope", default=None)
@@ -45,7 +47,8 @@ class TwoUnderOnePathError(ValueError):
             f"Two variables have the path {path!r}. Expected one variable for "
             "each path in one call of model_fn. Give one of the two layers "
             "(or variables) another `name`; a layer that is used twice is "
-            "created once and called twice."
+            "created once and called twice, or shared by "
+            "kte.variable_scope(name, reuse=kte.AUTO_REUSE)."
         )
         self.path = path
 
@@ -89,6 +92,9 @@ class VariableScope(keras.StatelessScope):
         self.updated: set[str] = set()
         self.initializers: dict[str, Initializer] = {}
         self._numbers = False
+        self.sharing: Sharing = "never"
+        # Objects that stand for a variable which another one stands for, too.
+        self._twins: list[keras.Variable] = []
 
     def __enter__(self) -> "VariableScope":
         self._token = _active.set(self)
@@ -108,6 +114,9 @@ class VariableScope(keras.StatelessScope):
         elif self._numbers:
             path = self._free_path(path)
         keras_internals.set_path(variable, path)
+        if self._is_shared(path, variable):
+            self._twins.append(variable)
+            return
         if path in self.objects:
             raise TwoUnderOnePathError(path)
         self._enter(path, variable)
@@ -118,7 +127,9 @@ class VariableScope(keras.StatelessScope):
         path = variable.path
         if path not in self.objects:
             self._enter(path, variable)
-        elif self.objects[path] is not variable:
+        elif self.objects[path] is not variable and not any(
+            twin is variable for twin in self._twins
+        ):
             raise TwoUnderOnePathError(path)
         return path
 
@@ -154,6 +165,19 @@ class VariableScope(keras.StatelessScope):
         finally:
             self._numbers = False
 
+    @contextlib.contextmanager
+    def sharing_of(self, sharing: Sharing) -> Iterator[None]:
+        """Whether new variables share the values of others of their paths."""
+        before, self.sharing = self.sharing, sharing
+        try:
+            yield
+        finally:
+            self.sharing = before
+
+    def first(self, variable: keras.Variable) -> keras.Variable:
+        """The object that stands for a variable that several share."""
+        return self.objects.get(variable.path, variable)
+
     def trainable(self) -> list[keras.Variable]:
         """The trainable variables seen so far, in the order of creation."""
         return [v for v in self.objects.values() if v.trainable]
@@ -167,6 +191,27 @@ class VariableScope(keras.StatelessScope):
         while path in self.objects:
             path = next(counted)
         return path
+
+    def _is_shared(self, path: str, variable: keras.Variable) -> bool:
+        # What only counts, or draws, may be new at any time.
+        is_weight = not (is_accumulator(variable) or is_seed(variable))
+        is_new = path not in self.objects
+        if self.sharing == "required" and is_new and is_weight:
+            raise ValueError(
+                f"With reuse=True the variable {path!r} should have been made "
+                "before in this call of model_fn. Received a new one. Call "
+                "the layers without reuse first, or pass reuse=AUTO_REUSE."
+            )
+        if self.sharing == "never" or is_new:
+            return False
+        shape = tuple(self.objects[path].shape)
+        if shape != tuple(variable.shape):
+            raise ValueError(
+                f"The variable {path!r} has shape {shape}, and should be "
+                f"reused with shape {tuple(variable.shape)}. Give the layers "
+                "the same size, or other names."
+            )
+        return True
 
     def _enter(self, path: str, variable: keras.Variable) -> None:
         self.objects[path] = variable
