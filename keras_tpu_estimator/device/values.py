@@ -221,9 +221,12 @@ class ModelValues:
     def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
         """Copies on the host of what belongs into a checkpoint."""
         saved = [*self._store.saved_paths(), *sorted(self._overridden)]
-        copies = restoring.on_host(
-            {p: values[p] for p in saved if p in values and p != GLOBAL_STEP}
-        )
+        wanted = {
+            path: values[path]
+            for path in saved
+            if path in values and path != GLOBAL_STEP
+        }
+        copies = restoring.on_host(self._own_copies(wanted))
         for path in copies.keys() & self._store.saved_dtypes.keys():
             dtype = self._store.saved_dtypes[path]
             copies[path] = copies[path].astype(dtype)

@@ -228,6 +228,8 @@ class Cores:
             return dict(values)
 
         def view(value: jax.Array) -> jax.Array:
+            if value.is_fully_addressable:
+                return value
             sharding = (
                 _one_device()
                 if mesh is None
@@ -360,6 +362,12 @@ def _of_mesh(
             "With `layout_map` a replica should be several cores, over which "
             f"variables are spread. Received: {dict(rules)} for single cores. "
             "Set TPUConfig.num_cores_per_replica, or leave it out."
+        )
+    if shard_optimizer and topology.num_hosts > 1:
+        raise ValueError(
+            "Replicas of several hosts should have their optimizers' slots "
+            "whole, as the chief saves them. Received: shard_optimizer=True on "
+            f"{topology.num_hosts} hosts. Leave it out."
         )
     if mesh.size == 1:
         return dataclasses.replace(ONE_CORE, topology=topology)

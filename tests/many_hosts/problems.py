@@ -141,6 +141,7 @@ def estimator_of(
     model_fn: Callable[..., Any] | None = None,
     iterations: int | str = 4,
     way: str = "PER_HOST_V1",
+    cores_per_replica: int | None = None,
     **config: Any,
 ) -> kte.TPUEstimator:
     """A TPUEstimator over all cores of all hosts.
@@ -150,6 +151,7 @@ def estimator_of(
         model_fn: Defaults to two layers.
         iterations: The steps of a loop. Defaults to 4.
         way: How input_fn is called. Defaults to 'PER_HOST_V1'.
+        cores_per_replica: Defaults to single cores.
         **config: Arguments of `RunConfig`.
     """
     ways = kte.InputPipelineConfig
@@ -159,6 +161,7 @@ def estimator_of(
             model_dir=model_dir,
             tpu_config=kte.TPUConfig(
                 iterations_per_loop=iterations,
+                num_cores_per_replica=cores_per_replica,
                 per_host_input_for_training=ways[way],
             ),
             **{"tf_random_seed": 7, "log_step_count_steps": 4} | config,

@@ -126,6 +126,16 @@ def test_what_is_trained_is_equal_to_one_host(name, two, alone):
     assert_close(first, expected)
 
 
+def test_replicas_of_several_cores(two, alone):
+    first, second = both(two, "spread")
+    expected = alone("spread")
+    # Each host predicts its own input.
+    predicted = first.pop("predicted") + second.pop("predicted")
+    np.testing.assert_allclose(predicted, expected.pop("predicted"), atol=1e-6)
+    assert first == second
+    assert_close(first, expected)
+
+
 def test_what_is_left_of_an_input_that_is_longer(two):
     for host in range(2):
         assert (

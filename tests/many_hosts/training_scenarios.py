@@ -51,6 +51,25 @@ def with_state(here: Here) -> dict[str, Any]:
     return _trained(estimator_of(here.directory, model_fn_of(normalization)))
 
 
+def spread(here: Here) -> dict[str, Any]:
+    """Each replica is two cores, which have parts of the variables."""
+    model_fn = model_fn_of(normalization, width=8)
+    estimator = estimator_of(
+        here.directory,
+        model_fn,
+        cores_per_replica=2,
+        layout_map={"dense/kernel": (None, "model"), "dense/bias": ("model",)},
+    )
+    estimator.train(dealt, max_steps=4)
+    evaluated = estimator.evaluate(listed(here.share([11, 3])))
+    rows = estimator.predict(listed(here.share([6, 6])))
+    return {
+        "evaluated": {name: float(v) for name, v in evaluated.items()},
+        "predicted": [float(row["y"][0]) for row in rows],
+        **_trained(estimator),
+    }
+
+
 def without_seed(here: Here) -> dict[str, Any]:
     """Hosts agree on a seed when there is none."""
     model_fn = model_fn_of(dropout)
@@ -247,6 +266,7 @@ SCENARIOS = {
         ways,
         with_dropout,
         with_state,
+        spread,
         without_seed,
         without_directory,
         ends_earlier,
