@@ -8,7 +8,6 @@ import math
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ import jax
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.inputs.releasing import release
 from keras_tpu_estimator.inputs.sources import even_share
 
 # Setting the stacking up takes as long as reading so many single batches.
@@ -72,9 +72,7 @@ class Dataset(Form):
         for its end at times that double, up to once a minute, and often misses
         being woken for it.
         """
-        threading.Thread(
-            target=items.clear, name="deletion", daemon=True
-        ).start()
+        release(items.clear)
 
 
 class StackedDataset(Dataset):

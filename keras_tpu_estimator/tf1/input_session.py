@@ -1,11 +1,12 @@
 """A session for the graph of an `input_fn`."""
 
-import threading
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+
+from keras_tpu_estimator.inputs.releasing import release
 
 
 class InputSession:
@@ -60,6 +61,4 @@ class InputSession:
         """Ends it, and the threads that fill its queues."""
         self._coordinator.request_stop()
         # Not waited for, as with the iterators of `inputs/datasets.py`.
-        threading.Thread(
-            target=self._session.close, name="deletion", daemon=True
-        ).start()
+        release(self._session.close)

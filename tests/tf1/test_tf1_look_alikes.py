@@ -210,6 +210,59 @@ def test_a_network_of_layers_trains_under_the_names_of_tf1(tmp_path):
     assert_same(values_of(estimator), reference(data), atol=1e-5)
 
 
+def estimator_model_fn(features, labels, mode, params, config):
+    """What `tf.estimator.Estimator` took: names of its own, and metrics."""
+    logits = tf.layers.dense(features["x"], params.batch_size)
+    classes = tf.argmax(logits, axis=1)
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.EstimatorSpec(mode, predictions=classes)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    train_op = tf.train.AdamOptimizer(params.rate).minimize(
+        loss, tf.train.get_or_create_global_step()
+    )
+    hook = tf.train.LoggingTensorHook({"loss": loss}, every_n_iter=10)
+    return tf.estimator.EstimatorSpec(
+        mode,
+        predictions={"class": classes},
+        loss=loss,
+        train_op=train_op,
+        eval_metric_ops={"accuracy": tf.metrics.accuracy(labels, classes)},
+        training_hooks=[hook],
+    )
+
+
+def test_an_estimator_takes_params_and_input_of_its_own(tmp_path):
+    x, y = classes_data(5)
+    params = tf.contrib.training.HParams(batch_size=4, rate=0.1)
+    estimator = tf.estimator.Estimator(
+        estimator_model_fn,
+        str(tmp_path),
+        tf.estimator.RunConfig(save_checkpoints_steps=10, tf_random_seed=1),
+        params,
+    )
+    train = tf.estimator.inputs.numpy_input_fn(
+        {"x": x}, y, batch_size=16, num_epochs=None, shuffle=True
+    )
+    evaluate = tf.estimator.inputs.numpy_input_fn(
+        {"x": x}, y, batch_size=24, shuffle=False
+    )
+    before = estimator.evaluate(evaluate, name="before")
+    spec = tf.estimator.TrainSpec(train, max_steps=20)
+    result, _ = tf.estimator.train_and_evaluate(
+        estimator, spec, tf.estimator.EvalSpec(evaluate, throttle_secs=0)
+    )
+    assert result["loss"] < before["loss"]
+    assert result["accuracy"] > before["accuracy"]
+    assert result["global_step"] == 20
+    assert len(list(estimator.predict(evaluate))) == len(x)
+    assert estimator.params.batch_size == 4
+    from tensorflow.python.estimator.estimator import (
+        _load_global_step_from_checkpoint_dir,
+    )
+
+    assert _load_global_step_from_checkpoint_dir(str(tmp_path)) == 20
+
+
 def test_strategies_are_refused():
     strategy = tf2.distribute.get_strategy()
     with pytest.raises(ValueError, match="`train_distribute` should be None"):

@@ -40,18 +40,24 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def input_fn(params):
+def dataset():
     x = np.random.RandomState(0).rand(64, 8).astype("float32")
     y = np.argmax(x[:, :3], axis=1).astype("int32")
-    size = params["batch_size"]
-    for begin in range(0, 64, size):
-        yield x[begin : begin + size], y[begin : begin + size]
+    return tf.data.Dataset.from_tensor_slices((x, y))
 
 
 def train_input_fn(params):
-    while True:
-        for batch in input_fn(params):
-            yield batch
+    data = dataset().apply(tf.contrib.data.shuffle_and_repeat(64, seed=1))
+    return data.apply(
+        tf.contrib.data.map_and_batch(
+            lambda x, y: (x, y), params["batch_size"], drop_remainder=True
+        )
+    )
+
+
+def eval_input_fn(params):
+    data = dataset().batch(params["batch_size"])
+    return data.make_one_shot_iterator().get_next()
 
 
 def main(_):
@@ -82,8 +88,8 @@ def main(_):
         predict_batch_size=FLAGS.train_batch_size,
     )
     estimator.train(train_input_fn, max_steps=FLAGS.train_steps)
-    result = estimator.evaluate(input_fn, steps=4)
-    classes = [row["class"] for row in estimator.predict(input_fn)]
+    result = estimator.evaluate(eval_input_fn, steps=4)
+    classes = [row["class"] for row in estimator.predict(eval_input_fn)]
     with tf.gfile.GFile(FLAGS.output_dir + "/result.txt", "w") as writer:
         writer.write("accuracy = %.3f\n" % result["accuracy"])
         writer.write("predicted = %d\n" % len(classes))

@@ -1,3 +1,0 @@
-"""Programs of TF1 are run, and not looked through for examples."""
-
-collect_ignore = ["programs"]
