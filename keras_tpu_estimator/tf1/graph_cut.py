@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.definitions import Definition
+from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.host_graph import HostGraph
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import reason_against
@@ -69,9 +70,8 @@ def cut(
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     ops = reachable(graph, [*fetches, *initializers.values()])
-    whole = graph.as_graph_def()
-    nodes = {node.name: node for node in whole.node}
-    library = library_of(whole)
+    definition = definition_of(graph)
+    nodes, library = definition.nodes, definition.library
     given = {getattr(each, "op", each).name for each in fetches}
     own, constant = given | variables.keys(), set[str]()
     for op in ops:
@@ -90,7 +90,7 @@ def cut(
         if tensor.op.name not in own | constant
     }
     return Cut(
-        _definition(whole, [op.name for op in ops], own | constant, nodes),
+        _part(definition, [op.name for op in ops], own | constant),
         list(boundary.values()),
         {name: op.name for name, op in initializers.items()},
     )
@@ -102,22 +102,20 @@ def _before(op: Any) -> set[str]:
     return inputs | {other.name for other in op.control_inputs}
 
 
-def _definition(
-    whole: Any,
-    names: Sequence[str],
-    kept: Collection[str],
-    nodes: Mapping[str, Any],
+def _part(
+    definition: Definition, names: Sequence[str], kept: Collection[str]
 ) -> Any:
     """The nodes that are kept, which do not wait for others."""
     import tensorflow as tf
 
-    definition = tf.compat.v1.GraphDef(versions=whole.versions)
-    definition.library.CopyFrom(whole.library)
+    whole = definition.whole
+    part = tf.compat.v1.GraphDef(versions=whole.versions)
+    part.library.CopyFrom(whole.library)
     for name in names:
         if name not in kept:
             continue
-        node = definition.node.add()
-        node.CopyFrom(nodes[name])
+        node = part.node.add()
+        node.CopyFrom(definition.nodes[name])
         node.device = ""
         node.attr.pop("_class", None)
         inputs = [
@@ -127,4 +125,4 @@ def _definition(
         ]
         del node.input[:]
         node.input.extend(inputs)
-    return definition
+    return part

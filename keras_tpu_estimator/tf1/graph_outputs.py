@@ -74,7 +74,7 @@ class GraphOutputs:
         self.pruned = self._prune([])
         used = {*self.pruned.body.variables}
         self.local = tuple(n for n in model.local if counts or n in used)
-        self._summaries = [each for each in summaries if self._can_run(each)]
+        self._summaries = self._possible(summaries)
         self._named: dict[str, Any] = {}
         self._compiled: Compiled | None = None
 
@@ -134,20 +134,29 @@ class GraphOutputs:
         check_variables(model, pruned)
         return pruned
 
-    def _can_run(self, recorded: Recorded) -> bool:
-        """Whether a summary is of something that devices compute."""
-        try:
-            self._check({recorded.summary.tag: recorded.tensor})
-        except ValueError as error:
-            tag = recorded.summary.tag
-            _logger.warning("The summary %r is not written: %s", tag, error)
-            return False
-        return True
+    def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
+        """The summaries of what devices compute."""
+        found, left = [], [[*summaries]]
+        while left:
+            some = left.pop()
+            try:
+                # All at once: there may be one for each variable.
+                self._check({e.summary.tag: e.tensor for e in some})
+                found += some
+            except ValueError as error:
+                if len(some) > 1:
+                    half = len(some) // 2
+                    left += [some[half:], some[:half]]
+                    continue
+                tag = some[0].summary.tag
+                _logger.warning("The summary %r is not written: %s", tag, error)
+        return found
 
     def _check(self, tensors: dict[str, Any]) -> None:
         """Checks that tensors are computed without other effects."""
-        pruned = self._prune([*tensors.values()])
-        own = {*self.local, *self._model.variables}
+        model = self._model
+        pruned = Pruned.of(model.graph, model.inputs, [*tensors.values()])
+        own = {*self.local, *model.variables}
         unknown = sorted({*pruned.body.variables} - own)
         if unknown:
             raise ValueError(

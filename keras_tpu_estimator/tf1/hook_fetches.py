@@ -18,10 +18,9 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.hooks.graph_session import Request
+from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import library_of
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
 from keras_tpu_estimator.tf1.lifting import reachable
@@ -169,9 +168,12 @@ class FetchedGraph:
     @_remembered
     def _of_strings(self, tensor: Any) -> _Part | None:
         """What the host makes of tensors; `None` if the devices make it."""
-        nodes, library = self._nodes()
+        known = definition_of(self.graph)
         ops = reachable(self.graph, [tensor])
-        if not any(reason_against(op, nodes[op.name], library) for op in ops):
+        if not any(
+            reason_against(op, known.nodes[op.name], known.library)
+            for op in ops
+        ):
             return None
         part = cut(self.graph, [tensor], {})
         on_host = part.graph()
@@ -186,14 +188,14 @@ class FetchedGraph:
     @_remembered
     def _of_variables(self, tensor: Any) -> _Part | None:
         """What the host makes of variables; `None` if it needs more."""
-        nodes, library = self._nodes()
+        known = definition_of(self.graph)
         ops = reachable(self.graph, [tensor])
         names = [op.name for op in ops if op.type == "VarHandleOp"]
-        body = Body([nodes[op.name] for op in ops], [], names)
+        body = Body([known.nodes[op.name] for op in ops], [], names)
         fed = {each.op.name for each in self._model.inputs}
         if (
             fed & {op.name for op in ops}
-            or effects_of(body, library).last_writes
+            or effects_of(body, known.library).last_writes
         ):
             return None
         initializers = {n: self._model.variables[n].initializer for n in names}
@@ -205,11 +207,6 @@ class FetchedGraph:
                 return session.run(tensor)
 
         return _Part(names, make)
-
-    def _nodes(self) -> tuple[dict[str, Any], Library]:
-        """What defines the operations, and the functions that they call."""
-        whole = self.graph.as_graph_def()
-        return {node.name: node for node in whole.node}, library_of(whole)
 
 
 def _one(name: str, dtype: Any) -> _Part:

@@ -9,11 +9,11 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import library_of
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
 from keras_tpu_estimator.tf1.refusals import line_of
@@ -84,9 +84,8 @@ class Pruned:
             ValueError: An operation can be run by no device.
         """
         ops = reachable(graph, [*fetches, *done])
-        whole = graph.as_graph_def()
-        nodes = {node.name: node for node in whole.node}
-        library = library_of(whole)
+        definition = definition_of(graph)
+        nodes, library = definition.nodes, definition.library
         check_can_run(ops, nodes, library)
         fed = [tensor.op.name for tensor in inputs]
         variables = [op.name for op in ops if op.type == "VarHandleOp"]
@@ -100,7 +99,7 @@ class Pruned:
             ops,
             body,
             library,
-            whole.versions,
+            definition.whole.versions,
             inputs,
             fetches,
             done,

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ _VARIABLES = PASSING_ON | {"VarHandleOp"}
 
 
 def check_can_run(
-    ops: Sequence[Any], nodes: dict[str, Node], library: Library
+    ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
     """Refuses operations that no device can run.
 

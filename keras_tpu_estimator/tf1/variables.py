@@ -5,6 +5,7 @@ import functools
 import logging
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -105,7 +106,8 @@ def _initial_values(
         for name in initializers
         if name in values and name != GLOBAL_STEP
     }
-    _report(model.graph, {n: initializers[n] for n in drawn}, len(wanted))
+    drawing = [initializers[name] for name in drawn]
+    _report(model.graph, drawing, len(wanted))
     with graph_session(model.graph) as session:
         load_values(session, initializers, known)
         session.run([op for n, op in initializers.items() if n not in known])
@@ -125,25 +127,22 @@ def _constants(variables: Mapping[str, Any]) -> Values:
     return found
 
 
-def _report(graph: Any, initializers: Mapping[str, Any], wanted: int) -> None:
+def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
     """Tells how many variables get their values from which checkpoint.
 
     Args:
         graph: The graph.
-        initializers: Those of some variables, by their names.
+        initializers: Those of some variables.
         wanted: The number of all variables that get values.
     """
     import tensorflow as tf
 
-    counts: collections.Counter[str] = collections.Counter()
-    ops = reachable(graph, [*initializers.values()])
-    if all(op.type != "RestoreV2" for op in ops):
-        return
-    for initializer in initializers.values():
-        for op in reachable(graph, [initializer]):
-            if op.type == "RestoreV2":
-                path = tf.get_static_value(op.inputs[0])
-                counts[path.item().decode()] += 1
+    # Each value is read by an operation of its own.
+    counts = collections.Counter(
+        tf.get_static_value(op.inputs[0]).item().decode()
+        for op in reachable(graph, initializers)
+        if op.type == "RestoreV2"
+    )
     for path, count in counts.items():
         _logger.info(
             "Initial values of %d of %d variables: %s",

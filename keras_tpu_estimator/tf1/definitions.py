@@ -1,0 +1,49 @@
+"""What defines the operations of a graph: its nodes and functions."""
+
+import dataclasses
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import library_of
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Definition:
+    """A graph as protocol buffers, which nobody may change.
+
+    Attributes:
+        whole: The whole graph.
+        version: That of the graph, which grows with it.
+        nodes: Its nodes by name.
+        library: The functions that they call.
+    """
+
+    whole: Any = dataclasses.field(repr=False)
+    version: int
+    nodes: Mapping[str, Node] = dataclasses.field(repr=False)
+    library: Library = dataclasses.field(repr=False)
+
+
+_known: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
+
+
+def definition_of(graph: Any) -> Definition:
+    """The definition of a graph; of a large one it is made once.
+
+    Args:
+        graph: The graph.
+    """
+    known = _known.get(graph)
+    if known is None or known.version != graph.version:
+        whole = graph.as_graph_def()
+        known = Definition(
+            whole,
+            graph.version,
+            {node.name: node for node in whole.node},
+            library_of(whole),
+        )
+        _known[graph] = known
+    return known
