@@ -42,7 +42,8 @@ class Finding:
         name: Such as "tf.layers.dense".
         verdict: What becomes of it.
         places: Where it is used.
-        advice: What to do, if it does not run; else "".
+        advice: What to do, if it does not run, or not without what is to be
+            installed; else "".
         counterpart: What replaces it in a port to Keras, if that is known.
     """
 
@@ -157,7 +158,7 @@ def _verdict(
     for advice in _limits(use, parts, calls):
         if advice:
             return Verdict.REFUSED, advice
-    return Verdict.RUNS, ""
+    return Verdict.RUNS, found.advice
 
 
 def _limits(

@@ -59,6 +59,8 @@ def as_text(report: Report, start: pathlib.Path) -> str:
     lines += _titled("Refused on devices", _problems(refused, where))
     lines += _titled("Not Python 3", _remarks(report.unreadable, where))
     lines += _table(running)
+    wanted = dict.fromkeys(each.advice for each in running if each.advice)
+    lines += _titled("To be installed", wanted)
     lines += _titled("Not followed", _remarks(report.unfollowed, where))
     lines += ["", _conclusion(report)]
     return "\n".join(lines)

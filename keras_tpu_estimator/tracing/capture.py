@@ -22,6 +22,7 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import LeakedTensorError
@@ -202,6 +203,7 @@ def capture(
         return result
 
     while True:
+        could_be_seen = leftovers.can_be_seen()
         try:
             attempt = _attempt(
                 in_scope, inputs, known, args, objects or {}, axis_sizes
@@ -211,6 +213,8 @@ def capture(
             if not _take_name(error.path.split("/")[0], taken):
                 raise
             continue
+        if leftovers.can_be_seen() and not could_be_seen:
+            continue  # The function itself has imported TensorFlow.
         if isinstance(attempt, Captured):
             return attempt
         # A layer was built inside an inner trace (a remat, a cond). Its

@@ -82,6 +82,11 @@ def refused() -> Iterator[None]:
         yield
 
 
+def can_be_seen() -> bool:
+    """Whether `refused`, entered now, finds variables and random numbers."""
+    return "tensorflow" in sys.modules
+
+
 def explained() -> contextlib.AbstractContextManager[None]:
     """Says what replaces a leftover that fails in a `with` block on the host.
 

@@ -10,6 +10,7 @@ from keras_tpu_estimator.check.__main__ import main
 from keras_tpu_estimator.check.checking import Verdict
 from keras_tpu_estimator.check.checking import check
 from keras_tpu_estimator.counterparts import table
+from keras_tpu_estimator.tf1 import look_alikes
 
 USED = Verdict.RUNS
 HEAD = "import tensorflow.compat.v1 as tf\n"
@@ -339,3 +340,18 @@ def test_a_path_without_a_program_is_refused(
         main([path])
     assert caught.value.code == 2
     assert "`PATH` should be a Python file" in capsys.readouterr().err
+
+
+def test_what_is_to_be_installed_is_said(
+    program, tmp_path, capsys, monkeypatch
+) -> None:
+    def lookup(name):
+        advice = "tf.layers needs `pip install -e '.[tf1]'`."
+        return look_alikes.Name(name, look_alikes.Status.SUPPLIED, advice)
+
+    monkeypatch.setattr(look_alikes, "lookup", lookup)
+    program("tf.layers.dense(1)\n")
+    assert main([str(tmp_path)]) == 0
+    assert (
+        "\nTo be installed\n  tf.layers needs `pip install -e '.[tf1]'`.\n"
+    ) in capsys.readouterr().out

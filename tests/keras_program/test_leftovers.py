@@ -238,10 +238,35 @@ def test_nothing_is_left_behind(tmp_path) -> None:
     assert tf.random_normal([2]).shape == (2,)
 
 
-def test_a_program_without_tensorflow_does_not_import_it() -> None:
-    code = (
-        "import sys\n"
-        "from keras_tpu_estimator.tracing import leftovers\n"
-        "with leftovers.refused(): assert 'tensorflow' not in sys.modules\n"
+IMPORTS_LATE = """
+import sys
+import numpy as np
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.tracing import leftovers
+
+with leftovers.refused():
+    assert "tensorflow" not in sys.modules
+
+
+def model_fn(features, labels, mode, params):
+    import tensorflow as tf
+
+    return kte.TPUEstimatorSpec(
+        mode, predictions={"y": features * tf.Variable(2.0).numpy()}
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+estimator = kte.TPUEstimator(
+    model_fn, config=kte.RunConfig(), use_tpu=False, predict_batch_size=2
+)
+try:
+    next(estimator.predict(lambda params: np.ones((2, 1), "float32")))
+except leftovers.LeftoverError as error:
+    assert "a variable of TensorFlow" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_one_that_imports_it_in_model_fn_is_refused_what_is_left() -> None:
+    subprocess.run([sys.executable, "-c", IMPORTS_LATE], check=True)
