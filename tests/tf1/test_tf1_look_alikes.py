@@ -263,6 +263,42 @@ def test_an_estimator_takes_params_and_input_of_its_own(tmp_path):
     assert _load_global_step_from_checkpoint_dir(str(tmp_path)) == 20
 
 
+def test_a_host_call_writes_summaries_of_contrib(tmp_path):
+    directory = str(tmp_path / "summaries")
+
+    def host_call_fn(step, loss):
+        summary = tf.contrib.summary
+        step = step[0]
+        with summary.create_file_writer(directory).as_default():
+            with summary.record_summaries_every_n_global_steps(2, step):
+                summary.scalar("own_loss", loss[0], step=step)
+                return summary.all_summary_ops()
+
+    def with_host_call(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        step = tf.reshape(tf.train.get_global_step(), [1])
+        tensors = [step, tf.reshape(spec.loss, [1])]
+        return spec._replace(host_call=(host_call_fn, tensors))
+
+    data = batches(*classes_data(5), steps=4)
+    estimator = tf.estimator.tpu.TPUEstimator(
+        with_host_call,
+        config=tf.estimator.tpu.RunConfig(model_dir=str(tmp_path)),
+        use_tpu=False,
+        train_batch_size=BATCH,
+    )
+    estimator.train(fed(data), steps=4)
+    (file,) = (tmp_path / "summaries").glob("events*")
+    written = [
+        (value.tag, event.step)
+        for event in tf.train.summary_iterator(str(file))
+        for value in event.summary.value
+    ]
+    assert len(written) == 2
+    assert {tag for tag, _ in written} == {"own_loss"}
+    assert all(step % 2 == 0 for _, step in written)
+
+
 def test_strategies_are_refused():
     strategy = tf2.distribute.get_strategy()
     with pytest.raises(ValueError, match="`train_distribute` should be None"):

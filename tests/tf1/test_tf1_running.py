@@ -71,6 +71,22 @@ def test_import_means_tensorflow_1(imported_from):
     assert module.tf.keras.__name__.startswith("tf_keras")
 
 
+def test_functions_are_converted_to_graphs(imported_from):
+    module = imported_from(
+        "import tensorflow as tf\n"
+        "def halve(x):\n"
+        "    from tensorflow.contrib import framework\n"
+        "    if tf.equal(x % 2, 0):\n"
+        "        x = tf.floordiv(x, 2)\n"
+        "    return framework.smart_cond(False, lambda: None, lambda: x)\n"
+        "def batch():\n"
+        "    data = tf.data.Dataset.range(4).map(halve).batch(4)\n"
+        "    return data.make_one_shot_iterator().get_next()\n"
+    )
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        assert session.run(module.batch()).tolist() == [0, 1, 1, 3]
+
+
 def test_others_have_the_tensorflow_that_is_installed(imported_from):
     module = imported_from("import tensorflow as tf")
     assert sys.modules["tensorflow"] is tf is not module.tf
