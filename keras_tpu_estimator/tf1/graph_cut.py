@@ -53,7 +53,7 @@ class Cut:
             graph,
             inputs,
             {name: operation(name).outputs[0] for name in self.initializers},
-            {name: operation(op) for name, op in self.initializers.items()},
+            [operation(name) for name in self.initializers.values()],
         )
 
 

@@ -198,12 +198,11 @@ class FetchedGraph:
             or effects_of(body, known.library).last_writes
         ):
             return None
-        initializers = {n: self._model.variables[n].initializer for n in names}
 
         def make(values: Values) -> Any:
             with graph_session(self.graph) as session:
                 own = {name: values[name] for name in names}
-                load_values(session, initializers, own)
+                load_values(session, self._model.variables, own)
                 return session.run(tensor)
 
         return _Part(names, make)

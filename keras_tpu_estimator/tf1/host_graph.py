@@ -14,6 +14,7 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.sessions import loader_of
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 _WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
@@ -26,8 +27,7 @@ class HostGraph:
         graph: The graph.
         inputs: What it is given: tensors.
         handles: The resources of its variables by name.
-        initializers: By name what gives each its initial value.
-        others: Operations to run at first, too.
+        initial: Operations to run at first, which give them values.
     """
 
     def __init__(
@@ -35,24 +35,23 @@ class HostGraph:
         graph: Any,
         inputs: Sequence[Any],
         handles: Mapping[str, Any],
-        initializers: Mapping[str, Any],
-        others: Sequence[Any] = (),
+        initial: Sequence[Any],
     ):
         import tensorflow as tf
 
         self._inputs = inputs
-        self._initializers = initializers
+        self._handles = handles
         with graph.as_default():
             self._reads = {
                 name: tf.raw_ops.ReadVariableOp(
                     resource=handle,
-                    dtype=initializers[name].inputs[1].dtype,
+                    dtype=handle.op.get_attr("dtype"),
                 )
                 for name, handle in handles.items()
             }
         self.graph = graph
         self._session = tf.compat.v1.Session(graph=graph)
-        self._session.run([*initializers.values(), *others])
+        self._session.run(initial)
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
         """A function of arrays, one for each input, which runs fetches.
@@ -71,10 +70,8 @@ class HostGraph:
 
     def assigning(self, name: str) -> Callable[..., Any]:
         """A function of an array that gives a variable this value."""
-        initializer = self._initializers[name]
-        made: Callable[..., Any] = self._session.make_callable(
-            initializer, [initializer.inputs[1]]
-        )
+        value, assign = loader_of(self._handles[name])
+        made: Callable[..., Any] = self._session.make_callable(assign, [value])
         return made
 
     def values(self) -> dict[str, np.ndarray]:
@@ -84,7 +81,7 @@ class HostGraph:
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
         """Gives variables values."""
-        load_values(self._session, self._initializers, values)
+        load_values(self._session, self._handles, values)
 
     def close(self) -> None:
         """Closes the session, and the files that summaries are in."""
@@ -135,8 +132,11 @@ class CalledGraph(HostGraph):
             graph,
             jax.tree.leaves(nest),
             {name: v.handle for name, v in variables.items()},
-            {name: v.initializer for name, v in variables.items()},
-            [tables, *_writers(graph)],
+            [
+                *(v.initializer for v in variables.values()),
+                tables,
+                *_writers(graph),
+            ],
         )
         self._set_step: Callable[..., Any] | None = None
         if any(step.handle is each for op in new for each in op.inputs):

@@ -115,9 +115,8 @@ class _InitFn:
         before: dict[str, np.ndarray] = session.run(
             {name: name for name in self._variables}
         )
-        initializers = {n: v.initializer for n, v in self._variables.items()}
         with graph_session(self._graph) as own:
-            load_values(own, initializers, before)
+            load_values(own, self._variables, before)
             self._init_fn(own)
             after = own.run(dict(self._variables))
         session.assign(

@@ -22,19 +22,51 @@ def graph_session(graph: Any) -> Any:
 
 
 def load_values(
-    session: Any, initializers: Mapping[str, Any], values: Mapping[str, Any]
+    session: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
     """Gives variables values in a session.
 
     Args:
         session: The session.
-        initializers: By name what gives variables their initial values.
+        variables: Variables of its graph, or their resources, by name.
         values: Arrays by name.
     """
+    loaders = {name: loader_of(variables[name]) for name in values}
     session.run(
-        [initializers[name] for name in values],
-        {
-            initializers[name].inputs[1]: np.asarray(value)
-            for name, value in values.items()
-        },
+        [assign for _, assign in loaders.values()],
+        {loaders[n][0]: np.asarray(value) for n, value in values.items()},
     )
+
+
+def loader_of(variable: Any) -> tuple[Any, Any]:
+    """A placeholder, and the operation that assigns its value to a variable.
+
+    What gives the variable its initial value cannot always be fed.
+
+    Args:
+        variable: The variable, or its resource.
+    """
+    import tensorflow as tf
+
+    handle = getattr(variable, "handle", variable)
+    graph, name = handle.graph, f"kte_load/{handle.op.name}"
+    if not _has(graph, f"{name}/assign"):
+        with graph.as_default(), graph.control_dependencies(None):
+            dtype = handle.op.get_attr("dtype")
+            with tf.name_scope(f"{name}/"):
+                value = tf.compat.v1.placeholder(dtype, name="value")
+                tf.raw_ops.AssignVariableOp(
+                    resource=handle, value=value, name="assign"
+                )
+    return (
+        graph.get_tensor_by_name(f"{name}/value:0"),
+        graph.get_operation_by_name(f"{name}/assign"),
+    )
+
+
+def _has(graph: Any, name: str) -> bool:
+    try:
+        graph.get_operation_by_name(name)
+    except KeyError:
+        return False
+    return True

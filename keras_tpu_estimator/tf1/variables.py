@@ -109,7 +109,7 @@ def _initial_values(
     drawing = [initializers[name] for name in drawn]
     _report(model.graph, drawing, len(wanted))
     with graph_session(model.graph) as session:
-        load_values(session, initializers, known)
+        load_values(session, variables, known)
         session.run([op for n, op in initializers.items() if n not in known])
         rest = session.run({name: variables[name] for name in drawn})
     return made | jax.tree.map(jax.numpy.asarray, rest)
