@@ -29,7 +29,7 @@ class WarmStartSettings:
             those of `var_name_to_vocab_info`. Defaults to '.*', which is all
             trainable variables.
         var_name_to_vocab_info: Dict from paths of variables to their
-            `VocabInfo`. Defaults to None, for none.
+            `VocabInfo`, or that of `tf.train`. Defaults to None, for none.
         var_name_to_prev_var_name: Dict from paths of variables to names in the
             checkpoint, where they differ. Defaults to None, for none.
 
