@@ -75,7 +75,7 @@ def value(checkpoint_path: PathLike, name: str) -> np.ndarray:
 
     Args:
         checkpoint_path: A prefix, a file, or a directory of checkpoints.
-        name: The path of the variable.
+        name: The path of the variable, which may end with ':0'.
 
     Returns:
         Its value.
@@ -93,6 +93,7 @@ def value(checkpoint_path: PathLike, name: str) -> np.ndarray:
     >>> value(prefix, "b")
     array([1., 1.])
     """
+    name = name.removesuffix(":0")
     return read(checkpoint_path, [name])[name]
 
 

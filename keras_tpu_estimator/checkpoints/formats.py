@@ -1,5 +1,8 @@
 """The formats that checkpoints are written in, by name."""
 
+import contextlib
+import glob
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 
@@ -9,11 +12,14 @@ from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import tensorflow_bundle
+from keras_tpu_estimator.storage import paths
 
 HDF5 = "hdf5"
 TENSORFLOW = "tensorflow"
 
 _MAIN_FILE = {HDF5: location.SUFFIX, TENSORFLOW: location.INDEX}
+# Beside the index of a bundle.
+_OTHERS = re.compile(r"\.(meta|data-[0-9]+-of-[0-9]+)")
 _WRITE: dict[str, Callable[[str, Mapping[str, npt.ArrayLike]], None]] = {
     HDF5: lambda prefix, variables: files.write(
         prefix + location.SUFFIX, variables
@@ -46,7 +52,36 @@ def write(
     'model.ckpt-3.index'
     """
     _WRITE[format_name](prefix, variables)
-    location.remove(prefix, kept=prefix + _MAIN_FILE[format_name])
+    remove(prefix, kept=prefix + _MAIN_FILE[format_name])
+
+
+def remove(prefix: str, kept: str | None = None) -> None:
+    """Removes the files of a checkpoint, whichever there are.
+
+    Args:
+        prefix: The path of a checkpoint, without '.h5' or '.index'.
+        kept: The main file of another kind that is not removed. Defaults to
+            None.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
+    >>> remove(prefix)
+    >>> location.exists(prefix)
+    False
+    """
+    main_files = (prefix + end for end in _MAIN_FILE.values())
+    gone = [f for f in main_files if f != kept and paths.is_file(f)]
+    index = prefix + location.INDEX
+    if index in gone:
+        found = paths.matching(glob.escape(prefix) + ".*")
+        # After the index, which says that they are whole.
+        gone += [f for f in found if _OTHERS.fullmatch(f.removeprefix(prefix))]
+    for path in gone:
+        with contextlib.suppress(FileNotFoundError):
+            paths.remove(path)
 
 
 def is_intact(prefix: str) -> bool:

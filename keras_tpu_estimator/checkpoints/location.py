@@ -1,11 +1,8 @@
 """Where a checkpoint is: prefixes, files, directories."""
 
-import contextlib
 import difflib
-import glob
 import logging
 import os
-import re
 from collections.abc import Callable
 
 from keras_tpu_estimator.base.types import PathLike
@@ -18,7 +15,6 @@ SUFFIX = ".h5"
 # A bundle of TensorFlow has its data in other files.
 INDEX = ".index"
 _ENDS = (SUFFIX, INDEX)
-_OTHERS = re.compile(r"\.(meta|data-[0-9]+-of-[0-9]+)")
 BASENAME = "model.ckpt"
 
 _logger = logging.getLogger(__name__)
@@ -77,34 +73,6 @@ def main_file(prefix: str) -> str | None:
     """
     files = (prefix + end for end in _ENDS)
     return next(filter(paths.is_file, files), None)
-
-
-def remove(prefix: str, kept: str | None = None) -> None:
-    """Removes the files of a checkpoint, whichever there are.
-
-    Args:
-        prefix: The path of a checkpoint, without '.h5' or '.index'.
-        kept: The main file of another kind that is not removed. Defaults to
-            None.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
-    >>> remove(prefix)
-    >>> exists(prefix)
-    False
-    """
-    files = (prefix + end for end in _ENDS if prefix + end != kept)
-    gone = list(filter(paths.is_file, files))
-    if prefix + INDEX in gone:
-        found = paths.matching(glob.escape(prefix) + ".*")
-        # After the index, which says that they are whole.
-        gone += [f for f in found if _OTHERS.fullmatch(f.removeprefix(prefix))]
-    for path in gone:
-        with contextlib.suppress(FileNotFoundError):
-            paths.remove(path)
 
 
 def latest(model_dir: PathLike) -> str | None:

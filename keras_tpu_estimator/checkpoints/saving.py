@@ -90,7 +90,7 @@ def save(
     )
     state_file.store(model_dir, after)
     for name in dropped:
-        location.remove(os.path.join(model_dir, name))
+        formats.remove(os.path.join(model_dir, name))
     return prefix
 
 

@@ -12,6 +12,7 @@ from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints.location import INDEX
 from keras_tpu_estimator.checkpoints.tensorflow_format import TensorFlowReader
 from keras_tpu_estimator.checkpoints.tensorflow_format import suffixes
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.storage import paths
 
 _DATA = ".data-00000-of-00001"
@@ -104,19 +105,19 @@ def _write(
     """
     import tensorflow as tf
 
-    v1 = tf.compat.v1
     names = sorted(arrays)
     with tf.Graph().as_default():
-        fed = [v1.placeholder(arrays[n].dtype, arrays[n].shape) for n in names]
+        fed = [
+            tf.compat.v1.placeholder(arrays[n].dtype, arrays[n].shape)
+            for n in names
+        ]
         op = tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=names,
             shape_and_slices=[""] * len(names),
             tensors=fed,
         )
-        # The memory of a GPU is JAX's.
-        config = v1.ConfigProto(device_count={"GPU": 0})
-        with v1.Session(config=config) as session:
+        with host_session() as session:
             values = (arrays[name] for name in names)
             try:
                 session.run(op, dict(zip(fed, values, strict=True)))

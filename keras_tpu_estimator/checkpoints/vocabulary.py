@@ -1,13 +1,16 @@
 """Rows and columns that belong to the words of a vocabulary."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.checkpoints import tensorflow_session
 from keras_tpu_estimator.storage import paths
 
 # `old_vocab_size` of VocabInfo: the whole file.
@@ -86,6 +89,25 @@ class VocabInfo:
                 f"dtype. Received: {initializer!r}. Pass a Keras initializer, "
                 "or None for zeros."
             )
+
+    @classmethod
+    def of(cls, info: Any) -> Any:
+        """The `VocabInfo` that one of `tf.train` stands for.
+
+        Args:
+            info: What a user passed.
+
+        Returns:
+            A `VocabInfo`, or the same if it is no such thing.
+        """
+        fields: dict[str, Any] = getattr(info, "_asdict", dict)()
+        if fields.keys() != {field.name for field in dataclasses.fields(cls)}:
+            return info
+        initializer = fields["backup_initializer"]
+        if initializer is not None:
+            run = functools.partial(tensorflow_session.initialized, initializer)
+            fields["backup_initializer"] = run
+        return cls(**fields)
 
     def remap(
         self, old: np.ndarray, shape: tuple[int, ...], dtype: npt.DTypeLike

@@ -29,7 +29,7 @@ class WarmStartSettings:
             those of `var_name_to_vocab_info`. Defaults to '.*', which is all
             trainable variables.
         var_name_to_vocab_info: Dict from paths of variables to their
-            `VocabInfo`. Defaults to None, for none.
+            `VocabInfo`, or that of `tf.train`. Defaults to None, for none.
         var_name_to_prev_var_name: Dict from paths of variables to names in the
             checkpoint, where they differ. Defaults to None, for none.
 
@@ -149,15 +149,18 @@ def _check_selection(wanted: object) -> None:
 def _by_path(field: str, given: object, kind: type) -> dict[str, Any]:
     if given is None:
         return {}
+    wanted = {}
+    if isinstance(given, Mapping):
+        wanted = {path: VocabInfo.of(one) for path, one in given.items()}
     if not isinstance(given, Mapping) or not all(
         isinstance(path, str) and isinstance(value, kind)
-        for path, value in given.items()
+        for path, value in wanted.items()
     ):
         raise TypeError(
             f"`{field}` should be a dict from paths of variables to "
             f"{kind.__name__}. Received: {given!r}."
         )
-    return {_named(path): _named(one) for path, one in given.items()}
+    return {_named(path): _named(one) for path, one in wanted.items()}
 
 
 def _named(name: Any) -> Any:

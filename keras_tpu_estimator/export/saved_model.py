@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import make_variables
 
@@ -59,21 +60,13 @@ def write(
                 if not writes_variables:
                     builder.add_meta_graph(list(tags), **settings)
                     continue
-                with _session() as session:
+                with host_session() as session:
                     _assign(session, graph, all_values)
                     builder.add_meta_graph_and_variables(
                         session, list(tags), **settings
                     )
                 writes_variables = False
     builder.save(as_text)
-
-
-def _session() -> "tf.compat.v1.Session":
-    import tensorflow as tf
-
-    # The memory of a GPU is JAX's.
-    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    return tf.compat.v1.Session(config=config)
 
 
 def _assign(

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.inputs.releasing import release
 
 
@@ -31,9 +32,7 @@ class InputSession:
                 v1.tables_initializer(),
                 *initializers,
             ]
-            # The memory of a GPU is JAX's.
-            config = v1.ConfigProto(device_count={"GPU": 0})
-            self._session = v1.Session(config=config)
+            self._session = host_session()
             for each in first:
                 self._session.run(each)
             self._coordinator = v1.train.Coordinator()

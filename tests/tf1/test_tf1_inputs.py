@@ -59,6 +59,57 @@ def of_python():
     )
 
 
+@pytest.fixture(params=[False, True])
+def is_disabled(request):
+    """Whether the program called tf.disable_v2_behavior()."""
+    if not request.param:
+        yield False
+        return
+    tf.disable_v2_behavior()
+    yield True
+    # Else it says that graphs have been used.
+    tf.reset_default_graph()
+    tf.enable_v2_behavior()
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    """A file of `tf.train.Example`s."""
+    path = str(tmp_path_factory.mktemp("records") / "x.tfrecord")
+    with tf.io.TFRecordWriter(path) as writer:
+        for row in X:
+            values = tf.train.Feature(int64_list=tf.train.Int64List(value=row))
+            features = tf.train.Features(feature={"x": values})
+            example = tf.train.Example(features=features)
+            writer.write(example.SerializeToString())
+    return path
+
+
+def test_the_pipeline_of_bert(records, is_disabled):
+    def input_fn():
+        data = tf.data.Dataset.from_tensor_slices([records]).repeat(2)
+        data = data.apply(
+            tf.data.experimental.parallel_interleave(
+                tf.data.TFRecordDataset, sloppy=True, cycle_length=2
+            )
+        )
+        return data.shuffle(100).apply(
+            tf.data.experimental.map_and_batch(
+                lambda record: tf.parse_single_example(
+                    record, {"x": tf.FixedLenFeature([2], tf.int64)}
+                )["x"],
+                batch_size=8,
+                num_parallel_batches=2,
+                drop_remainder=True,
+            )
+        )
+
+    items = items_of(input_fn)
+    assert [item.shape for item in items] == [(8, 2)] * 3
+    read = sorted(map(tuple, np.concatenate(items)))
+    assert read == sorted(map(tuple, np.concatenate([X, X])))
+
+
 def from_a_variable():
     # Its value is in no dataset.
     offset = tf.get_variable("offset", initializer=tf.constant(0, tf.int64))
@@ -77,19 +128,6 @@ def a_generator():
 
 def as_numpy():
     return dataset().as_numpy_iterator()
-
-
-@pytest.fixture(params=[False, True])
-def is_disabled(request):
-    """Whether the program called tf.disable_v2_behavior()."""
-    if not request.param:
-        yield False
-        return
-    tf.disable_v2_behavior()
-    yield True
-    # Else it says that graphs have been used.
-    tf.reset_default_graph()
-    tf.enable_v2_behavior()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,50 @@
+"""TensorFlow sessions that leave the devices to JAX.
+
+Graphs and sessions work in programs that have disabled eager execution, and in
+others.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def host_session() -> Any:
+    """A session of the default graph, on this machine's CPU.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> with tf.Graph().as_default(), host_session() as session:
+    ...     int(session.run(tf.constant(3)))
+    3
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    return v1.Session(config=v1.ConfigProto(device_count={"GPU": 0}))
+
+
+def initialized(
+    initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str
+) -> np.ndarray:
+    """What an initializer of TF1 makes.
+
+    Args:
+        initializer: The initializer.
+        shape: The shape that is wanted.
+        dtype: The name of the dtype.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> initialized(tf.compat.v1.ones_initializer(), (2,), "float32")
+    array([1., 1.], dtype=float32)
+    """
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), host_session() as session:
+        value = initializer(shape, dtype=tf.as_dtype(dtype))
+        made: np.ndarray = session.run(tf.convert_to_tensor(value))
+    return made
