@@ -58,7 +58,7 @@ def sentences(count, seed):
 
 
 def create_initializer():
-    return tf.truncated_normal_initializer(stddev=0.05)
+    return tf.truncated_normal_initializer(stddev=0.1)
 
 
 def dense(x, units, name, activation=None):
@@ -119,17 +119,16 @@ def bert(ids, is_training):
 
 
 def transformer_layer(x, is_training):
+    """A layer that normalizes first, which trains faster than BERT's."""
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
-            mixed = attention(x, is_training)
+            mixed = attention(layer_norm(x), is_training)
         with tf.variable_scope("output"):
-            mixed = dropout(dense(mixed, HIDDEN, "dense"), is_training)
-            x = layer_norm(x + mixed)
+            x += dropout(dense(mixed, HIDDEN, "dense"), is_training)
     with tf.variable_scope("intermediate"):
-        wide = dense(x, 4 * HIDDEN, "dense", gelu)
+        wide = dense(layer_norm(x), 4 * HIDDEN, "dense", gelu)
     with tf.variable_scope("output"):
-        narrow = dropout(dense(wide, HIDDEN, "dense"), is_training)
-        return layer_norm(x + narrow)
+        return x + dropout(dense(wide, HIDDEN, "dense"), is_training)
 
 
 # optimization.py
@@ -247,7 +246,7 @@ def model_fn(features, labels, mode, params):
     return tf.contrib.tpu.TPUEstimatorSpec(
         mode,
         loss=loss,
-        train_op=create_optimizer(loss, 2e-3, FLAGS.train_steps),
+        train_op=create_optimizer(loss, 3e-3, FLAGS.train_steps),
         scaffold_fn=scaffold_fn,
     )
 

@@ -8,22 +8,28 @@ import re
 import types
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from absl.flags import FLAGS as flags
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from tests.many_hosts.launching import launch
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def example(name: str) -> types.ModuleType:
-    """An example as a module."""
+def example(
+    name: str, names: Mapping[str, Any] = types.MappingProxyType({})
+) -> types.ModuleType:
+    """An example as a module, which finds some names in itself."""
     path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
+    vars(module).update(names)
     spec.loader.exec_module(module)
     return module
 
@@ -93,6 +99,63 @@ def test_many_hosts() -> None:
         (accuracy,) = re.findall("held-out images: ([0-9.]+)", log)
         assert float(accuracy) > 0.6
         assert f"images: {accuracy}" in ended.log(1 - host)
+
+
+def run_tf1(name: str, **settings: object) -> None:
+    """Runs the `main` of an example that is written for TensorFlow 1."""
+    known = set(flags)
+    module = example(name, {"__builtins__": BUILTINS})
+    verbosity = module.tf.logging.get_verbosity()
+    try:
+        flags([name, *(f"--{key}={value}" for key, value in settings.items())])
+        module.main([name])
+    finally:
+        module.tf.logging.set_verbosity(verbosity)
+        for flag in set(flags) - known:
+            delattr(flags, flag)
+
+
+@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
+def test_tf1_mnist(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    run_tf1("tf1_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
+    printed = capsys.readouterr().out
+    (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
+    # One in ten is a guess; 600 steps come to more than 0.98.
+    assert float(accuracy) > 0.6
+    assert printed.count("was read as") == 5
+    # TensorFlow's names, in TensorFlow's own files.
+    names = dict(kte.list_variables(str(tmp_path)))
+    assert {
+        "batch_normalization/moving_mean",
+        "conv2d/kernel/Momentum",
+        "dense_1/bias",
+        "global_step",
+    } <= names.keys()
+
+
+@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
+def test_tf1_bert_tiny(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    run_tf1(
+        "tf1_bert_tiny",
+        output_dir=tmp_path,
+        pretraining_steps=20,
+        train_steps=5,
+    )
+    printed = capsys.readouterr().out
+    (accuracy,) = re.findall("held-out sentences: ([0-9.]+)", printed)
+    assert 0.2 < float(accuracy) < 0.8
+    assert len(re.findall("^(sea|wood|town): ", printed, re.MULTILINE)) == 5
+    # What it started from has all but the two layers on top.
+    counts = "Initial values of 36 of 120 variables: "
+    path = tmp_path / "pretrained" / "model.ckpt-20"
+    assert f"{counts}{path}" in caplog.messages
 
 
 BLANK = np.zeros((8, 8, 1)).tolist()
