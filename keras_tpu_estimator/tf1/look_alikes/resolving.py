@@ -11,6 +11,8 @@ from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
 
 _V1 = "compat.v1."
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
+# Of the names that Python asks modules for, those that programs ask for, too.
+_VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 _ELSEWHERE = "docs/migrating.md lists what to write instead of many names."
 
 
@@ -48,7 +50,7 @@ class LookAlike(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """What has this name, looked up when it is first used."""
-        if name.startswith("__"):
+        if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(_below(self._kte_path, name))
         self.__dict__[name] = value
