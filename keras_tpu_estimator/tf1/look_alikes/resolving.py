@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import sys
 import types
 from typing import Any
 
@@ -26,8 +27,7 @@ class MissingNameError(AttributeError):
     def __init__(self, path: str, advice: str):
         self.advice = advice or _ELSEWHERE
         parts = (
-            f"TensorFlow has no `tf.{path}` any more, and it is not supplied "
-            "here.",
+            f"TensorFlow has no `tf.{path}`, and it is not supplied here.",
             users_line(),
             self.advice,
         )
@@ -58,12 +58,12 @@ class LookAlike(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         """All names, supplied ones and TensorFlow's."""
-        own = {n for n in _tree().packages | {*_tree().supplied}}
-        prefix = f"{self._kte_path}." if self._kte_path else ""
-        names = {n[len(prefix) :] for n in own if n.startswith(prefix)}
-        others = dir(_behind(self._kte_path) or types.ModuleType(""))
-        public = {n for n in others if not n.startswith("_")}
-        return sorted({n for n in names if n and "." not in n} | public)
+        known = _tree().packages | {*_tree().supplied}
+        prefix = _below(self._kte_path, "")
+        below = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
+        others = {*dir(_behind(self._kte_path))}
+        names = {n for n in below if "." not in n} | others
+        return sorted(n for n in names if n and not n.startswith("_"))
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r} as TF1 had it>"
@@ -213,8 +213,6 @@ def _name_as_tensorflow_does() -> None:
 
     Its own, which tf_slim uses, looks where tf-keras had it once.
     """
-    import sys
-
     now = importlib.import_module("tf_keras.src.legacy_tf_layers.normalization")
     before = "tf_keras.legacy_tf_layers.normalization"
     sys.modules.setdefault(before, now)
