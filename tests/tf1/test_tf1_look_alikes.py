@@ -43,6 +43,23 @@ def test_every_missing_name_is_missing_and_says_what_to_do(area):
         assert advice.endswith(".")
 
 
+def test_no_name_is_in_two_tables():
+    names = [
+        area.full(name)
+        for area in AREAS
+        for name in [*area.supplied, *area.missing]
+    ]
+    assert len({*names}) == len(names)
+    assert len({area.path for area in AREAS}) == len(AREAS)
+
+
+def test_a_module_lists_its_names():
+    listed = dir(tf.contrib.opt)
+    assert "LARSOptimizer" in listed and "python" in listed
+    assert "conv2d" in dir(tf.contrib.slim)
+    assert not any(name.startswith("_") for name in listed)
+
+
 @pytest.mark.parametrize(
     ("name", "status"),
     [

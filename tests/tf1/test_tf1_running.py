@@ -69,6 +69,7 @@ def test_import_means_tensorflow_1(imported_from):
     assert module.array_ops.reshape is not None
     assert module.tf2.function is tf.function
     assert module.tf.keras.__name__.startswith("tf_keras")
+    assert module.tf.__version__ == tf.__version__
 
 
 def test_functions_are_converted_to_graphs(imported_from):

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import sys
 import types
 from typing import Any
 
@@ -11,6 +12,8 @@ from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
 
 _V1 = "compat.v1."
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
+# Of the names that Python asks modules for, those that programs ask for, too.
+_VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 _ELSEWHERE = "docs/migrating.md lists what to write instead of many names."
 
 
@@ -24,8 +27,7 @@ class MissingNameError(AttributeError):
     def __init__(self, path: str, advice: str):
         self.advice = advice or _ELSEWHERE
         parts = (
-            f"TensorFlow has no `tf.{path}` any more, and it is not supplied "
-            "here.",
+            f"TensorFlow has no `tf.{path}`, and it is not supplied here.",
             users_line(),
             self.advice,
         )
@@ -48,7 +50,7 @@ class LookAlike(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """What has this name, looked up when it is first used."""
-        if name.startswith("__"):
+        if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(_below(self._kte_path, name))
         self.__dict__[name] = value
@@ -56,12 +58,12 @@ class LookAlike(types.ModuleType):
 
     def __dir__(self) -> list[str]:
         """All names, supplied ones and TensorFlow's."""
-        own = {n for n in _tree().packages | {*_tree().supplied}}
-        prefix = f"{self._kte_path}." if self._kte_path else ""
-        names = {n[len(prefix) :] for n in own if n.startswith(prefix)}
-        others = dir(_behind(self._kte_path) or types.ModuleType(""))
-        public = {n for n in others if not n.startswith("_")}
-        return sorted({n for n in names if n and "." not in n} | public)
+        known = _tree().packages | {*_tree().supplied}
+        prefix = _below(self._kte_path, "")
+        below = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
+        others = {*dir(_behind(self._kte_path))}
+        names = {n for n in below if "." not in n} | others
+        return sorted(n for n in names if n and not n.startswith("_"))
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r} as TF1 had it>"
@@ -211,8 +213,6 @@ def _name_as_tensorflow_does() -> None:
 
     Its own, which tf_slim uses, looks where tf-keras had it once.
     """
-    import sys
-
     now = importlib.import_module("tf_keras.src.legacy_tf_layers.normalization")
     before = "tf_keras.legacy_tf_layers.normalization"
     sys.modules.setdefault(before, now)
