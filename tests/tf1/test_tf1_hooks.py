@@ -339,6 +339,22 @@ def test_a_program_without_a_graph(tmp_path):
         )
 
 
+def test_batches_of_another_size(tmp_path):
+    class Own(Asking):
+        def begin(self):
+            graph = tf.get_default_graph()
+            self.fetches = graph.get_tensor_by_name("outputs:0") * 2
+
+    program = made(tmp_path)
+    program.train(fed([X]), steps=1)
+    hook = Asking("outputs:0")
+    sizes = fed([X, X[:8]])
+    program.evaluate(sizes, hooks=[hook])
+    np.testing.assert_allclose(hook.got[-1], X[:8] * 2)
+    with pytest.raises(ValueError, match="Own should fetch tensors that model"):
+        program.evaluate(sizes, hooks=[Own(None)])
+
+
 def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
     def own(features, labels, mode, params):
         noise = tf.random_uniform([4])
