@@ -136,7 +136,16 @@ class TensorFlowHook(LoopHook):
         del run_values
         results = None
         if self._wanted is not None:
-            values = self._session.values(self._wanted.names)
+            try:
+                values = self._session.values(self._wanted.names)
+            except KeyError as error:
+                raise ValueError(
+                    f"{type(self.hook).__name__} should fetch tensors that "
+                    "model_fn makes: for batches of another size it is called "
+                    "again, without what `begin` has added. Received "
+                    f"{sorted(self._wanted.names)}, which are not all there. "
+                    "Make them in model_fn, or drop a last, smaller batch."
+                ) from error
             results = self._wanted.results(values)
         values_of_hook = _train().SessionRunValues(results, None, None)
         with self._hooked.scope():

@@ -129,7 +129,7 @@ class GraphOutputs:
     def _prune(self, more: Sequence[Any]) -> Pruned:
         model = self._model
         pruned = Pruned.of(
-            model.graph, model.inputs, [*self._first, *more], self._done
+            model.graph, model.inputs, self._first, self._done, more
         )
         check_variables(model, pruned)
         return pruned

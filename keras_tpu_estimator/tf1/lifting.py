@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -52,6 +53,7 @@ class Pruned:
         inputs: Placeholders of the graph.
         fetches: Tensors that are wanted.
         done: Operations or tensors that are to be run, too.
+        more: The names of operations that it has for `more` alone.
         effects: What the step does with its variables.
     """
 
@@ -62,6 +64,7 @@ class Pruned:
     inputs: Sequence[Any]
     fetches: Sequence[Any]
     done: Sequence[Any]
+    more: Collection[str]
     effects: Effects
 
     @classmethod
@@ -71,6 +74,7 @@ class Pruned:
         inputs: Sequence[Any],
         fetches: Sequence[Any],
         done: Sequence[Any] = (),
+        more: Sequence[Any] = (),
     ) -> "Pruned":
         """Prunes a graph.
 
@@ -79,11 +83,14 @@ class Pruned:
             inputs: Its placeholders.
             fetches: Tensors that are wanted.
             done: Operations or tensors that are to be run, too.
+            more: Tensors that are wanted as well, after the others; whether
+                they are or not, the same random numbers are drawn for those.
 
         Raises:
             ValueError: An operation can be run by no device.
         """
-        ops = reachable(graph, [*fetches, *done])
+        first = {op.name for op in reachable(graph, [*fetches, *done])}
+        ops = reachable(graph, [*fetches, *done, *more])
         definition = definition_of(graph)
         nodes, library = definition.nodes, definition.library
         check_can_run(ops, nodes, library)
@@ -101,8 +108,9 @@ class Pruned:
             library,
             definition.whole.versions,
             inputs,
-            fetches,
+            [*fetches, *more],
             done,
+            {op.name for op in ops} - first,
             effects_of(body, library),
         )
 
@@ -124,7 +132,7 @@ class Pruned:
         import tensorflow as tf
 
         step = _Step(
-            rewritten(self.body, self.library, self.versions),
+            rewritten(self.body, self.library, self.versions, self.more),
             is_keyed=any(needs_key(n, self.library) for n in self.body.nodes),
             inputs=self.inputs,
             fetches=self.fetches,

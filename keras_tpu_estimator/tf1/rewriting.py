@@ -8,6 +8,7 @@ of its own.
 
 import dataclasses
 import itertools
+from collections.abc import Collection
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,13 +38,21 @@ _NEXT = "kte_next_key"
 _STRIDE = 0x9E3779B97F4A7C15
 
 
-def rewritten(body: Body, library: Library, versions: Any) -> Any:
+# From where on nodes are numbered that a step may be without.
+_MORE = 2**20
+
+
+def rewritten(
+    body: Body, library: Library, versions: Any, more: Collection[str] = ()
+) -> Any:
     """The definition of a graph with the nodes of a step.
 
     Args:
         body: The step.
         library: The functions that it calls.
         versions: Those of the graph that it is of.
+        more: The names of nodes without which the others draw the same random
+            numbers. Defaults to none.
 
     Returns:
         A `GraphDef`. What it does not have are the arguments and variables of
@@ -53,7 +62,7 @@ def rewritten(body: Body, library: Library, versions: Any) -> Any:
 
     graph = tf.compat.v1.GraphDef(versions=versions)
     rewriter = _Rewriter(library, graph.library.function)
-    rewriter.write(body, Writer(graph.node, is_function=False))
+    rewriter.write(body, Writer(graph.node, is_function=False), more)
     return graph
 
 
@@ -70,6 +79,7 @@ class _Rewriter:
         library: The functions as they were.
         functions: Where functions are added.
         numbers: Of random nodes, loops and functions.
+        others: Of those that the step may be without.
     """
 
     library: Library
@@ -77,12 +87,19 @@ class _Rewriter:
     numbers: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.count(1)
     )
+    others: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.count(_MORE)
+    )
 
-    def write(self, body: Body, writer: Writer) -> None:
+    def write(
+        self, body: Body, writer: Writer, more: Collection[str] = ()
+    ) -> None:
         """Writes the nodes of a body."""
+        numbers = self.numbers
         effects = effects_of(body, self.library)
         given = {f"^{name}" for name in (*body.arguments, *body.variables)}
         for old in body.nodes:
+            self.numbers = self.others if old.name in more else numbers
             node = writer.nodes.add()
             node.CopyFrom(old)
             node.device = ""
@@ -100,6 +117,7 @@ class _Rewriter:
                 make_dense(node, writer)
             else:
                 make_all_reduce(node)
+        self.numbers = numbers
 
     def _call(self, node: Node) -> None:
         is_keyed = needs_key(node, self.library)

@@ -337,3 +337,42 @@ def test_a_program_without_a_graph(tmp_path):
         program.train(
             fed([(X, X[:, :1])]), hooks=[tf.train.SessionRunHook()], steps=1
         )
+
+
+def test_batches_of_another_size(tmp_path):
+    class Own(Asking):
+        def begin(self):
+            graph = tf.get_default_graph()
+            self.fetches = graph.get_tensor_by_name("outputs:0") * 2
+
+    program = made(tmp_path)
+    program.train(fed([X]), steps=1)
+    hook = Asking("outputs:0")
+    sizes = fed([X, X[:8]])
+    program.evaluate(sizes, hooks=[hook])
+    np.testing.assert_allclose(hook.got[-1], X[:8] * 2)
+    with pytest.raises(ValueError, match="Own should fetch tensors that model"):
+        program.evaluate(sizes, hooks=[Own(None)])
+
+
+def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
+    def own(features, labels, mode, params):
+        noise = tf.random_uniform([4])
+        tf.identity(
+            tf.cond(noise[0] < 2, lambda: noise, lambda: noise), "noise"
+        )
+        drawn = tf.get_variable("drawn", [4])
+        step = tf.train.get_or_create_global_step()
+        assign = drawn.assign(tf.random_uniform([4]))
+        train_op = tf.group(assign, step.assign_add(1))
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=tf.reduce_mean(features), train_op=train_op
+        )
+
+    drawn = []
+    for hooks in ([], [Asking("noise")]):
+        program = estimator(own, tmp_path / str(len(hooks)))
+        program.train(fed([X]), hooks=hooks, steps=1)
+        drawn.append(program.get_variable_value("drawn"))
+    assert np.array_equal(*drawn)
+    assert not np.array_equal(hooks[0].got[0], drawn[1])
