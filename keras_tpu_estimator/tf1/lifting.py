@@ -15,6 +15,8 @@ from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.module_cache import Module
+from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
 from keras_tpu_estimator.tf1.refusals import line_of
@@ -139,22 +141,24 @@ class Pruned:
             done=[getattr(each, "op", each).name for each in self.done],
             effects=self.effects,
         )
-        functions = step.definition.library.function
-        variables = [op for op in self.ops if op.type == "VarHandleOp"]
-        with internals.eagerly(), internals.functions_known(functions):
-            made = {op.name: _like(op) for op in variables}
-            try:
-                hlo, captured = step.compiled(made)
-            except (ValueError, tf.errors.OpError) as error:
-                raise _explained(error, self.ops) from error
-        module = internals.stablehlo_of(hlo)
-        _, results = internals.signature_of(module)
+        variables = {
+            op.name: (_shape_of(op), op.get_attr("dtype"))
+            for op in self.ops
+            if op.type == "VarHandleOp"
+        }
+        try:
+            module = cached(
+                step.depends_on(variables), lambda: step.compiled(variables)
+            )
+        except (ValueError, tf.errors.OpError) as error:
+            raise _explained(error, self.ops) from error
+        _, results = internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
         count = len(self.fetches) + len(changes)
         return Lifted(
-            module,
+            module.code,
             _avals(results[:count], self.fetches),
-            tuple(captured),
+            module.variables,
             changes,
         )
 
@@ -170,12 +174,37 @@ class _Step:
     done: Sequence[str]
     effects: Effects
 
-    def compiled(self, variables: Mapping[str, Any]) -> tuple[bytes, list[str]]:
-        """The HLO module, and the names of the variables that it takes.
+    def depends_on(self, variables: Mapping[str, Any]) -> list[bytes | str]:
+        """All that says what its module is.
 
         Args:
-            variables: By name, with any values.
+            variables: Shapes and dtypes by name.
         """
+        import tensorflow as tf
+
+        return [
+            jax.__version__,
+            tf.__version__,
+            self.definition.SerializeToString(deterministic=True),
+            repr([(t.name, t.shape, t.dtype) for t in self.inputs]),
+            repr([t.name for t in self.fetches]),
+            repr((self.done, self.effects.last_writes, self.is_keyed)),
+            repr(variables),
+        ]
+
+    def compiled(self, variables: Mapping[str, Any]) -> Module:
+        """The module.
+
+        Args:
+            variables: Shapes and dtypes by name.
+        """
+        functions = self.definition.library.function
+        with internals.eagerly(), internals.functions_known(functions):
+            made = {n: _untouched(*each) for n, each in variables.items()}
+            hlo, captured = self._hlo(made)
+        return Module(internals.stablehlo_of(hlo), tuple(captured))
+
+    def _hlo(self, variables: Mapping[str, Any]) -> tuple[bytes, list[str]]:
         import tensorflow as tf
 
         step = tf.function(
@@ -249,18 +278,25 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     return [op for op in graph.get_operations() if op.name in needed]
 
 
-def _like(op: Any) -> Any:
-    """A variable like that of an operation, whose memory nobody touches."""
+def _shape_of(op: Any) -> list[int]:
+    """The shape of a variable."""
     import tensorflow as tf
 
-    shape, dtype = op.get_attr("shape"), op.get_attr("dtype")
-    shape = tf.TensorShape(shape)
+    shape = tf.TensorShape(op.get_attr("shape"))
     if not shape.is_fully_defined():
         raise ValueError(
             "A variable should have a fixed shape. Received: "
             f"{op.name} of shape {shape}, made at {line_of(op)}"
         )
-    return tf.Variable(tf.raw_ops.Empty(shape=shape.as_list(), dtype=dtype))
+    sizes: list[int] = shape.as_list()
+    return sizes
+
+
+def _untouched(shape: Sequence[int], dtype: Any) -> Any:
+    """A variable without values, whose memory costs nothing."""
+    import tensorflow as tf
+
+    return tf.Variable(tf.raw_ops.Empty(shape=shape, dtype=dtype))
 
 
 def _avals(

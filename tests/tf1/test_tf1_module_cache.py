@@ -1,0 +1,86 @@
+"""What was lifted once is read again."""
+
+import keras_tpu_estimator  # isort: skip  # noqa: F401
+
+import contextlib
+import os
+
+import jax
+import pytest
+import tensorflow.compat.v1 as tf
+from tf1_programs import assert_same
+from tf1_programs import batches
+from tf1_programs import classes_data
+from tf1_programs import dense
+from tf1_programs import model_fn_of
+from tf1_programs import trained
+
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.module_cache import Module
+from keras_tpu_estimator.tf1.module_cache import cached
+
+MODULE = Module(b"code\nof two lines", ("a", "b/c"))
+
+
+@contextlib.contextmanager
+def compile_cache(directory):
+    """Has JAX another directory, or none, in a `with` block."""
+    name = "jax_compilation_cache_dir"
+    known = jax.config.values[name]
+    jax.config.update(name, directory)
+    try:
+        yield
+    finally:
+        jax.config.update(name, known)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Where JAX keeps what it compiled, in this test alone."""
+    path = str(tmp_path / "cache")
+    with compile_cache(path):
+        yield path
+
+
+def refuse():
+    """Makes no module."""
+    raise AssertionError("should not be lifted")
+
+
+def test_a_module_is_lifted_once(directory):
+    assert cached(["a", b"bc"], lambda: MODULE) == MODULE
+    assert cached(["a", b"bc"], refuse) == MODULE
+    other = Module(b"", ())
+    assert cached(["ab", b"c"], lambda: other) == other
+    assert len(os.listdir(directory)) == 2
+
+
+def test_without_a_directory_each_is_lifted():
+    with compile_cache(None):
+        assert cached(["a"], lambda: MODULE) == MODULE
+        with pytest.raises(AssertionError, match="should not be lifted"):
+            cached(["a"], refuse)
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(directory, tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    assert cached(["a"], lambda: MODULE) == MODULE
+
+
+def test_a_program_starts_again_without_lifting(
+    directory, tmp_path, monkeypatch
+):
+    def network(features, is_training):
+        rate = 0.3 if is_training else 0.0
+        hidden = dense(tf.nn.dropout(features, rate=rate), 6, "hidden", seed=1)
+        return dense(hidden, 4, "logits", seed=2)
+
+    model_fn = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.1))
+    data = batches(*classes_data(5), steps=3)
+    first = trained(model_fn, tmp_path / "a", data)
+    monkeypatch.setattr(internals, "stablehlo_of", lambda hlo: refuse())
+    assert_same(trained(model_fn, tmp_path / "b", data), first, 0, 0)
+    # Another graph is another module.
+    other = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.2))
+    with pytest.raises(AssertionError, match="should not be lifted"):
+        trained(other, tmp_path / "c", data)
