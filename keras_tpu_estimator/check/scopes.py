@@ -263,6 +263,6 @@ def canonical(name: str) -> str:
     top, *parts = name.split(".")
     if top != "tensorflow":
         return name
-    if parts[:2] == ["compat", "v1"]:
+    while parts[:2] == ["compat", "v1"]:  # It is in itself, too.
         parts = parts[2:]
     return ".".join(["tf", *parts])

@@ -41,6 +41,21 @@ OPERATIONS = Section(
             "and no `on_value`",
         ),
         _ops("constant=convert_to_tensor"),
+        _ops(
+            "to_float=cast to_int32=cast to_int64=cast to_double=cast",
+            'to `"float32"`, ...',
+        ),
+        Row(
+            {
+                "tf.nest.map_structure": "`jax.tree.map`",
+                "tf.nest.flatten": "`jax.tree.leaves`",
+                "tf.nest.*": "`jax.tree`",
+                "tf.contrib.framework.nest.*": "`jax.tree`",
+                "tf.newaxis": "`None`",
+            },
+            before="`tf.nest.map_structure`, `tf.nest.flatten`, `tf.newaxis`",
+            now="`jax.tree.map`, `jax.tree.leaves`, `None`",
+        ),
         _ops("concat=concatenate pow=power range=arange"),
         _ops("fill=full rank=ndim negative=negative"),
         _ops("div=divide truediv=divide floordiv=floor_divide mod=mod"),
@@ -59,6 +74,7 @@ OPERATIONS = Section(
             "scatter_nd=scatter tensor_scatter_update=scatter_update "
             "unsorted_segment_sum=segment_sum segment_sum=segment_sum"
         ),
+        _ops("reverse=flip reverse_v2=flip div_no_nan=divide_no_nan"),
         _ops("matrix_band_part=tril", "or `keras.ops.triu`"),
         _ops("nn.top_k=top_k"),
         _ops(
@@ -169,6 +185,7 @@ OPERATIONS = Section(
         ),
         Row(
             {
+                "tf.string": "`input_fn`",
                 "tf.strings.*": "`input_fn`",
                 "tf.string_split": "`input_fn`",
                 "tf.as_string": "`input_fn`",

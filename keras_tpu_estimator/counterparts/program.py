@@ -119,9 +119,20 @@ PROGRAM = Section(
                 "tf.app.*": "`absl.app`",
                 "tf.flags.*": "`absl.flags`",
                 "tf.gfile.*": "`tf.io.gfile`",
+                "tf.python_io.*": "`tf.io`",
             },
-            before="`tf.app`, `tf.flags`, `tf.gfile`",
-            now="`absl.app`, `absl.flags`, `tf.io.gfile`",
+            before="`tf.app`, `tf.flags`, `tf.gfile`, `tf.python_io`",
+            now="`absl.app`, `absl.flags`, `tf.io.gfile`, `tf.io`",
+        ),
+        Row(
+            {
+                f"tf.{name}": "the same, on the host"
+                for name in "io.* errors.* test.* train.Example "
+                "train.SequenceExample train.Feature train.Features "
+                "train.FeatureList train.FeatureLists train.BytesList "
+                "train.Int64List train.FloatList".split()
+            },
+            before="`tf.io`, `tf.errors`, `tf.test`, `tf.train.Example`",
         ),
         Row(
             {"tf.contrib.training.HParams": "a dict in `params`"},
@@ -135,7 +146,11 @@ PROGRAM = Section(
                 "tf.local_variables_initializer": "nothing",
                 "tf.tables_initializer": "nothing",
                 "tf.Graph": "nothing",
+                "tf.disable_eager_execution": "nothing",
+                "tf.disable_v2_behavior": "nothing",
                 "tf.get_default_graph": "nothing",
+                "tf.reset_default_graph": "nothing",
+                "tf.contrib.tpu.initialize_system": "nothing",
                 "tf.train.MonitoredTrainingSession": "`kte.TPUEstimator.train`",
             },
             before="`tf.Session`, `tf.placeholder`, `tf.Graph`, initializers "

@@ -47,6 +47,7 @@ def names(report, verdict=USED):
         ("import tensorflow", "tensorflow.add_n(1)", "tf.add_n"),
         ("import tensorflow.compat.v1 as t", "t.matmul(1)", "tf.matmul"),
         ("from tensorflow.compat import v1", "v1.gather(1)", "tf.gather"),
+        ("", "tf.compat.v1.add_n(1)", "tf.add_n"),
         ("from tensorflow import nn", "nn.relu(1)", "tf.nn.relu"),
         ("flags = tf.flags", "flags.DEFINE_bool('a')", "tf.flags.DEFINE_bool"),
         ("f = tf.flags.FLAGS", "f.batch_size", "tf.flags.FLAGS"),
