@@ -26,6 +26,7 @@ FLOORS = (
     ("launch",),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
+    ("inspection",),
     ("inputs",),
     ("model_fn",),
     ("program",),
@@ -37,7 +38,7 @@ FLOORS = (
     ("estimator",),
     ("keras_models", "tf_estimator", "workflow"),
     ("check", "experimental"),
-    ("__init__",),
+    ("__init__", "__main__"),
 )
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = "tf1.written."

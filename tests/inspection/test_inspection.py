@@ -1,0 +1,85 @@
+"""What `python -m keras_tpu_estimator` tells of a directory."""
+
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.inspection.directories import Directory
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A directory with two checkpoints and an evaluation."""
+    directory = tmp_path_factory.mktemp("run")
+    x, y = regression_data()
+    estimator = estimator_of(model_fn_of(linear), directory)
+    estimator.train(repeated(x, y), steps=4)
+    estimator.train(repeated(x, y), steps=4)
+    estimator.evaluate(batches_of(x, y))
+    return directory
+
+
+def test_info_of_a_directory(trained, capsys):
+    assert main(["info", str(trained)]) == 0
+    text = capsys.readouterr().out
+    assert f"{trained}: at step 8; training is not marked as complete" in text
+    assert "model.ckpt-8  8     " in text
+    assert "model.ckpt-4  4     " in text
+    assert "dense/kernel   (3, 1)  float32\n" in text
+    assert "4 variables, 6 numbers" in text
+    assert "\neval             step = 8, loss = " in text
+
+
+def test_info_of_a_checkpoint(trained, capsys):
+    assert main(["info", str(trained / "model.ckpt-4")]) == 0
+    text = capsys.readouterr().out
+    assert "model.ckpt-4" in text
+    assert "model.ckpt-8" not in text
+
+
+def test_info_of_nothing(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["info", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "There is no other checkpoint in" in capsys.readouterr().err
+
+
+def test_a_complete_training(tmp_path):
+    checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
+    assert not Directory.of(str(tmp_path)).is_complete
+    checkpoints.completion.mark_complete(str(tmp_path), 20)
+    assert Directory.of(str(tmp_path)).is_complete
+
+
+@pytest.mark.parametrize("format_name", ["hdf5", "tensorflow"])
+def test_verify(format_name, tmp_path, capsys):
+    prefixes = [
+        checkpoints.save(
+            str(tmp_path),
+            step,
+            {"bias": [float(step)] * 100},
+            format_name=format_name,
+        )
+        for step in (10, 20)
+    ]
+    assert main(["verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == (
+        f"intact   {prefixes[1]}\nintact   {prefixes[0]}\n"
+    )
+    (largest,) = sorted(
+        tmp_path.glob("model.ckpt-10*"), key=lambda path: path.stat().st_size
+    )[-1:]
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    largest.write_bytes(content)
+    assert main(["verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"intact   {prefixes[1]}"
+    assert said[1].startswith(f"DAMAGED  {prefixes[0]}: ")
+    assert main(["verify", prefixes[1]]) == 0
