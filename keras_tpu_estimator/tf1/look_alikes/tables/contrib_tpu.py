@@ -82,7 +82,13 @@ TPU_CONTEXT = Area(
     advice="Ask params['context'] in `input_fn`.",
 )
 UTIL = Area("contrib.tpu.python.tpu.util", advice=_SESSION)
-PROTO = Area("contrib.tpu.proto", advice=TPU.advice)
+PROTO = Area(
+    "contrib.tpu.proto",
+    advice=(
+        "It is a copy of TensorFlow's tpu_estimator.py that imports it. Use "
+        "tf.contrib.tpu.TPUEstimator in place of the copy."
+    ),
+)
 PROFILER = Area(
     "contrib.tpu.profiler", advice="Use tf.train.ProfilerHook, or JAX's."
 )
