@@ -27,7 +27,8 @@ class HostGraph:
         graph: The graph.
         inputs: What it is given: tensors.
         handles: The resources of its variables by name.
-        initial: Operations to run at first, which give them values.
+        initializers: Operations that give them initial values.
+        others: Operations to run at first, too. Defaults to none.
     """
 
     def __init__(
@@ -35,7 +36,8 @@ class HostGraph:
         graph: Any,
         inputs: Sequence[Any],
         handles: Mapping[str, Any],
-        initial: Sequence[Any],
+        initializers: Sequence[Any],
+        others: Sequence[Any] = (),
     ):
         import tensorflow as tf
 
@@ -51,7 +53,8 @@ class HostGraph:
             }
         self.graph = graph
         self._session = tf.compat.v1.Session(graph=graph)
-        self._session.run(initial)
+        self._initializers = initializers
+        self._session.run([*initializers, *others])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
         """A function of arrays, one for each input, which runs fetches.
@@ -73,6 +76,10 @@ class HostGraph:
         value, assign = loader_of(self._handles[name])
         made: Callable[..., Any] = self._session.make_callable(assign, [value])
         return made
+
+    def reset(self) -> None:
+        """Gives the variables their initial values again."""
+        self._session.run(self._initializers)
 
     def values(self) -> dict[str, np.ndarray]:
         """The values of the variables by name."""
@@ -132,11 +139,8 @@ class CalledGraph(HostGraph):
             graph,
             jax.tree.leaves(nest),
             {name: v.handle for name, v in variables.items()},
-            [
-                *(v.initializer for v in variables.values()),
-                tables,
-                *_writers(graph),
-            ],
+            [v.initializer for v in variables.values()],
+            [tables, *_writers(graph)],
         )
         self._set_step: Callable[..., Any] | None = None
         if any(step.handle is each for op in new for each in op.inputs):

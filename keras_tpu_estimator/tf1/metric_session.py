@@ -54,6 +54,7 @@ class Metrics(GraphFunction, abc.ABC):
     def __init__(self, function: Callable[..., Any], dtypes: Nest):
         super().__init__(function, dtypes)
         self._evaluations: dict[int, _Evaluation] = {}
+        self._idle: dict[Any, list[MetricSession]] = {}
         self._numbers = itertools.count(1)
 
     @abc.abstractmethod
@@ -76,26 +77,44 @@ class Metrics(GraphFunction, abc.ABC):
         )
         if not int(number.value):
             new = next(self._numbers)
-            self._evaluations[new] = _Evaluation(self)
-            self._evaluations.pop(new - _KEPT, None)
+            self._evaluations[new] = _Evaluation(self.take)
+            old = self._evaluations.pop(new - _KEPT, None)
+            for key, session in old.sessions.items() if old else ():
+                self._idle.setdefault(key, []).append(session)
             number.assign(new)
-        values = self._evaluations[int(number.value)].count(tensors)
+        evaluation = self._evaluations[int(number.value)]
+        values = evaluation.count(self.key(tensors), tensors)
         return {name: (value, None) for name, value in values.items()}
+
+    def take(self, key: Any, tensors: Nest) -> MetricSession:
+        """A session that has counted nothing, for arrays of a key."""
+        if not self._idle.get(key):
+            return self.session(tensors)
+        session = self._idle[key].pop()
+        session.graph.reset()
+        return session
 
 
 class _Evaluation:
-    """What one evaluation has counted, over batches of any size."""
+    """What one evaluation has counted, over batches of any size.
 
-    def __init__(self, metrics: Metrics):
-        self._metrics = metrics
-        self._sessions: dict[Any, MetricSession] = {}
+    Args:
+        take: Returns a session for some arrays, given their key, too.
+
+    Attributes:
+        sessions: The sessions by key.
+    """
+
+    def __init__(self, take: Callable[[Any, Nest], MetricSession]):
+        self._take = take
+        self.sessions: dict[Any, MetricSession] = {}
         self._last: MetricSession | None = None
 
-    def count(self, tensors: Nest) -> dict[str, Any]:
-        key = self._metrics.key(tensors)
-        if key not in self._sessions:
-            self._sessions[key] = self._metrics.session(tensors)
-        session = self._sessions[key]
+    def count(self, key: Any, tensors: Nest) -> dict[str, Any]:
+        """Counts a batch, and returns the values of the metrics."""
+        if key not in self.sessions:
+            self.sessions[key] = self._take(key, tensors)
+        session = self.sessions[key]
         if self._last not in (None, session):
             session.graph.load(self._last.graph.values())
         self._last = session

@@ -195,12 +195,9 @@ def _metric_ops(metric_ops: Any) -> dict[str, tuple[Any, Any]]:
     """The metrics of the graph, those of Keras as pairs."""
     import tensorflow as tf
 
-    metric_ops = {} if metric_ops is None else metric_ops
     if isinstance(metric_ops, Mapping):
         metric_ops = {
-            name: (metric.result(), tf.group(*metric.updates))
-            if hasattr(metric, "result") and getattr(metric, "updates", None)
-            else metric
+            name: _of_keras(metric) if hasattr(metric, "updates") else metric
             for name, metric in metric_ops.items()
         }
     pairs = check_metric_ops(metric_ops)
@@ -212,6 +209,23 @@ def _metric_ops(metric_ops: Any) -> dict[str, tuple[Any, Any]]:
         name: (_as_tensor(name, value), update)
         for name, (value, update) in pairs.items()
     }
+
+
+def _of_keras(metric: Any) -> tuple[Any, Any]:
+    """A metric of the old Keras as a pair; its variables are a call's."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    if not metric.updates:
+        raise ValueError(
+            f"The metric {metric.name!r} was never updated. Expected a call "
+            "of its `update_state` with this batch before it is returned."
+        )
+    known = {variable.op.name for variable in v1.local_variables()}
+    for variable in metric.variables:
+        if variable.op.name not in known:
+            v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, variable)
+    return metric.result(), tf.group(*metric.updates)
 
 
 def _scalar(loss: Any) -> Any:

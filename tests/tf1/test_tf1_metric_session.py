@@ -98,6 +98,22 @@ def test_the_function_is_called_once_for_each_size_of_batches(tmp_path):
     assert sizes == [[16], [8]]
 
 
+def test_many_evaluations_share_sessions(tmp_path):
+    calls = []
+
+    def metric_fn(labels, scores):
+        calls.append(labels)
+        return several(labels, scores)
+
+    made = of_metrics(metric_fn, tmp_path)
+    for _ in range(8):
+        result = made.evaluate(batches_of(16, 8))
+        for name, value in in_a_session(16, 8).items():
+            np.testing.assert_allclose(result[name], value, rtol=1e-6)
+    # Two for each of the last few evaluations, which may go on.
+    assert len(calls) == 8
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tf_keras
 from test_tf1_metric_session import batches_of
 from test_tf1_metric_session import in_a_session
 from test_tf1_metric_session import several
@@ -64,6 +65,26 @@ def test_metrics_without_variables_and_with_strings(tmp_path):
     assert result["constant"] == 3
     assert result["last"] == expected["last"]
     assert result["ones"] == expected["ones"]
+
+
+def test_metrics_of_the_old_keras(tmp_path):
+    def metric_ops(labels, scores):
+        mean = tf_keras.metrics.Mean()
+        mean.update_state(scores)
+        return {"keras": mean, "tf": tf.metrics.mean(scores)}
+
+    made = with_metrics(metric_ops, tmp_path)
+    for _ in range(2):
+        result = made.evaluate(batches_of(16, 16, 8))
+        np.testing.assert_allclose(result["keras"], result["tf"], rtol=1e-6)
+
+
+def test_a_metric_that_was_never_updated(tmp_path):
+    made = with_metrics(
+        lambda labels, scores: {"mean": tf_keras.metrics.Mean()}, tmp_path
+    )
+    with pytest.raises(ValueError, match="'mean' was never updated"):
+        made.evaluate(batches_of(16))
 
 
 def test_a_spec_for_several_cores_as_one_for_one_core(tmp_path):

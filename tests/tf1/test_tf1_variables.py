@@ -11,6 +11,8 @@ from tf1_programs import fed
 from tf1_programs import values_of
 from tf1_programs import variable
 
+from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
+
 X = np.ones((16, 2), "float32")
 
 
@@ -152,6 +154,18 @@ def test_a_program_that_disabled_what_tf2_has(tmp_path):
     finally:
         tf.enable_resource_variables()
         tf.enable_control_flow_v2()
+
+
+def test_settings_are_kept_while_any_thread_needs_them():
+    tf.disable_resource_variables()
+    try:
+        with as_in_tf2():
+            with as_in_tf2():
+                pass
+            assert tf.resource_variables_enabled()
+        assert not tf.resource_variables_enabled()
+    finally:
+        tf.enable_resource_variables()
 
 
 def test_a_checkpoint_warm_starts_another_program(tmp_path):
