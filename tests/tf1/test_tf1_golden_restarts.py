@@ -36,9 +36,8 @@ def trained(program, model_dir, use_tpu, *parts):
     ("name", "use_tpu"),
     [
         ("mnist_cnn", True),
-        # These draw inside of a loop, and by the Gumbel trick.
+        # It draws inside of a loop.
         ("recurrent", False),
-        ("replaced_tokens", False),
     ],
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):

@@ -164,24 +164,6 @@ def test_a_scalar_that_is_to_be_concatenated(tmp_path):
         evaluate(tf.reduce_sum, tmp_path, kte.ModeKeys.PREDICT, use_tpu=True)
 
 
-def test_an_export(tmp_path):
-    def model_fn(features, labels, mode, params):
-        y = features["x"] * variable("scale", 2)
-        if mode == kte.ModeKeys.PREDICT:
-            return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y})
-        loss = tf.reduce_sum(y)
-        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(
-            loss, tf.train.get_global_step()
-        )
-        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
-
-    made = estimator(model_fn, tmp_path)
-    made.train(lambda params: iter([{"x": X}]), steps=1)
-    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
-    with pytest.raises(NotImplementedError, match="exports"):
-        made.export_saved_model(str(tmp_path / "export"), receiver)
-
-
 def test_a_call_that_only_the_cpu_has():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 3])

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 STEPS = 12
 BATCH = 16
 PARAMS = {"learning_rate": 1e-2, "clip_norm": 1.0, "dropout": 0.0}
-WITH_DROPOUT = {"dropout": 0.1}
 LENGTH, CLASSES, HELD_OUT = 10, 3, 56
 
 

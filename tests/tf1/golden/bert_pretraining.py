@@ -13,7 +13,6 @@ PARAMS = {
     "dropout": 0.0,
     "by_one_hot": True,
 }
-WITH_DROPOUT = {"dropout": 0.1}
 LENGTH, MASKED = 12, 3
 
 

@@ -8,13 +8,7 @@ import tensorflow.compat.v1 as tf
 
 STEPS = 12
 BATCH = 16
-PARAMS = {
-    "learning_rate": 1e-2,
-    "clip_norm": 1.0,
-    "dropout": 0.0,
-    "own_noise": False,
-}
-WITH_DROPOUT = {"dropout": 0.1, "own_noise": True}
+PARAMS = {"learning_rate": 1e-2, "clip_norm": 1.0, "dropout": 0.0}
 LENGTH, MASKED = 10, 2
 MASK = 1
 CONFIG = bert_modeling.TINY
@@ -24,12 +18,6 @@ def sample(logits, noise):
     """Words drawn by the Gumbel trick; no gradient goes through it."""
     drawn = tf.argmax(tf.nn.softmax(logits + noise), -1, output_type=tf.int32)
     return tf.stop_gradient(drawn)
-
-
-def gumbel(shape):
-    """Noise of a distribution of extremes."""
-    uniform = tf.random_uniform(shape, minval=0.0, maxval=1.0)
-    return -tf.log(-tf.log(uniform + 1e-9) + 1e-9)
 
 
 def scattered(ids, positions, new):
@@ -78,10 +66,8 @@ def model_fn(features, labels, mode, params):
     log_shares = tf.nn.log_softmax(logits)
     one_hot = tf.one_hot(true, CONFIG.vocabulary)
     generator_losses = -tf.reduce_sum(log_shares * one_hot, axis=-1)
-    noise = features["noise"]
-    if params["own_noise"]:
-        noise = gumbel(noise.shape.as_list())
-    drawn = sample(logits, noise)
+    # Of Gumbel's distribution: it comes with the words, to be the same.
+    drawn = sample(logits, features["noise"])
     replaced = scattered(ids, positions, drawn)
     is_replaced = tf.cast(tf.not_equal(replaced, ids), tf.float32)
     discriminator = transformer(

@@ -7,7 +7,6 @@ import tensorflow.compat.v1 as tf
 STEPS = 12
 BATCH = 16
 PARAMS = {"learning_rate": 0.1, "dropout": 0.0}
-WITH_DROPOUT = {"dropout": 0.3}
 CITIES, BUCKETS, COLORS = 6, 20, 3
 
 
