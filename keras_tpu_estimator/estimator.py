@@ -26,9 +26,12 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 from keras_tpu_estimator.config import validation
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.placement import Placement
+from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
+from keras_tpu_estimator.embeddings.limits import check_usable
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
+from keras_tpu_estimator.front_ends import is_tf1
 from keras_tpu_estimator.front_ends import written_like
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -87,7 +90,9 @@ class TPUEstimator:
         warm_start_from: A checkpoint to start from as long as `model_dir` has
             none: anything that `load_checkpoint` reads, for all trainable
             variables, or a `WarmStartSettings`. Defaults to `None`.
-        embedding_config_spec: Has to be `None` in this version.
+        embedding_config_spec: An `experimental.EmbeddingConfigSpec`: tables
+            over all cores, whose activations `model_fn` has among its features
+            in place of ids. Defaults to `None`.
         export_saved_model_api_version: 1, where both are the same model, or
             2, where `model_fn` is called for each of them, for the one for TPU
             with `params["use_tpu"]`. Defaults to 1.
@@ -138,7 +143,7 @@ class TPUEstimator:
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
         warm_start_from: PathLike | WarmStartSettings | None = None,
-        embedding_config_spec: None = None,
+        embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):
         config = validation.check_config(config)
@@ -155,8 +160,11 @@ class TPUEstimator:
         validation.check_not_overridden(self, TPUEstimator)
         directory = validation.resolve_model_dir(model_dir, config)
         validation.warm_start_settings(warm_start_from)
-        validation.check_unavailable(
-            embedding_config_spec=embedding_config_spec
+        check_usable(
+            embedding_config_spec,
+            is_tf1(model_fn),
+            config,
+            batch_axis=batch_axis,
         )
         self._export_settings = ExportSettings(
             to_cpu=bool(export_to_cpu),
@@ -201,6 +209,7 @@ class TPUEstimator:
             validation.warm_start_settings(warm_start_from),
             log_every=config.log_step_count_steps,
             seed=seed,
+            embeddings=embedding_config_spec,
         )
         if eval_on_tpu and not use_tpu:
             _logger.info("eval_on_tpu has no effect with use_tpu=False.")
@@ -248,7 +257,11 @@ class TPUEstimator:
         """
         job = self._job
         return ModelFn(
-            job.model_fn, job.params, config or job.config, checks_params=False
+            job.model_fn,
+            job.params,
+            config or job.config,
+            checks_params=False,
+            embeddings=job.embeddings,
         )
 
     def train(

@@ -1,5 +1,17 @@
-"""What `tf.estimator.experimental` had, under its names."""
+"""What `tf.estimator.experimental` and `tf.tpu.experimental` had."""
 
+from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
+from keras_tpu_estimator.embeddings.optimizers import AdagradParameters
+from keras_tpu_estimator.embeddings.optimizers import AdamParameters
+from keras_tpu_estimator.embeddings.optimizers import FtrlParameters
+from keras_tpu_estimator.embeddings.optimizers import MomentumParameters
+from keras_tpu_estimator.embeddings.optimizers import ProximalAdagradParameters
+from keras_tpu_estimator.embeddings.optimizers import RMSPropParameters
+from keras_tpu_estimator.embeddings.optimizers import (
+    StochasticGradientDescentParameters,
+)
+from keras_tpu_estimator.embeddings.tables import FeatureConfig
+from keras_tpu_estimator.embeddings.tables import TableConfig
 from keras_tpu_estimator.hooks.in_memory_evaluator import InMemoryEvaluatorHook
 from keras_tpu_estimator.hooks.stop_at_checkpoint_step import (
     make_stop_at_checkpoint_step_hook,
@@ -12,7 +24,17 @@ from keras_tpu_estimator.workflow.stopping_hooks import stop_if_no_increase_hook
 from keras_tpu_estimator.workflow.stopping_rules import read_eval_metrics
 
 __all__ = [
+    "AdagradParameters",
+    "AdamParameters",
+    "EmbeddingConfigSpec",
+    "FeatureConfig",
+    "FtrlParameters",
     "InMemoryEvaluatorHook",
+    "MomentumParameters",
+    "ProximalAdagradParameters",
+    "RMSPropParameters",
+    "StochasticGradientDescentParameters",
+    "TableConfig",
     "make_early_stopping_hook",
     "make_stop_at_checkpoint_step_hook",
     "read_eval_metrics",

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.embeddings.program import TablesProgram
 from keras_tpu_estimator.inputs.form import Form
 from keras_tpu_estimator.inputs.forms import form_of_call
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.program import KerasProgram
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
@@ -35,16 +38,18 @@ def make_program(
     call_model_fn: CallModelFn,
     seed: int | None = None,
     options: TraceOptions | None = None,
+    cores: Cores = ONE_CORE,
 ) -> Program:
     """Makes the program of a `model_fn`, by the front end it is written for.
 
     Args:
         call_model_fn: Called with features, labels, mode and the additional
             `params`; returns a spec. Its attribute `function`, if it has one,
-            is what the user wrote.
+            is what the user wrote, and its `embeddings` are the tables.
         seed: Makes initial values and random layers repeatable. Defaults to
             `None`.
         options: How it is traced. Defaults to `TraceOptions()`.
+        cores: The cores that tables lie over. Defaults to one core.
 
     Returns:
         A `Program`.
@@ -62,7 +67,11 @@ def make_program(
         from keras_tpu_estimator.tf1.program import TF1Program
 
         return TF1Program(call_model_fn, seed, options)
-    return KerasProgram(call_model_fn, seed, options)
+    program = KerasProgram(call_model_fn, seed, options)
+    tables = getattr(call_model_fn, "embeddings", None)
+    if tables is None:
+        return program
+    return TablesProgram(program, tables, cores, seed)
 
 
 def input_form(

@@ -30,7 +30,7 @@ FLOORS = (
     ("inputs",),
     ("model_fn",),
     ("program",),
-    ("keras_program", "tf1"),
+    ("embeddings", "keras_program", "tf1"),
     ("front_ends",),
     ("cpu",),
     ("device",),

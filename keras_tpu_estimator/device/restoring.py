@@ -52,7 +52,7 @@ def restored_values(
     checkpoint: str,
     wanted: set[str],
     required: Iterable[str],
-) -> dict[str, np.ndarray]:
+) -> AnyValues:
     """The values that a checkpoint has of variables.
 
     Args:
@@ -71,15 +71,39 @@ def restored_values(
     # A learning rate is there only if a callback has set it.
     paths = wanted & saved & ({*required} | there)
     paths |= wanted & there & store.constants
-    return read_checked(checkpoint, paths, store.variables)
+    shapes = {path: store.saved_shape(path) for path in store.variables}
+    return with_all_rows(store, read_checked(checkpoint, paths, shapes))
+
+
+def with_all_rows(store: VariableStore, values: AnyValues) -> AnyValues:
+    """Values as devices have them, where these have more rows, of zeros.
+
+    Args:
+        store: The variables.
+        values: Values by path, as checkpoints have them.
+    """
+    more = {
+        path: store.variables[path].shape[0] - store.rows[path]
+        for path in values.keys() & store.rows.keys()
+    }
+    return dict(values) | {
+        path: np.pad(values[path], ((0, rows), (0, 0)))
+        for path, rows in more.items()
+        if rows
+    }
 
 
 def read_checked(
     checkpoint: str,
     paths: Iterable[str],
-    variables: Mapping[str, keras.Variable],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
     """Reads values from a checkpoint of this model.
+
+    Args:
+        checkpoint: The checkpoint's prefix.
+        paths: Paths of the variables.
+        shapes: Their shapes there, and those of others.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
@@ -93,10 +117,10 @@ def read_checked(
             "Restore the layer's name, or start in another model_dir."
         ) from error
     for path, value in values.items():
-        if path in variables and tuple(variables[path].shape) != value.shape:
+        if shapes.get(path, value.shape) != value.shape:
             raise ValueError(
                 f"The variable {path!r} has shape "
-                f"{tuple(variables[path].shape)} in model_fn, but "
+                f"{shapes[path]} in model_fn, but "
                 f"{value.shape} in the checkpoint {checkpoint!r}. Restore the "
                 "layer's size, or start in another model_dir."
             )
@@ -154,7 +178,8 @@ def in_place_of(
     missing = set(sources.values()) - values.keys()
     read: dict[str, np.ndarray] = {}
     if missing and checkpoint is not None:
-        read = read_checked(checkpoint, missing, variables)
+        shapes = {path: tuple(v.shape) for path, v in variables.items()}
+        read = read_checked(checkpoint, missing, shapes)
     elif missing:
         raise ValueError(
             "`variables_to_restore` names what training does not have: "

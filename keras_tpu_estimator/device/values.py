@@ -230,6 +230,8 @@ class ModelValues:
         for path in copies.keys() & self._store.saved_dtypes.keys():
             dtype = self._store.saved_dtypes[path]
             copies[path] = copies[path].astype(dtype)
+        for path in copies.keys() & self._store.rows.keys():
+            copies[path] = copies[path][: self._store.rows[path]]
         return copies
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ class VariablePlaces:
 
     def put(self, values: AnyValues) -> Values:
         """Copies values to the devices."""
-        if self._cores.layout is None:
+        if self._all_are_whole:
             return self._cores.put_whole(values, self._cores.replicated)
         places = self._places_of(values)
         return {
@@ -47,7 +47,7 @@ class VariablePlaces:
 
         XLA would choose anew what is most convenient for each program.
         """
-        if self._cores.layout is None:
+        if self._all_are_whole:
             return values
         return jax.lax.with_sharding_constraint(values, self._places_of(values))
 
@@ -68,6 +68,10 @@ class VariablePlaces:
                 f"paths are {own}; '.*kernel' matches any that ends so."
             )
 
+    @property
+    def _all_are_whole(self) -> bool:
+        return self._cores.layout is None and not self._store.rows
+
     def _places_of(
         self, values: Mapping[str, jax.Array | np.ndarray]
     ) -> dict[str, jax.sharding.Sharding]:
@@ -76,6 +80,9 @@ class VariablePlaces:
             owners = slot_owners(self._store.variables)
             for path in sorted(new):
                 shape = tuple(self._store.variables[path].shape)
+                if path in self._store.rows:
+                    self._places[path] = self._cores.rows_sharding
+                    continue
                 place = self._cores.variable_sharding(
                     path, shape, owners.get(path)
                 )

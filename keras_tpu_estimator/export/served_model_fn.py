@@ -44,6 +44,7 @@ class ServedModelFn:
 
     Attributes:
         mode: The mode it is called in.
+        embeddings: The tables of the user's function, or `None`.
         signatures: What the last call's signatures return.
         batch_config: What that call asked for, or `None`.
     """
@@ -54,6 +55,7 @@ class ServedModelFn:
     def __init__(self, model_fn: CallModelFn, mode: str, use_tpu: bool):
         self.model_fn = model_fn
         self.mode = mode
+        self.embeddings = getattr(model_fn, "embeddings", None)
         self._use_tpu = use_tpu
 
     def __call__(

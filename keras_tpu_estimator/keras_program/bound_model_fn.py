@@ -79,12 +79,15 @@ class ModelFn:
         params: The user's hyperparameters.
         config: The run configuration it may ask for.
         checks_params: Whether `model_fn` must take `params`.
+        embeddings: The `EmbeddingConfigSpec` whose activations it is given, or
+            `None`.
     """
 
     function: Callable[..., Any]
     params: Any
     config: Any
     checks_params: bool = True
+    embeddings: Any = None
 
     def __call__(
         self,

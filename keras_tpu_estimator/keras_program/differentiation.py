@@ -69,29 +69,47 @@ class Differentiation:
     micro_batches: int
 
     def differentiate(
-        self, values: Values, batch: Batch, ops: Sequence[Update]
-    ) -> tuple[list[Nest], Outputs, Values]:
+        self,
+        values: Values,
+        batch: Batch,
+        ops: Sequence[Update],
+        by: Sequence[str] = (),
+    ) -> tuple[list[Nest], list[Nest], Outputs, Values]:
         """One forward and backward pass.
+
+        Args:
+            values: Values by path.
+            batch: Features and labels.
+            ops: What is to be done with the gradients.
+            by: Keys of features to differentiate by, too; for one micro-batch
+                only. Defaults to none.
 
         Returns:
             For each op that minimises a loss, the gradients of its variables;
-            the outputs; and the values assigned on the way.
+            those of the features, by their keys; the outputs; and the values
+            assigned on the way.
         """
         minimized = [op for op in ops if op.loss is not None]
         paths = {v.path for op in minimized for v in op.variables}
         run = over_micro_batches(self._to_the_end, self.micro_batches)
 
-        def objectives(trainable: Values) -> Nest:
+        def objectives(wanted: Nest) -> Nest:
+            trainable, own = wanted
+            features, labels = batch
+            given = ({**features, **own} if own else features, labels)
             current = {**values, **trainable}
-            answers = self._answers(len(self.partial), current, batch)
-            losses, results = run((trainable, answers), values, batch)
+            answers = self._answers(len(self.partial), current, given)
+            losses, results = run((trainable, answers), values, given)
             scaled = [
                 self._combined(loss, op.reduction)
                 for loss, op in zip(losses, minimized, strict=True)
             ]
             return scaled, results
 
-        wanted = {path: values[path] for path in sorted(paths)}
+        wanted = (
+            {path: values[path] for path in sorted(paths)},
+            {key: batch[0][key] for key in by},
+        )
         if minimized:
             gradients, results = pull_back(objectives, wanted)
         else:
@@ -100,9 +118,10 @@ class Differentiation:
         means["loss"] = self._combined(means["loss"], self._reduction(ops))
         chosen = [
             tuple(gradient[v.path] for v in op.variables)
-            for op, gradient in zip(minimized, gradients, strict=True)
+            for op, (gradient, _) in zip(minimized, gradients, strict=True)
         ]
-        return chosen, _together(means, rows), updates
+        by_feature = [of_features for _, of_features in gradients]
+        return chosen, by_feature, _together(means, rows), updates
 
     def _to_the_end(
         self, differentiated: Nest, values: Values, batch: Batch

@@ -21,6 +21,7 @@ from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
@@ -141,6 +142,8 @@ class ModelCall:
         """
         split, cores = self.example.is_split, self.example.cores
         outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
+        if self.example.differentiated:
+            outputs_split[FEATURE_GRADIENTS] = split
         return cores.per_core(
             self._with_parts(per_core),
             split=(False, split, split),

@@ -26,6 +26,7 @@ from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.model_fn.optimizers import TrainOp
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.model_fn.optimizers import single_optimizers
+from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
@@ -75,9 +76,11 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         values: Values, features: Features, labels: Labels
     ) -> tuple[Values, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
-        gradients, outputs, updates = forward.differentiate(
-            own, (features, labels), ops
+        gradients, by_feature, outputs, updates = forward.differentiate(
+            own, (features, labels), ops, call.example.differentiated
         )
+        if by_feature and call.example.differentiated:
+            outputs[FEATURE_GRADIENTS] = _of_features(call, ops, by_feature)
         rates = outputs.pop("rates")
         if differing:
             rates = [tuple(map(cores.mean, each)) for each in rates]
@@ -110,6 +113,24 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
     return call.step(function, reads, assigned, _is_grouped(call, ops))
+
+
+def _of_features(
+    call: ModelCall, ops: Sequence[Update], gradients: Sequence[Nest]
+) -> Nest:
+    """The gradients of features, of what all cores minimise together."""
+    cores = call.example.cores
+    reductions = [op.reduction for op in ops if op.loss is not None]
+    replicas = cores.topology.num_replicas
+    total: Nest = {}
+    for reduction, gradient in zip(reductions, gradients, strict=True):
+        share = 1 / replicas if reduction == "mean" else 1.0
+        scaled = {key: share * g for key, g in gradient.items()}
+        total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
+    if call.example.is_split:
+        return total
+    # All have the same batch: each one's loss is a part of the sum.
+    return {key: replicas * cores.mean(g) for key, g in total.items()}
 
 
 def _reduced(

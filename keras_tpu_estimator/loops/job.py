@@ -17,6 +17,7 @@ from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.front_ends import own_checkpoint_format
@@ -50,6 +51,7 @@ class Job:
         log_every: Steps between two reports of training, or `None`.
         seed: Makes initial values and random layers repeatable; `None` on a
             host that is alone.
+        embeddings: The `EmbeddingConfigSpec`, or `None`.
     """
 
     model_fn: Callable[..., Spec]
@@ -60,13 +62,19 @@ class Job:
     warm_start: WarmStartSettings | None = None
     log_every: int | None = None
     seed: int | None = None
+    embeddings: EmbeddingConfigSpec | None = None
 
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The model on the devices, made when the cores are first needed."""
-        call = ModelFn(self.model_fn, self.params, self.config)
+        call = ModelFn(
+            self.model_fn,
+            self.params,
+            self.config,
+            embeddings=self.embeddings,
+        )
         options = TraceOptions.of(self.config)
-        program = make_program(call, self.seed, options)
+        program = make_program(call, self.seed, options, self.placement.cores)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         model = EstimatorModel(program, layouts)

@@ -41,6 +41,8 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 # Outputs that are wanted of the last step only: a list of `Collected`, tensors
 # by the names that hooks fetch them under, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
+# Of the features by which a step differentiates, by their keys.
+FEATURE_GRADIENTS = "feature_gradients"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
 
 
@@ -126,6 +128,8 @@ class StepInput:
         additional: What `params` holds besides the user's own values.
         arrange: As in `BatchLayout`.
         partition: The same.
+        differentiated: Keys of features whose gradients are an output of
+            TRAIN, too. Defaults to none.
     """
 
     features: Features
@@ -135,6 +139,7 @@ class StepInput:
     additional: Mapping[str, Any]
     arrange: Arrange | None
     partition: Partition | None
+    differentiated: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -146,7 +151,7 @@ class StepInput:
         )
         use_tpu = self.additional["use_tpu"]
         way = (self.cores, self.is_split)
-        return avals, structure, way, use_tpu
+        return avals, structure, way, use_tpu, self.differentiated
 
     def of_one_call(self, micro_batches: int = 1) -> tuple[Features, Labels]:
         """The features and labels that `model_fn` sees on the first core.

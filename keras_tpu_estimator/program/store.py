@@ -43,6 +43,8 @@ class VariableStore:
             the code says counts, so they are in no checkpoint.
         saved_dtypes: Dtypes in checkpoints by path, where devices have
             narrower ones.
+        rows: Numbers of rows in checkpoints by path, of variables whose rows
+            lie over all cores. On the devices they may have more.
     """
 
     def __init__(self, seed: int | None = None):
@@ -53,6 +55,7 @@ class VariableStore:
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.constants: set[str] = set()
         self.saved_dtypes: dict[str, np.dtype] = {}
+        self.rows: dict[str, int] = {}
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
@@ -141,6 +144,11 @@ class VariableStore:
             )
             for path, value in self.target.values(missing).items()
         }
+
+    def saved_shape(self, path: str) -> tuple[int, ...]:
+        """The shape of a variable in checkpoints."""
+        shape = tuple(self.variables[path].shape)
+        return (self.rows[path], *shape[1:]) if path in self.rows else shape
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""

@@ -1,0 +1,261 @@
+"""A program whose tables lie over all cores, around one that sees activations.
+
+The program of `model_fn` has no tables: their activations are features of it,
+by which it differentiates. Before its step they are looked up, and after it
+the rows that were used are updated.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.embeddings.asked import Asked
+from keras_tpu_estimator.embeddings.asked import IdFeature
+from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
+from keras_tpu_estimator.embeddings.rows import looked_up
+from keras_tpu_estimator.embeddings.rows import updated
+from keras_tpu_estimator.embeddings.variables import TableVariables
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.spread_rows import SpreadRows
+from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
+from keras_tpu_estimator.program.steps import Outputs
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tracing.variables import Values
+
+
+class TablesProgram:
+    """The program of a `model_fn` and its tables.
+
+    Args:
+        program: That of `model_fn`, which gets activations in place of ids.
+        spec: The tables, and what is looked up in them.
+        cores: The cores that have a part of the rows each.
+        seed: Makes initial values repeatable. Defaults to `None`.
+
+    Attributes:
+        store: The variables, tables among them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        spec: EmbeddingConfigSpec,
+        cores: Cores,
+        seed: int | None = None,
+    ):
+        self.store = program.store
+        self._program = program
+        self._spec = spec
+        self._variables = TableVariables(spec, cores, seed)
+        self._variables.enter_into(self.store)
+        self._features = tuple(
+            IdFeature(name, config, spec.tables[config.table_id])
+            for name, config in sorted(spec.features.items())
+        )
+        self._steps: dict[Any, Step] = {}
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """The step for inputs of this shape, made if it is the first.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            example: As in `Program`.
+
+        Raises:
+            ValueError: The features do not fit the tables, or the train op
+                does not say what their gradients are.
+        """
+        key = (mode, example.key)
+        if key not in self._steps:
+            self._check(example)
+            self._steps[key] = self._made(mode, example)
+        return self._steps[key]
+
+    def _check(self, example: StepInput) -> None:
+        if not isinstance(example.features, dict):
+            raise ValueError(
+                "With embedding_config_spec the features should be a dict, "
+                f"with the ids {[each.name for each in self._features]}. "
+                f"Received: {type(example.features).__name__}. Return such a "
+                "one from input_fn."
+            )
+        for each in self._features:
+            each.check(example.features)
+
+    def _made(self, mode: str, example: StepInput) -> Step:
+        spread = SpreadRows(example.cores, example.is_split)
+        is_training = mode == ModeKeys.TRAIN
+        names = tuple(each.name for each in self._features)
+        step = self._program.step(
+            mode,
+            dataclasses.replace(
+                example,
+                features=self._activated_example(example.features),
+                differentiated=names if is_training else (),
+            ),
+        )
+        self._check_step(step)
+
+        def function(
+            values: Values, features: Features, labels: Labels
+        ) -> tuple[Values, Outputs]:
+            asked = {f.name: f.asked(features) for f in self._features}
+            given = self._others(features) | {
+                name: tensor
+                for each in self._features
+                for name, tensor in each.lengths(features).items()
+            }
+            given |= self._looked_up(spread, values, asked)
+            own = {path: values[path] for path in step.reads}
+            changed, outputs = step.function(own, given, labels)
+            if not is_training:
+                return changed, outputs
+            outputs = dict(outputs)
+            gradients = outputs.pop(FEATURE_GRADIENTS, None)
+            if gradients is None:
+                raise ValueError(_NO_LOSS)
+            new = self._updated(spread, values, asked, gradients)
+            return {**changed, **new}, outputs
+
+        changes = self._variables.paths if is_training else set()
+        reads = {*step.reads, *self._spec.tables, *changes}
+        return dataclasses.replace(
+            step,
+            function=function,
+            reads=tuple(sorted(reads)),
+            assigned=tuple(sorted({*step.assigned, *changes})),
+        )
+
+    def _check_step(self, step: Step) -> None:
+        both = sorted(self._variables.paths.intersection(step.reads))
+        if both:
+            raise ValueError(
+                "Tables should have names that no variable of model_fn has. "
+                f"Received both: {both}. Rename the layers or the tables."
+            )
+        if step.is_grouped:
+            raise ValueError(
+                "With embedding_config_spec all cores should train one model. "
+                "Received several groups in `group_assignment`. Leave it out."
+            )
+
+    def _others(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Features but for ids and their weights."""
+        taken = {key for each in self._features for key in each.keys}
+        return {k: v for k, v in features.items() if k not in taken}
+
+    def _activated_example(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Something with the shapes of what `model_fn` is given."""
+        given = self._others(features)
+        for each in self._features:
+            size = features[each.name].shape[0]
+            given[each.name] = each.activations(size)
+            given |= jax.eval_shape(
+                each.lengths,
+                {
+                    key: jax.ShapeDtypeStruct(
+                        features[key].shape, features[key].dtype
+                    )
+                    for key in each.keys
+                },
+            )
+        return given
+
+    def _looked_up(
+        self, spread: SpreadRows, values: Values, asked: Mapping[str, Asked]
+    ) -> dict[str, jax.Array]:
+        def on_core(
+            tables: Values, asked: Mapping[str, Asked], _: Any
+        ) -> dict[str, jax.Array]:
+            return {
+                each.name: looked_up(
+                    spread,
+                    tables[each.config.table_id],
+                    asked[each.name],
+                    each.is_sequence,
+                )
+                for each in self._features
+            }
+
+        tables = {name: values[name] for name in self._spec.tables}
+        run = spread.per_core(on_core, returns_rows=False)
+        found: dict[str, jax.Array] = run(tables, asked, ())
+        return found
+
+    def _updated(
+        self,
+        spread: SpreadRows,
+        values: Values,
+        asked: Mapping[str, Asked],
+        gradients: Mapping[str, jax.Array],
+    ) -> Values:
+        """The new values of tables and slots."""
+        states = {
+            table: (
+                values[table],
+                {n: values[p] for n, p in self._variables.slots(table).items()},
+            )
+            for table in self._spec.tables
+        }
+        multiplier, rates = self._rates(values[GLOBAL_STEP])
+        batch = {
+            name: (each, multiplier * gradients[name])
+            for name, each in asked.items()
+        }
+
+        def on_core(states: Any, batch: Any, rates: Any) -> Any:
+            return {
+                table: updated(
+                    spread,
+                    self._spec.optimizer_of(table),
+                    state,
+                    *zip(
+                        *(
+                            batch[each.name]
+                            for each in self._features
+                            if each.config.table_id == table
+                        ),
+                        strict=True,
+                    ),
+                    rates[table],
+                )
+                for table, state in states.items()
+            }
+
+        new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
+        changed = {}
+        for table, (rows, slots) in new.items():
+            changed[table] = rows
+            for name, path in self._variables.slots(table).items():
+                changed[path] = slots[name]
+        return changed
+
+    def _rates(self, step: jax.Array) -> tuple[jax.Array, Values]:
+        """What gradients are multiplied by, and the tables' learning rates."""
+        of_step = self._spec.experimental_gradient_multiplier_fn
+        multiplier = 1.0 if of_step is None else of_step(step)
+        rates = {}
+        for name, table in self._spec.tables.items():
+            rate = table.learning_rate
+            if table.learning_rate_fn is not None:
+                rate = table.learning_rate_fn(step)
+            if rate is None:
+                rate = self._spec.optimizer_of(name).learning_rate
+            rates[name] = jnp.asarray(rate, "float32")
+        return jnp.asarray(multiplier, "float32"), rates
+
+
+_NO_LOSS = (
+    "With embedding_config_spec the train op should say what is minimised. "
+    "Received one with gradients that model_fn has computed. Return "
+    "CrossShardOptimizer(optimizer).minimize(loss)."
+)

@@ -1,0 +1,102 @@
+"""Rows of one core: those that a batch looks up, and those that it changes."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.embeddings.asked import Asked
+from keras_tpu_estimator.embeddings.parameters import OptimizationParameters
+from keras_tpu_estimator.embeddings.parameters import Rows
+from keras_tpu_estimator.embeddings.parameters import Slots
+from keras_tpu_estimator.mesh.spread_rows import SpreadRows
+
+
+def looked_up(
+    spread: SpreadRows, rows: Rows, asked: Asked, stays_apart: bool
+) -> jax.Array:
+    """The activations of this core's slice of the batch.
+
+    Each core combines the rows that it has, for the whole batch.
+
+    Args:
+        spread: How rows and batches lie.
+        rows: The table's rows of this core.
+        asked: What its slice of the batch asks for.
+        stays_apart: Whether the rows of an example are not combined.
+    """
+    ids, factors = spread.of_all(asked)
+    own = spread.own_numbers(ids, len(rows))
+    found = jnp.take(rows, own, axis=0, mode="fill", fill_value=0)
+    if stays_apart:
+        return spread.own_sum(found * factors[..., None])
+    return spread.own_sum(jnp.einsum("bl,bld->bd", factors, found))
+
+
+def updated(
+    spread: SpreadRows,
+    optimizer: OptimizationParameters,
+    state: tuple[Rows, Slots],
+    asked: Sequence[Asked],
+    gradients: Sequence[jax.Array],
+    rate: jax.Array,
+) -> tuple[Rows, Slots]:
+    """The table's rows of this core after a step, and their slots.
+
+    What this costs depends on the batch, not on the table.
+
+    Args:
+        spread: How rows and batches lie.
+        optimizer: How rows are updated.
+        state: The table's rows of this core, and what is kept for them.
+        asked: What its slice of the batch asked for, of each feature.
+        gradients: Those of the activations.
+        rate: The learning rate.
+    """
+    rows, slots = state
+    used, gradient = _used(spread, len(rows), asked, gradients)
+
+    def take(x: jax.Array) -> jax.Array:
+        # What is past the end is dropped again: any value but zero will do.
+        return jnp.take(x, used, axis=0, mode="fill", fill_value=1)
+
+    def put(x: jax.Array, new: jax.Array) -> jax.Array:
+        return x.at[used].set(new, mode="drop", indices_are_sorted=True)
+
+    new = optimizer.updated(
+        take(rows), {n: take(x) for n, x in slots.items()}, gradient, rate
+    )
+    return put(rows, new[0]), {n: put(x, new[1][n]) for n, x in slots.items()}
+
+
+def _used(
+    spread: SpreadRows,
+    count: int,
+    asked: Sequence[Asked],
+    gradients: Sequence[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Which rows of this core were used, each once, and their gradients.
+
+    As many as there could be: the rest are past the end.
+    """
+    numbers, values = [], []
+    for each, of_activations in zip(asked, gradients, strict=True):
+        ids, factors, gradient = spread.of_all((*each, of_activations))
+        if gradient.ndim == 2:
+            gradient = gradient[:, None]
+        numbers.append(spread.own_numbers(ids, count).reshape(-1))
+        product = factors[..., None] * gradient
+        values.append(product.reshape(-1, product.shape[-1]))
+    own = jnp.concatenate(numbers)
+    order = jnp.argsort(own)
+    own = own[order]
+    is_first = jnp.concatenate([jnp.ones(1, bool), own[1:] != own[:-1]])
+    which = jnp.cumsum(is_first) - 1
+    summed = jax.ops.segment_sum(
+        jnp.concatenate(values)[order],
+        which,
+        num_segments=len(own),
+        indices_are_sorted=True,
+    )
+    used = jnp.full(len(own), count, own.dtype)
+    return used.at[which].set(own, indices_are_sorted=True), summed
