@@ -45,7 +45,7 @@ def on(monkeypatch):
 
     def made(topology, way=PER_HOST_1, sliced=False, **settings):
         cores = dataclasses.replace(all_cores(), topology=topology)
-        monkeypatch.setattr(placement_module, "all_cores", lambda: cores)
+        monkeypatch.setattr(placement_module, "all_cores", lambda *_: cores)
         config = kte.TPUConfig(
             per_host_input_for_training=way,
             eval_training_input_configuration=SLICED if sliced else PER_HOST_1,

@@ -285,19 +285,20 @@ def test_checkpoint_path_that_is_none(mode, trained):
         (
             {"num_shards": 4},
             16,
-            "num_shards is not set correctly. Expected the number of cores, 8. "
-            "Received: 4. Leave it None",
+            "num_shards is not set correctly. Expected the number of replicas, "
+            "8. Received: 4. Leave it None",
         ),
         (
             {"num_cores_per_replica": 16, "num_shards": 4},
             12,
             "num_cores_per_replica is larger than the system, which has 8 "
-            "cores. Received: 16. Leave it None",
+            "cores. Received: 16. Pass a smaller number",
         ),
         (
-            {"num_cores_per_replica": 2, "num_shards": 4},
+            {"num_cores_per_replica": 2, "num_shards": 8},
             12,
-            "num_cores_per_replica to be None or 1: .* Received: 2. Leave it",
+            "num_shards is not set correctly. Expected the number of replicas, "
+            "4. Received: 8. Leave it None",
         ),
         (
             {},
