@@ -141,30 +141,21 @@ class ModelCall:
                 those that `model_fn` says.
         """
         split, cores = self.example.is_split, self.example.cores
-        outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
-        if self.example.differentiated:
-            outputs_split[FEATURE_GRADIENTS] = split
-        return cores.per_core(
-            self._with_parts(per_core),
-            split=(False, split, split),
-            outputs_split=(False, outputs_split),
-        )
-
-    def _with_parts(
-        self,
-        per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
-    ) -> Callable[[Values, Features, Labels], tuple[Values, Outputs]]:
-        """The same, where the cores of a replica share its inputs."""
-        partition, cut = self.example.partition, self.example.cores.cut
-        if partition is None:
-            return per_core
 
         def of_parts(
             values: Values, features: Features, labels: Labels
         ) -> tuple[Values, Outputs]:
-            return per_core(values, *partition(cut, features, labels))
+            shared = self.example.shared_by_cores(features, labels)
+            return per_core(values, *shared)
 
-        return of_parts
+        outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
+        if self.example.differentiated:
+            outputs_split[FEATURE_GRADIENTS] = split
+        return cores.per_core(
+            of_parts,
+            split=(False, split, split),
+            outputs_split=(False, outputs_split),
+        )
 
     def step(
         self,

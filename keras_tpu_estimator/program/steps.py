@@ -153,6 +153,14 @@ class StepInput:
         way = (self.cores, self.is_split)
         return avals, structure, way, use_tpu, self.differentiated
 
+    def shared_by_cores(
+        self, features: Features, labels: Labels
+    ) -> tuple[Features, Labels]:
+        """What the cores of a replica share of their inputs, in a trace."""
+        if self.partition is None:
+            return features, labels
+        return self.partition(self.cores.cut, features, labels)
+
     def of_one_call(self, micro_batches: int = 1) -> tuple[Features, Labels]:
         """The features and labels that `model_fn` sees on the first core.
 

@@ -144,6 +144,7 @@ class GraphStep:
         labels: Labels,
     ) -> tuple[Values, Outputs]:
         lifted, cores = compiled.lifted, self._example.cores
+        features, labels = self._example.shared_by_cores(features, labels)
         if self._mode == ModeKeys.PREDICT:
             labels = None
         if self._example.arrange is not None:

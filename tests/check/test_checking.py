@@ -1,17 +1,20 @@
 """What is said about programs, from their source."""
 
 import json
+import pathlib
 import re
 import textwrap
 
 import pytest
 
+from keras_tpu_estimator.check import limits
 from keras_tpu_estimator.check.__main__ import main
 from keras_tpu_estimator.check.checking import Verdict
 from keras_tpu_estimator.check.checking import check
 from keras_tpu_estimator.counterparts import table
 from keras_tpu_estimator.tf1 import look_alikes
 
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
 USED = Verdict.RUNS
 HEAD = "import tensorflow.compat.v1 as tf\n"
 
@@ -356,3 +359,13 @@ def test_what_is_to_be_installed_is_said(
     assert (
         "\nTo be installed\n  tf.layers needs `pip install -e '.[tf1]'`.\n"
     ) in capsys.readouterr().out
+
+
+def test_the_documentation_lists_all_limits():
+    page = (DOCS / "lifting_limits.md").read_text()
+    rows = [
+        f"| {', '.join(f'`{name}`' for name in limit.names)} | {limit.advice} |"
+        for part in limits.LIMITS.values()
+        for limit in part
+    ]
+    assert [row for row in rows if row not in page] == []

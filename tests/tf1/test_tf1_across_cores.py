@@ -12,7 +12,9 @@ from tf1_programs import classes_data
 from tf1_programs import dense
 from tf1_programs import estimator
 from tf1_programs import fed
+from tf1_programs import model_fn_of
 from tf1_programs import trained
+from tf1_programs import values_of
 from tf1_programs import variable
 
 X = np.arange(BATCH, dtype="float32")[:, None]
@@ -168,3 +170,40 @@ def test_each_core_is_told_how_many_there_are(tmp_path):
 
     estimator(model_fn, tmp_path, use_tpu=True).evaluate(fed([X]))
     assert seen == [(2, 8)]
+
+
+@pytest.mark.parametrize("dims", [None, [[1, 4], None]])
+def test_replicas_of_several_cores(dims, tmp_path):
+    def network(x, is_training):
+        return dense(dense(x, 8, "up", tf.nn.relu), 4, "down", seed=1)
+
+    def adam(step):
+        return tf.train.AdamOptimizer(0.01, epsilon=1e-3)
+
+    model_fn = model_fn_of(network, adam)
+    data = batches(*classes_data(8))
+    one = trained(model_fn, tmp_path / "one", data)
+    ways = kte.InputPipelineConfig
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(
+            iterations_per_loop=4,
+            num_cores_per_replica=4,
+            per_host_input_for_training=ways.PER_HOST_V2 if dims else True,
+            input_partition_dims=dims,
+        ),
+        layout_map={"up/kernel": (None, "model"), "down/kernel": ("model",)},
+        model_dir=str(tmp_path / "spread"),
+    )
+    spread = kte.TPUEstimator(
+        kte.tf1.model_fn(model_fn), config=config, train_batch_size=BATCH
+    )
+    halves = [
+        (x[part], y[part])
+        for x, y in data
+        for part in (slice(0, BATCH // 2), slice(BATCH // 2, BATCH))
+    ]
+    spread.train(fed(halves if dims else data), steps=len(data))
+    assert_same(values_of(spread), one, 1e-6)
+    values = spread._job.runtime.values._kept
+    for name in ("up/kernel", "up/kernel/Adam", "up/kernel/Adam_1"):
+        assert values[name].sharding.shard_shape((8, 8)) == (8, 2)
