@@ -160,12 +160,6 @@ class TPUEstimator:
         validation.check_not_overridden(self, TPUEstimator)
         directory = validation.resolve_model_dir(model_dir, config)
         validation.warm_start_settings(warm_start_from)
-        check_usable(
-            embedding_config_spec,
-            is_tf1(model_fn),
-            config,
-            batch_axis=batch_axis,
-        )
         self._export_settings = ExportSettings(
             to_cpu=bool(export_to_cpu),
             to_tpu=bool(export_to_tpu),
@@ -181,6 +175,13 @@ class TPUEstimator:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
         hosts = Hosts.of_this_process(config.host_timeout_secs)
+        check_usable(
+            embedding_config_spec,
+            is_tf1(model_fn),
+            hosts.count,
+            config,
+            batch_axis=batch_axis,
+        )
         with hosts.call("a TPUEstimator") as call:
             directory = directory or call.chiefs(_temporary_dir)
             seed = config.tf_random_seed
@@ -602,7 +603,12 @@ class TPUEstimator:
             else checkpoints.resolve(path)
         )
         job = self._job
-        model_fn = ModelFn(job.model_fn, job.params, job.config)
+        model_fn = ModelFn(
+            job.model_fn,
+            job.params,
+            job.config,
+            embeddings=job.embeddings,
+        )
         with job.hosts.call("export_saved_model") as call:
             return call.by_chief(
                 lambda: run_export(

@@ -164,20 +164,6 @@ def warm_start_settings(value: object) -> WarmStartSettings | None:
     )
 
 
-def check_unavailable(**arguments: object) -> None:
-    """Checks that arguments of parts that do not exist yet are `None`.
-
-    Raises:
-        ValueError: One of them is not.
-    """
-    for name, value in arguments.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` must be None in this version of "
-                f"keras_tpu_estimator. Received: {value!r}. Leave it out."
-            )
-
-
 def check_api_version(version: object) -> int:
     """Checks the version of the export API; returns it as a number.
 

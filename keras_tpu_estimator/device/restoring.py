@@ -39,10 +39,12 @@ def initial_values(
     """
     if warm_start is None:
         return store.initial_values(wanted, known)
-    weights = {path: store.variables[path] for path in store.weights()}
+    weights = {path: store.as_saved(path) for path in store.weights()}
     values, report = warm_start_values(warm_start, weights)
     _logger.info("%s", report)
-    warm = {path: value for path, value in values.items() if path in wanted}
+    warm = with_all_rows(
+        store, {path: v for path, v in values.items() if path in wanted}
+    )
     made = store.initial_values(wanted - warm.keys(), {**known, **warm})
     return {**made, **warm}
 
@@ -71,7 +73,7 @@ def restored_values(
     # A learning rate is there only if a callback has set it.
     paths = wanted & saved & ({*required} | there)
     paths |= wanted & there & store.constants
-    shapes = {path: store.saved_shape(path) for path in store.variables}
+    shapes = {p: tuple(store.as_saved(p).shape) for p in store.variables}
     return with_all_rows(store, read_checked(checkpoint, paths, shapes))
 
 

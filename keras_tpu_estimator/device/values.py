@@ -339,7 +339,7 @@ class ModelValues:
         self, wanted: set[str], step: Step, checkpoint: str | None
     ) -> None:
         """Keeps values of more variables."""
-        read: dict[str, np.ndarray] = {}
+        read: AnyValues = {}
         if checkpoint is not None and wanted:
             read = restoring.restored_values(
                 self._store, checkpoint, wanted, step.reads

@@ -29,6 +29,7 @@ from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
 
@@ -106,7 +107,7 @@ class TablesProgram:
         self._check_step(step)
 
         def function(
-            values: Values, features: Features, labels: Labels
+            values: AnyValues, features: Features, labels: Labels
         ) -> tuple[Values, Outputs]:
             asked = {f.name: f.asked(features) for f in self._features}
             given = self._others(features) | {
@@ -120,9 +121,7 @@ class TablesProgram:
             if not is_training:
                 return changed, outputs
             outputs = dict(outputs)
-            gradients = outputs.pop(FEATURE_GRADIENTS, None)
-            if gradients is None:
-                raise ValueError(_NO_LOSS)
+            gradients = outputs.pop(FEATURE_GRADIENTS)
             new = self._updated(spread, values, asked, gradients)
             return {**changed, **new}, outputs
 
@@ -171,7 +170,7 @@ class TablesProgram:
         return given
 
     def _looked_up(
-        self, spread: SpreadRows, values: Values, asked: Mapping[str, Asked]
+        self, spread: SpreadRows, values: AnyValues, asked: Mapping[str, Asked]
     ) -> dict[str, jax.Array]:
         def on_core(
             tables: Values, asked: Mapping[str, Asked], _: Any
@@ -194,7 +193,7 @@ class TablesProgram:
     def _updated(
         self,
         spread: SpreadRows,
-        values: Values,
+        values: AnyValues,
         asked: Mapping[str, Asked],
         gradients: Mapping[str, jax.Array],
     ) -> Values:
@@ -206,30 +205,25 @@ class TablesProgram:
             )
             for table in self._spec.tables
         }
-        multiplier, rates = self._rates(values[GLOBAL_STEP])
+        multiplier, rates = self._rates(jnp.asarray(values[GLOBAL_STEP]))
         batch = {
             name: (each, multiplier * gradients[name])
             for name, each in asked.items()
         }
 
         def on_core(states: Any, batch: Any, rates: Any) -> Any:
-            return {
-                table: updated(
-                    spread,
-                    self._spec.optimizer_of(table),
-                    state,
-                    *zip(
-                        *(
-                            batch[each.name]
-                            for each in self._features
-                            if each.config.table_id == table
-                        ),
-                        strict=True,
-                    ),
-                    rates[table],
+            new = {}
+            for table, state in states.items():
+                of_table = [
+                    batch[each.name]
+                    for each in self._features
+                    if each.config.table_id == table
+                ]
+                optimizer = self._spec.optimizer_of(table)
+                new[table] = updated(
+                    spread, optimizer, state, of_table, rates[table]
                 )
-                for table, state in states.items()
-            }
+            return new
 
         new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
         changed = {}
@@ -252,10 +246,3 @@ class TablesProgram:
                 rate = self._spec.optimizer_of(name).learning_rate
             rates[name] = jnp.asarray(rate, "float32")
         return jnp.asarray(multiplier, "float32"), rates
-
-
-_NO_LOSS = (
-    "With embedding_config_spec the train op should say what is minimised. "
-    "Received one with gradients that model_fn has computed. Return "
-    "CrossShardOptimizer(optimizer).minimize(loss)."
-)

@@ -37,8 +37,7 @@ def updated(
     spread: SpreadRows,
     optimizer: OptimizationParameters,
     state: tuple[Rows, Slots],
-    asked: Sequence[Asked],
-    gradients: Sequence[jax.Array],
+    batch: Sequence[tuple[Asked, jax.Array]],
     rate: jax.Array,
 ) -> tuple[Rows, Slots]:
     """The table's rows of this core after a step, and their slots.
@@ -49,12 +48,12 @@ def updated(
         spread: How rows and batches lie.
         optimizer: How rows are updated.
         state: The table's rows of this core, and what is kept for them.
-        asked: What its slice of the batch asked for, of each feature.
-        gradients: Those of the activations.
+        batch: What its slice of the batch asked for, of each feature, and
+            the gradients of the activations.
         rate: The learning rate.
     """
     rows, slots = state
-    used, gradient = _used(spread, len(rows), asked, gradients)
+    used, gradient = _used(spread, len(rows), batch)
 
     def take(x: jax.Array) -> jax.Array:
         # What is past the end is dropped again: any value but zero will do.
@@ -72,16 +71,15 @@ def updated(
 def _used(
     spread: SpreadRows,
     count: int,
-    asked: Sequence[Asked],
-    gradients: Sequence[jax.Array],
+    batch: Sequence[tuple[Asked, jax.Array]],
 ) -> tuple[jax.Array, jax.Array]:
     """Which rows of this core were used, each once, and their gradients.
 
     As many as there could be: the rest are past the end.
     """
     numbers, values = [], []
-    for each, of_activations in zip(asked, gradients, strict=True):
-        ids, factors, gradient = spread.of_all((*each, of_activations))
+    for each in batch:
+        (ids, factors), gradient = spread.of_all(each)
         if gradient.ndim == 2:
             gradient = gradient[:, None]
         numbers.append(spread.own_numbers(ids, count).reshape(-1))

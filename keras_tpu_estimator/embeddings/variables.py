@@ -76,8 +76,11 @@ class TableVariables:
 
     def _made(self) -> Iterator[tuple[str, keras.Variable]]:
         """The variables, without values."""
-        # Which would be whole, and on one core.
-        with keras.StatelessScope(initialize_variables=False):
+        # Which would be whole, and on one core, now or later.
+        with (
+            keras_internals.fresh_names(),
+            keras.StatelessScope(initialize_variables=False),
+        ):
             for path in sorted(self.paths):
                 table = self._table(path)
                 rows = self.cores.padded_rows(table.vocabulary_size)

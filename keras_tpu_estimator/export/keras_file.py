@@ -108,6 +108,12 @@ def export_keras(
     )
     # The property `model_fn` asks for a scaffold, too, which needs variables.
     call = estimator.bound_model_fn()
+    if getattr(call, "embeddings", None) is not None:
+        raise NotImplementedError(
+            "A Keras model has all its layers in model_fn. Received a model "
+            "with embedding_config_spec, whose tables are beside it. Use "
+            "estimator.export_saved_model, which has them in the export."
+        )
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, checkpoint, specs)

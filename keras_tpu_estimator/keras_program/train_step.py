@@ -66,6 +66,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     check_can_be_spread(call, forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
+    _check_minimized(call, ops)
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
@@ -79,7 +80,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         gradients, by_feature, outputs, updates = forward.differentiate(
             own, (features, labels), ops, call.example.differentiated
         )
-        if by_feature and call.example.differentiated:
+        if call.example.differentiated:
             outputs[FEATURE_GRADIENTS] = _of_features(call, ops, by_feature)
         rates = outputs.pop("rates")
         if differing:
@@ -234,6 +235,18 @@ def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
     if len(rates) == 1:
         return {"learning_rate": rates.popitem()[1]}
     return {f"learning_rate/{name}": rate for name, rate in rates.items()}
+
+
+def _check_minimized(call: ModelCall, ops: Sequence[Update]) -> None:
+    """Only of a loss are there gradients by features."""
+    asked = call.example.differentiated
+    if asked and all(op.loss is None for op in ops):
+        raise ValueError(
+            "With embedding_config_spec the train op should say what is "
+            f"minimised, for the gradients of {list(asked)}. Received one "
+            "without a loss. Return CrossShardOptimizer(optimizer)."
+            "minimize(loss), rather than gradients that model_fn computes."
+        )
 
 
 def _check_reduced(

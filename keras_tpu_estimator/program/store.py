@@ -1,5 +1,6 @@
 """The variables of one program, and how they come by their initial values."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
@@ -21,6 +22,21 @@ from keras_tpu_estimator.tracing.variables import is_accumulator
 from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedVariable:
+    """What a checkpoint has of a variable that has more rows on the devices.
+
+    Attributes:
+        shape: Its shape there.
+        dtype: Its dtype.
+        trainable: Whether it is trained, and not kept for another one.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
 
 
 class VariableStore:
@@ -145,10 +161,13 @@ class VariableStore:
             for path, value in self.target.values(missing).items()
         }
 
-    def saved_shape(self, path: str) -> tuple[int, ...]:
-        """The shape of a variable in checkpoints."""
-        shape = tuple(self.variables[path].shape)
-        return (self.rows[path], *shape[1:]) if path in self.rows else shape
+    def as_saved(self, path: str) -> "keras.Variable | SavedVariable":
+        """A variable, or what describes it with its shape in checkpoints."""
+        variable = self.variables[path]
+        if path not in self.rows:
+            return variable
+        shape = (self.rows[path], *variable.shape[1:])
+        return SavedVariable(shape, variable.dtype, path not in self.slots)
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""

@@ -182,8 +182,8 @@ ALSO_REFUSED = {
     "embeddings": (
         {"embedding_config_spec": object()},
         ValueError,
-        "`embedding_config_spec` must be None in this version .* Received: "
-        "<object.*Leave it out",
+        "`embedding_config_spec` should be a "
+        "kte.experimental.EmbeddingConfigSpec. Received: <object.*Make one of",
     ),
     "version 3 of exports": (
         {"export_saved_model_api_version": 3},

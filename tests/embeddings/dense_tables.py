@@ -1,5 +1,7 @@
 """Models with tables, and the same with dense tables in NumPy."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -25,9 +27,10 @@ def ids_of(rng, vocabulary, examples=BATCH * 4, length=5):
 
 def score(activations, kernel):
     """What the model makes of activations: one number for each example."""
+    # Of any number of examples, as exports have it.
     flat = [
-        activations[name].reshape(len(activations[name]), -1)
-        for name in sorted(activations)
+        each.reshape(each.shape[0], math.prod(each.shape[1:]))
+        for _, each in sorted(activations.items())
     ]
     return jnp.sum(jnp.tanh(jnp.concatenate(flat, axis=1) * kernel), axis=1)
 

@@ -1,0 +1,245 @@
+"""What tables refuse, and how they say it."""
+
+import keras
+import numpy as np
+import pytest
+from dense_tables import tables
+from dense_tables import tables_estimator
+from helpers import estimator_of
+
+import keras_tpu_estimator as kte
+
+SGD = tables.StochasticGradientDescentParameters(0.1)
+TABLE = tables.TableConfig(9, 2)
+FEATURE = tables.FeatureConfig("words")
+SPEC = tables.EmbeddingConfigSpec(
+    optimization_parameters=SGD,
+    table_to_config_dict={"words": TABLE},
+    feature_to_config_dict={"title": FEATURE},
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error", "message"),
+    [
+        (tables.TableConfig, (0, 2), ValueError, "`vocabulary_size` must be p"),
+        (tables.TableConfig, (9, 2.5), TypeError, "`dimension` must be an int"),
+        (tables.TableConfig, (9, 2, 3), ValueError, "`initializer` .* 3"),
+        (tables.TableConfig, (9, 2, None, "max"), ValueError, "'max'"),
+        (
+            tables.TableConfig,
+            (9, 2, None, "sum", False, 0.1, abs),
+            ValueError,
+            "one learning rate at most",
+        ),
+        (
+            tables.TableConfig,
+            (9, 2, None, "sum", False, "0.1"),
+            ValueError,
+            "`learning_rate` should be a number. Received: '0.1'",
+        ),
+        (
+            tables.TableConfig,
+            (9, 2, None, "sum", False, None, None, "sgd"),
+            ValueError,
+            "`optimization_parameters` should be one of .*AdagradParameters.*",
+        ),
+        (tables.FeatureConfig, ("words", -1), ValueError, "zero or positive"),
+        (tables.AdagradParameters, (0.1, 0), ValueError, "initial_accumulator"),
+        (tables.AdamParameters, (0.1, 1.0), ValueError, r"in \[0, 1\)"),
+        (tables.AdamParameters, (0.1, 0.9, 0.9, 0), ValueError, "`epsilon`"),
+        (
+            tables.AdamParameters,
+            (0.1, 0.9, 0.9, 1e-8, False),
+            NotImplementedError,
+            "lazy_adam=False",
+        ),
+        (tables.FtrlParameters, (0.1, 1), ValueError, "learning_rate_power"),
+        (tables.FtrlParameters, (0.1, -1, -1), ValueError, "initial_acc"),
+        (tables.FtrlParameters, (0.1, -1, 1, -1), ValueError, "l1_regular"),
+        (
+            tables.ProximalAdagradParameters,
+            (0.1, 1, 0, -1),
+            ValueError,
+            "l2_regularization_strength",
+        ),
+        (tables.AdagradParameters, (abs,), TypeError, "learning_rate_fn"),
+    ],
+)
+def test_records(kind, arguments, error, message):
+    with pytest.raises(error, match=message):
+        kind(*arguments)
+
+
+def test_gradients_are_summed_before_they_are_clipped():
+    with pytest.raises(ValueError, match="should be accumulated"):
+        tables.AdagradParameters(
+            0.1, use_gradient_accumulation=False, clip_gradient_max=1.0
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"feature_columns": [1]},
+            NotImplementedError,
+            "write TableConfig.size, dimension.",
+        ),
+        ({"feature_to_config_dict": None}, ValueError, "entry each"),
+        ({"table_to_config_dict": {}}, ValueError, "entry each"),
+        ({"partition_strategy": "row"}, ValueError, "'div' or 'mod'"),
+        (
+            {"optimization_parameters": None},
+            ValueError,
+            "'words' should have an optimizer",
+        ),
+        ({"optimization_parameters": "sgd"}, ValueError, "Received: 'sgd'"),
+        (
+            {"table_to_config_dict": {"words": TABLE, "more": TABLE}},
+            ValueError,
+            r"without one: \['more'\]",
+        ),
+        ({"table_to_config_dict": {"words": 3}}, TypeError, "a TableConfig"),
+        (
+            {"feature_to_config_dict": {"title": "words"}},
+            TypeError,
+            "should have a FeatureConfig",
+        ),
+        (
+            {"feature_to_config_dict": {"title": tables.FeatureConfig("w")}},
+            ValueError,
+            "one of the tables .*'words'.* Received: 'w'",
+        ),
+        (
+            {
+                "feature_to_config_dict": {
+                    name: tables.FeatureConfig("words", weight_key="w")
+                    for name in "ab"
+                }
+            },
+            ValueError,
+            "weights of its own",
+        ),
+    ],
+)
+def test_specs(changes, error, message):
+    with pytest.raises(error, match=message):
+        SPEC._replace(**changes)
+
+
+def test_what_has_no_effect_is_said(caplog):
+    SPEC._replace(clipping_limit=3.0)
+    assert "`clipping_limit` has no effect" in caplog.text
+
+
+def ids(*shape, dtype="int32"):
+    return np.ones(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("feature", "table", "features", "message"),
+    [
+        ({}, {}, ids(32), "features should be a dict"),
+        ({}, {}, {"x": ids(32)}, r"\['x'\] without \['title'\]"),
+        ({}, {}, {"title": ids(32, dtype="float32")}, "should be integers"),
+        ({}, {}, {"title": ids(32, 2, 2)}, r"of shape \(32, 2, 2\)"),
+        (
+            {"weight_key": "w"},
+            {},
+            {"title": ids(32, 2), "w": ids(32)},
+            "the shape of the ids",
+        ),
+        (
+            {},
+            {"combiner": None},
+            {"title": ids(32, 2)},
+            "one for each example",
+        ),
+    ],
+)
+def test_features(tmp_path, feature, table, features, message):
+    spec = SPEC._replace(
+        table_to_config_dict={"words": TABLE._replace(**table)},
+        feature_to_config_dict={"title": FEATURE._replace(**feature)},
+    )
+    estimator = tables_estimator(spec, 2, tmp_path)
+    with pytest.raises(ValueError, match=message):
+        estimator.train(lambda params: iter([(features, ids(32))]), steps=1)
+
+
+def test_gradients_that_model_fn_computes(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight = keras.Variable(1.0, name="weight")
+        loss = keras.ops.mean(features["title"] * weight)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        pairs = optimizer.compute_gradients(loss)
+        train_op = optimizer.apply_gradients(pairs)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(
+        model_fn, tmp_path, True, 32, embedding_config_spec=SPEC
+    )
+    data = ({"title": ids(32)}, ids(32))
+    with pytest.raises(ValueError, match="should say what is minimised"):
+        estimator.train(lambda params: iter([data]), steps=1)
+
+
+def test_a_variable_of_the_name_of_a_table(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight = keras.Variable(np.ones((16, 2), "float32"), name="words")
+        loss = keras.ops.mean(features["title"]) * keras.ops.mean(weight)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        train_op = optimizer.minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(
+        model_fn, tmp_path, True, 32, embedding_config_spec=SPEC
+    )
+    data = ({"title": ids(32)}, ids(32))
+    with pytest.raises(ValueError, match=r"Received both: \['words'\]"):
+        estimator.train(lambda params: iter([data]), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (
+            {"embedding_config_spec": object()},
+            ValueError,
+            "should be a kte.experimental.EmbeddingConfigSpec",
+        ),
+        (
+            {"config": {"micro_batches": 2}},
+            NotImplementedError,
+            r"\['RunConfig.micro_batches'\]",
+        ),
+        ({"batch_axis": [0]}, NotImplementedError, "batch_axis"),
+        (
+            {"config": {"export_backend": "tensorflow"}},
+            NotImplementedError,
+            "RunConfig.export_backend",
+        ),
+    ],
+)
+def test_estimators(tmp_path, settings, error, message):
+    def model_fn(features, labels, mode, params):
+        raise AssertionError
+
+    settings = {"embedding_config_spec": SPEC, **settings}
+    with pytest.raises(error, match=message):
+        estimator_of(model_fn, tmp_path, True, 32, **settings)
+
+
+def test_a_model_fn_of_tf1(tmp_path):
+    def model_fn(features, labels, mode, params):
+        raise AssertionError
+
+    with pytest.raises(NotImplementedError, match="embedding_column there"):
+        estimator_of(
+            kte.tf1.model_fn(model_fn),
+            tmp_path,
+            True,
+            32,
+            embedding_config_spec=SPEC,
+        )

@@ -1,0 +1,285 @@
+"""What else an estimator does, with tables."""
+
+import numpy as np
+import pytest
+from dense_tables import BATCH
+from dense_tables import ids_of
+from dense_tables import in_checkpoint
+from dense_tables import input_of
+from dense_tables import model_fn_of
+from dense_tables import tables
+from dense_tables import tables_estimator
+
+import keras_tpu_estimator as kte
+
+EXAMPLES = BATCH * 2 + 5
+SIZE = 5
+
+
+def two_tables(**settings):
+    settings.setdefault(
+        "optimization_parameters", tables.AdagradParameters(0.1)
+    )
+    return tables.EmbeddingConfigSpec(
+        table_to_config_dict={
+            "words": tables.TableConfig(37, 3),
+            "users": tables.TableConfig(13, 2, combiner=None),
+        },
+        feature_to_config_dict={
+            "title": tables.FeatureConfig("words"),
+            "user": tables.FeatureConfig("users"),
+        },
+        **settings,
+    )
+
+
+def data_of(examples=EXAMPLES):
+    rng = np.random.default_rng(5)
+    features = {
+        "title": ids_of(rng, 37, examples),
+        "user": rng.integers(0, 13, examples).astype("int32"),
+    }
+    return features, rng.normal(size=examples).astype("float32")
+
+
+def once(params):
+    """All examples in order, the last batch smaller."""
+    features, labels = data_of()
+    for start in range(0, EXAMPLES, params["batch_size"]):
+        rows = slice(start, start + params["batch_size"])
+        yield {k: v[rows] for k, v in features.items()}, labels[rows]
+
+
+def features_once(params):
+    for features, _ in once(params):
+        yield features
+
+
+def trained(model_dir, use_tpu=True, steps=3, spec=None, **settings):
+    estimator = tables_estimator(
+        spec or two_tables(), SIZE, model_dir, use_tpu, **settings
+    )
+    return estimator.train(input_of(*data_of()), steps=steps)
+
+
+def expected(values):
+    """Activations and outputs of all examples, of a checkpoint's values."""
+    features, labels = data_of()
+    ids = features["title"]
+    there = (ids >= 0)[..., None]
+    rows = values["words"][np.maximum(ids, 0)] * there
+    title = rows.sum(1) / np.maximum(there.sum(1), 1)
+    user = values["users"][features["user"]]
+    both = np.concatenate([title, user], axis=1)
+    y = np.tanh(both * values["kernel"]).sum(1)
+    return {"title": title, "user": user, "y": y}, np.mean((y - labels) ** 2)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tables")
+    trained(path)
+    return path
+
+
+@pytest.mark.parametrize("use_tpu", [True, False])
+def test_evaluation_and_prediction(model_dir, use_tpu):
+    estimator = tables_estimator(two_tables(), SIZE, model_dir, use_tpu)
+    want, loss = expected(in_checkpoint(estimator))
+    assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
+    predictions = list(estimator.predict(features_once))
+    assert len(predictions) == EXAMPLES
+    for name, values in want.items():
+        got = np.stack([each[name] for each in predictions])
+        np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoints_have_the_names_and_sizes_of_the_original(model_dir):
+    estimator = tables_estimator(two_tables(), SIZE, model_dir)
+    values = in_checkpoint(estimator)
+    shapes = {n: v.shape for n, v in values.items() if v.ndim == 2}
+    assert shapes == {
+        "words": (37, 3),
+        "words/Adagrad": (37, 3),
+        "users": (13, 2),
+        "users/Adagrad": (13, 2),
+    }
+
+
+def test_each_core_has_its_part(tmp_path):
+    values = trained(tmp_path, steps=1)._job.runtime.values._kept
+    for path in ("words", "words/Adagrad"):
+        # The next multiple of eight cores.
+        assert values[path].shape == (40, 3)
+        assert values[path].addressable_shards[0].data.shape == (5, 3)
+
+
+@pytest.mark.parametrize("use_tpu", [True, False])
+def test_training_goes_on_with_other_cores(tmp_path, use_tpu):
+    trained(tmp_path / "moved", use_tpu, steps=2)
+    first = trained(tmp_path / "moved", not use_tpu, steps=2)
+    second = trained(tmp_path / "same", use_tpu, steps=2)
+    second.train(input_of(*data_of()), steps=2)
+    want = in_checkpoint(second)
+    for name, value in in_checkpoint(first).items():
+        np.testing.assert_allclose(value, want[name], atol=1e-6)
+
+
+def test_initial_rows_do_not_depend_on_cores(tmp_path):
+    def first_rows(use_tpu):
+        estimator = tables_estimator(
+            two_tables(
+                optimization_parameters=(
+                    tables.StochasticGradientDescentParameters(0.0)
+                )
+            ),
+            SIZE,
+            tmp_path / str(use_tpu),
+            use_tpu,
+        )
+        estimator.train(input_of(*data_of()), steps=1)
+        return in_checkpoint(estimator)["words"]
+
+    rows = first_rows(use_tpu=True)
+    np.testing.assert_array_equal(rows, first_rows(use_tpu=False))
+    # A truncated normal distribution.
+    assert 0.3 < rows.std() < 0.7
+    assert np.abs(rows).max() < 2.01 / np.sqrt(3)
+
+
+def test_learning_rates_and_functions_of_the_step(tmp_path):
+    def one_step(name, **settings):
+        table = {
+            key: settings.pop(key)
+            for key in ("learning_rate", "learning_rate_fn")
+            if key in settings
+        }
+        spec = tables.EmbeddingConfigSpec(
+            optimization_parameters=(
+                tables.StochasticGradientDescentParameters(0.25)
+            ),
+            table_to_config_dict={"words": tables.TableConfig(37, 3, **table)},
+            feature_to_config_dict={"title": tables.FeatureConfig("words")},
+            **settings,
+        )
+        estimator = tables_estimator(spec, 3, tmp_path / name)
+        features, labels = data_of()
+        del features["user"]
+        before = trained_rows(estimator, features, labels)
+        return trained_rows(estimator, features, labels) - before
+
+    def trained_rows(estimator, features, labels):
+        estimator.train(input_of(features, labels), steps=1)
+        return in_checkpoint(estimator)["words"]
+
+    own = one_step("own", learning_rate=0.0)
+    assert not own.any()
+    # The second step is that of number 1.
+    of_step = one_step("step", learning_rate_fn=lambda step: 0.5 * step)
+    times = one_step(
+        "times",
+        learning_rate_fn=lambda step: 0.25 * step,
+        experimental_gradient_multiplier_fn=lambda step: 2.0 * step,
+    )
+    assert np.abs(of_step).max() > 1e-3
+    np.testing.assert_allclose(times, of_step, atol=1e-7)
+
+
+def test_several_cores_per_replica(tmp_path, model_dir):
+    tpu_config = kte.TPUConfig(
+        num_cores_per_replica=4,
+        iterations_per_loop=4,
+        per_host_input_for_training=kte.InputPipelineConfig.PER_HOST_V2,
+    )
+    config = kte.RunConfig(
+        tpu_config=tpu_config,
+        model_dir=str(tmp_path),
+        tf_random_seed=7,
+        shard_optimizer=True,
+    )
+    estimator = kte.TPUEstimator(
+        model_fn_of(two_tables(), SIZE),
+        config=config,
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        predict_batch_size=BATCH,
+        embedding_config_spec=two_tables(),
+    )
+    estimator.train(input_of(*data_of()), steps=3)
+    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
+    got = in_checkpoint(estimator)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, atol=1e-6)
+    values = estimator._job.runtime.values._kept
+    assert values["words"].addressable_shards[0].data.shape == (5, 3)
+    loss = expected(got)[1]
+    assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
+    assert len(list(estimator.predict(features_once))) == EXAMPLES
+
+
+def test_warm_start(tmp_path, model_dir):
+    estimator = tables_estimator(
+        two_tables(), SIZE, tmp_path, warm_start_from=str(model_dir)
+    )
+    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
+    loss = expected(want)[1]
+    first = next(iter(estimator.predict(features_once)))
+    np.testing.assert_allclose(
+        first["title"], expected(want)[0]["title"][0], atol=1e-6
+    )
+    assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_export(tmp_path, model_dir):
+    import tensorflow as tf
+
+    estimator = tables_estimator(two_tables(), SIZE, model_dir)
+    features, _ = data_of()
+    receiver_fn = kte.export.build_raw_serving_input_receiver_fn(features)
+    folder = estimator.export_saved_model(str(tmp_path), receiver_fn)
+    signature = tf.saved_model.load(folder, ["serve"]).signatures[
+        "serving_default"
+    ]
+    got = signature(**{k: tf.constant(v) for k, v in features.items()})
+    want, _ = expected(in_checkpoint(estimator))
+    for name, values in want.items():
+        np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_what_else_cannot_be_exported(tmp_path, model_dir):
+    estimator = tables_estimator(two_tables(), SIZE, model_dir)
+    features, labels = data_of()
+    export = kte.export
+    receiver_fn = export.build_raw_supervised_input_receiver_fn(
+        features, labels
+    )
+    with pytest.raises(NotImplementedError, match="mode 'infer' alone"):
+        estimator.experimental_export_all_saved_models(
+            str(tmp_path), {kte.ModeKeys.EVAL: receiver_fn}
+        )
+    with pytest.raises(NotImplementedError, match="export_saved_model"):
+        kte.export_keras(
+            estimator,
+            str(tmp_path / "model.keras"),
+            {k: v[:1] for k, v in features.items()},
+        )
+
+
+def test_sequence_lengths(tmp_path):
+    spec = tables.EmbeddingConfigSpec(
+        optimization_parameters=tables.AdagradParameters(0.1),
+        table_to_config_dict={"words": tables.TableConfig(9, 2)},
+        feature_to_config_dict={"title": tables.FeatureConfig("words", 3)},
+    )
+    estimator = tables_estimator(
+        spec, 6, tmp_path, keys=["title", "title_seq_length_"]
+    )
+    ids = np.array([[-1, 2, -1, -1], [3, -1, 4, 5], [-1] * 4, [1] * 4], "int32")
+    got = list(estimator.predict(lambda params: iter([{"title": ids}])))
+    assert [each["title_seq_length_"] for each in got] == [2, 3, 0, 3]
+    assert [np.any(each["title"], axis=1).tolist() for each in got] == [
+        [False, True, False],
+        [True, False, True],
+        [False] * 3,
+        [True] * 3,
+    ]
