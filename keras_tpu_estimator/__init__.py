@@ -14,6 +14,7 @@ from keras_tpu_estimator import experimental
 from keras_tpu_estimator import export
 from keras_tpu_estimator import hooks
 from keras_tpu_estimator import metrics
+from keras_tpu_estimator import optimizers
 from keras_tpu_estimator import summary
 from keras_tpu_estimator import tf1
 from keras_tpu_estimator.base.modes import ModeKeys
@@ -109,6 +110,7 @@ __all__ = [
     "load_checkpoint",
     "load_variable",
     "metrics",
+    "optimizers",
     "outside_compilation",
     "summary",
     "tf1",

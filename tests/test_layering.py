@@ -23,7 +23,7 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 FLOORS = (
     ("_backend", "base"),
     ("counterparts", "hosts", "storage"),
-    ("launch",),
+    ("launch", "optimizers"),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
     ("inspection",),

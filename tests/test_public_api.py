@@ -18,6 +18,7 @@ MODULES = {
     "export",
     "hooks",
     "metrics",
+    "optimizers",
     "summary",
     "tf1",
 }

@@ -1,0 +1,121 @@
+"""The optimizers on one core and on eight, with shared slots, and resumed."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data(size=8)
+MAKE = {
+    "adam": lambda: kte.optimizers.AdamWeightDecay(
+        0.02, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
+    ),
+    "lamb": lambda: kte.optimizers.LAMB(
+        0.02, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
+    ),
+    "lars": lambda: kte.optimizers.LARS(2.0, eeta=0.02, skip_list=["bias"]),
+    "sm3": lambda: kte.optimizers.SM3(0.1),
+}
+SLOTS = {
+    "adam": {"m": "momentum", "v": "velocity"},
+    "lamb": {"m": "momentum", "v": "velocity"},
+    "lars": {"momentum": "momentum"},
+    "sm3": {"accumulator_1": "accumulator_1", "momentum": "momentum"},
+}
+
+
+def network(features, is_training):
+    hidden = keras.layers.Dense(16, "tanh", name="hidden")(features)
+    return keras.layers.Dense(1, name="out")(hidden)
+
+
+def trained(name, model_dir, steps=8, use_tpu=True, **config):
+    """An estimator after some steps, by an optimizer of a name."""
+    estimator = estimator_of(
+        model_fn_of(network, MAKE[name]), model_dir, use_tpu, config=config
+    )
+    return estimator.train(repeated(X, Y), max_steps=steps)
+
+
+def values_of(estimator):
+    return {
+        path: estimator.get_variable_value(path)
+        for path in estimator.get_variable_names()
+    }
+
+
+def assert_equal(found, expected, tolerance):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(
+            found[path], value, rtol=tolerance, atol=tolerance, err_msg=path
+        )
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_eight_cores_are_one(name, tmp_path):
+    one = trained(name, tmp_path / "one", use_tpu=False)
+    start = trained(name, tmp_path / "start", steps=1, use_tpu=False)
+    expected = values_of(one)
+    moved = expected["out/kernel"] - values_of(start)["out/kernel"]
+    assert np.abs(moved).max() > 1e-3
+    eight = trained(name, tmp_path / "eight")
+    shared = trained(name, tmp_path / "shared", shard_optimizer=True)
+    assert_equal(values_of(eight), expected, 2e-5)
+    assert_equal(values_of(shared), expected, 2e-5)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_what_is_resumed_is_what_went_on(name, tmp_path):
+    whole = trained(name, tmp_path / "whole")
+    trained(name, tmp_path / "parts", steps=4)
+    resumed = trained(name, tmp_path / "parts")
+    assert_equal(values_of(resumed), values_of(whole), 0)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_slots_by_both_names(name, tmp_path):
+    found = {}
+
+    def model_fn(features, labels, mode, params):
+        loss = keras.ops.mean((network(features, True) - labels) ** 2)
+        wrapped = kte.CrossShardOptimizer(MAKE[name]())
+        found["optimizer"] = wrapped
+        found["kernel"] = kte.trainable_variables()[0]
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=wrapped.minimize(loss)
+        )
+
+    estimator_of(model_fn, tmp_path, True).train(repeated(X, Y), steps=1)
+    for given, own in SLOTS[name].items():
+        slot = found["optimizer"].get_slot(found["kernel"], given)
+        assert slot.path.endswith(f"/hidden_kernel_{own}")
+
+
+def test_a_rate_that_is_computed_and_micro_batches(tmp_path):
+    def half_of_a_step():
+        step = keras.ops.cast(kte.get_global_step(), "float32")
+        return kte.optimizers.LAMB(0.04 / (1 + keras.ops.minimum(step, 1.0)))
+
+    def half():
+        rates = keras.optimizers.schedules.PiecewiseConstantDecay(
+            [0], [0.04, 0.02]
+        )
+        return kte.optimizers.LAMB(rates)
+
+    found = [
+        estimator_of(
+            model_fn_of(network, make),
+            tmp_path / make.__name__,
+            True,
+            config={"micro_batches": 2},
+        ).train(repeated(X, Y), steps=4)
+        for make in (half_of_a_step, half)
+    ]
+    kernels = [each.get_variable_value("out/kernel") for each in found]
+    np.testing.assert_allclose(*kernels, rtol=1e-6)
