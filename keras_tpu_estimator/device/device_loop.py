@@ -16,8 +16,8 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.device.estimator_model import MetricsState
 from keras_tpu_estimator.device.nan_search import checking_nans
+from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.device.scan import scan_with_newest
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.inputs.shared import batch_size

@@ -1,26 +1,22 @@
-"""A program as a Keras model, whose steps are those of the device loop."""
+"""A `model_fn` as a Keras model, with the methods of one."""
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
-from typing import Protocol
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.cpu.tuning import tuned
-from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
+from keras_tpu_estimator.device.host_metrics import HostMetrics
+from keras_tpu_estimator.device.model_files import SavedByWeights
+from keras_tpu_estimator.device.program_model import FOR_METRIC_FN
+from keras_tpu_estimator.device.program_model import features_and_labels
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
@@ -30,39 +26,21 @@ from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
-from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import StepFunction
-from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.tracing.variables import AnyValues
-from keras_tpu_estimator.tracing.variables import Values
+from keras_tpu_estimator.tracing.variables import is_accumulator
 
-MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
-KerasState: TypeAlias = tuple[list[jax.Array], ...]
 _WHOLE = sys.maxsize
 
 
-class Lender(Protocol):
-    """Who has the values of a model's variables while a loop runs."""
-
-    def show(self) -> None:
-        """Gives the variables the loop's current values."""
-
-    def apart(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
-        """Lets the variables have arrays of their own in a `with` block.
-
-        Args:
-            keeps: Whether what becomes of them counts after the block.
-        """
-
-
-class EstimatorModel(keras.Model):
+class EstimatorModel(SavedByWeights):
     """A `model_fn` as a `keras.Model`.
 
     `train_step`, `test_step` and `predict_step` run the steps of `model_fn`'s
     program, which the device loop of `TPUEstimator` scans as well. `fit`,
-    `evaluate`, `predict`, `summary` and `save_weights` work as on any Keras
-    model. No `compile` is needed: the optimizer is the one in `model_fn`.
+    `evaluate`, `predict`, `summary`, `save_weights` and `load_weights` work as
+    on any Keras model. There is nothing to compile: optimizer, loss and metrics
+    are those of `model_fn`. Its `eval_metrics` are among the results of
+    `evaluate` and of `fit(validation_data=...)`.
 
     Args:
         program: The variables and steps to run.
@@ -92,19 +70,9 @@ class EstimatorModel(keras.Model):
         program: Program,
         layouts: Mapping[str, BatchLayout] | None = None,
     ):
-        super().__init__(name="estimator_model")
-        self.program = program
-        self.layouts = types.MappingProxyType(dict(layouts or {}))
-        self._loss_mean = keras.metrics.Mean(name="loss")
-        # Keras tracks what is appended to a list attribute.
-        self._model_variables: list[keras.Variable] = []
-        self._valued: set[str] = set()
-        # Who gives the variables their values while a loop runs.
-        self.lender: Lender | None = None
-        self._prepared: set[str] = set()
-        self.compile(optimizer=None)
-        self.optimizer = ModelOptimizer(self.global_step)
-        self.built = True
+        super().__init__(program, layouts)
+        # What `metric_fn` has counted; none before the first evaluation.
+        self._host_metrics: HostMetrics | None = None
 
     @classmethod
     def from_model_fn(
@@ -139,16 +107,6 @@ class EstimatorModel(keras.Model):
         }
         return cls(make_program(call, seed, TraceOptions.of(config)), layouts)
 
-    @property
-    def global_step(self) -> keras.Variable:
-        """The number of training steps made, as a variable."""
-        return self.program.store.variables[GLOBAL_STEP]
-
-    @property
-    def metrics(self) -> list[keras.metrics.Metric]:
-        """The mean loss, which Keras resets and reports."""
-        return [self._loss_mean]
-
     def prepare(
         self, mode: str, features: Features, labels: Labels = None
     ) -> Step:
@@ -162,101 +120,10 @@ class EstimatorModel(keras.Model):
         Returns:
             The step. Its variables are the model's from now on.
         """
-        step = self._step(mode, features, labels)
-        self._prepared.add(mode)
-        self._track_new_variables()
+        step = super().prepare(mode, features, labels)
+        if mode == ModeKeys.EVAL and self._host_metrics is None:
+            self._host_metrics = step.metric_fn and HostMetrics(step.metric_fn)
         return step
-
-    def layout(self, mode: str) -> BatchLayout:
-        """How the cores share the batches of a mode."""
-        return self.layouts.get(mode, BatchLayout())
-
-    def initialize(self) -> None:
-        """Gives initial values to variables that have none yet."""
-        missing = self.program.store.variables.keys() - self._valued
-        if missing:
-            self.assign(self.program.store.initial_values(missing))
-
-    def to_compile(self, step: Step) -> StepFunction:
-        """A step's function as it is compiled for the cores that run it."""
-        if self.layout(step.mode).cores.platform == "cpu":
-            return tuned(step.function)
-        return step.function
-
-    def run_step(
-        self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
-    ) -> tuple[Values, list[jax.Array], Outputs]:
-        """One step of training or evaluation, as a pure function.
-
-        Args:
-            step: The step.
-            values: The values that it reads, by path.
-            metrics: The values of the metrics' variables.
-            batch: A pair of features and labels.
-
-        Returns:
-            The values that changed, the metrics' new values, and the outputs;
-            among them as `loss` the mean over examples so far.
-        """
-        changed, outputs = self.to_compile(step)(values, *batch)
-        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
-        metrics = self._loss_mean.stateless_update_state(
-            metrics, outputs["loss"], sample_weight=weight
-        )
-        mean = self._loss_mean.stateless_result(metrics)
-        return changed, metrics, outputs | {"loss": mean}
-
-    def train_step(
-        self, state: KerasState, data: Nest
-    ) -> tuple[Outputs, KerasState]:
-        """One step of training, as a pure function of the state.
-
-        Args:
-            state: Values of the trainable, the other, the optimizer's and the
-                metrics' variables, as Keras passes them.
-            data: A tuple of features and labels.
-
-        Returns:
-            The mean loss so far, and the new state.
-        """
-        return self._keras_step(ModeKeys.TRAIN, state, data)
-
-    def test_step(
-        self, state: KerasState, data: Nest
-    ) -> tuple[Outputs, KerasState]:
-        """One step of evaluation, as a pure function of the state.
-
-        Args:
-            state: Values of the trainable, the other and the metrics'
-                variables, as Keras passes them.
-            data: A tuple of features and labels.
-
-        Returns:
-            The mean loss so far, and the new state.
-        """
-        return self._keras_step(ModeKeys.EVAL, state, data)
-
-    def predict_step(
-        self, state: KerasState, data: Nest
-    ) -> tuple[Nest, list[jax.Array]]:
-        """One step of prediction, as a pure function of the state.
-
-        Args:
-            state: Values of the trainable and the other variables.
-            data: A tuple of features and, in place of labels, which rows are
-                padding: booleans of shape `[batch]`. By default none are.
-
-        Returns:
-            Predictions and the values of the other variables.
-        """
-        features, is_padding = _features_and_labels(data)
-        if is_padding is None:
-            is_padding = jnp.zeros((batch_size(features),), bool)
-        step = self._step(ModeKeys.PREDICT, features, is_padding)
-        values = self._by_path(state)
-        changed, outputs = self.to_compile(step)(values, features, is_padding)
-        _, others = self._as_state(values | changed, len(state))
-        return outputs["predictions"], others
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""
@@ -294,57 +161,42 @@ class EstimatorModel(keras.Model):
         with self._apart():
             return super().predict_on_batch(x)
 
-    def jax_state_sync(self) -> None:
-        """Gives the variables their current values; callbacks call it.
+    def make_test_function(self, force: bool = False) -> None:
+        """Makes what `evaluate` calls for each batch; Keras calls it."""
+        if self.test_function is not None and not force:
+            return
+        super().make_test_function(force)
+        run = self.test_function
 
-        Keras calls it whenever a callback reads its attribute `model`.
-        """
-        if self.lender is not None:
-            self.lender.show()
-        super().jax_state_sync()
+        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
+            logs, state = run(state, iterator)
+            return self._with_metrics(logs), state
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an error before a file is made, as `get_config` does.
+        self.test_function = run_and_count
 
-        Raises:
-            NotImplementedError: Always.
-        """
-        del args, kwargs
-        self.get_config()
+    def reset_metrics(self) -> None:
+        """Forgets what was counted."""
+        super().reset_metrics()
+        if self._host_metrics is not None:
+            self._host_metrics.reset()
+        store = self.program.store
+        counts = {
+            path
+            for path in self._valued
+            if is_accumulator(store.variables[path])
+        }
+        if counts:
+            self.assign(store.initial_values(counts))
 
-    def get_config(self) -> dict[str, Any]:
-        """Raises an error: a `model_fn` is code, which is not saved.
-
-        Raises:
-            NotImplementedError: Always.
-        """
-        raise NotImplementedError(
-            "An EstimatorModel cannot be saved as a whole, since its model_fn "
-            "is Python code. Expected `kte.export_keras(estimator, path, ...)`,"
-            " `model.save_weights(path)`, or "
-            "`ModelCheckpoint(path, save_weights_only=True)` with a path that "
-            "ends in '.weights.h5'; make the model from model_fn again and "
-            "load them there."
-        )
-
-    def paths(self) -> list[str]:
-        """Paths of the variables that `state` lists without slots."""
-        return [v.path for v in self._model_variables]
-
-    def metrics_state(self) -> MetricsState:
-        """The metrics' values before anything was counted."""
-        return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
-
-    def assign(self, values: AnyValues) -> None:
-        """Gives the model's variables these values by path."""
-        for path, value in values.items():
-            self.program.store.variables[path].assign(value)
-        self._valued.update(values)
-
-    def _step(self, mode: str, features: Features, labels: Labels) -> Step:
-        return self.program.step(
-            mode, self.layout(mode).step_input(features, labels)
-        )
+    def _with_metrics(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Logs with what `metric_fn` has counted, in place of its tensors."""
+        logs = dict(logs)
+        tensors = logs.pop(FOR_METRIC_FN, None)
+        if tensors is None or self._host_metrics is None:
+            return logs
+        step = jax.tree.map(lambda tensor: np.asarray(tensor)[None], tensors)
+        self._host_metrics.update(step)
+        return logs | self._host_metrics.result()
 
     def _apart(
         self, keeps: bool = False
@@ -353,48 +205,6 @@ class EstimatorModel(keras.Model):
         if self.lender is None:
             return contextlib.nullcontext()
         return self.lender.apart(keeps)
-
-    def _track_new_variables(self) -> None:
-        store, slots = self.program.store, self.optimizer.variables
-        if len(store.variables) == len(self._model_variables) + len(slots):
-            return
-        tracked = {v.path for v in (*self._model_variables, *slots)}
-        for path, variable in store.variables.items():
-            if path not in tracked:
-                group = slots if path in store.slots else self._model_variables
-                group.append(variable)
-        self.optimizer.adopt(store.optimizers, store.variables)
-
-    def _keras_step(
-        self, mode: str, state: KerasState, data: Nest
-    ) -> tuple[Outputs, KerasState]:
-        """A step between the lists that Keras has and values by path."""
-        *lists, metrics = state
-        batch = _features_and_labels(data)
-        step = self._step(mode, *batch)
-        values = self._by_path(lists)
-        changed, metrics, outputs = self.run_step(step, values, metrics, batch)
-        new = self._as_state(values | changed, len(lists))
-        return {"loss": outputs["loss"]}, (*new, metrics)
-
-    def _by_path(self, state: Sequence[list[jax.Array]]) -> Values:
-        return {
-            variable.path: value
-            for variables, values in zip(self._lists, state, strict=False)
-            for variable, value in zip(variables, values, strict=True)
-        }
-
-    def _as_state(self, values: Values, lists: int) -> list[list[jax.Array]]:
-        return [[values[v.path] for v in each] for each in self._lists[:lists]]
-
-    @property
-    def _lists(self) -> list[list[keras.Variable]]:
-        """The variables in the lists and the order that Keras has."""
-        return [
-            self.trainable_variables,
-            self.non_trainable_variables,
-            self.optimizer.variables,
-        ]
 
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
@@ -414,19 +224,9 @@ class EstimatorModel(keras.Model):
                 "`model.prepare(mode, features, labels)` with a batch and "
                 "`model.initialize()` first."
             )
-        features, labels = _features_and_labels(data)
+        features, labels = features_and_labels(data)
         if mode == ModeKeys.PREDICT:
             labels = jnp.zeros((batch_size(features),), bool)
         features, labels = jax.tree.map(jnp.asarray, (features, labels))
         self.prepare(mode, features, labels)
         self.initialize()
-
-
-def _features_and_labels(data: Nest) -> tuple[Features, Labels]:
-    features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-    if weights is not None:
-        raise ValueError(
-            "Expected features and labels. Received sample weights too: put "
-            "them among the features, where model_fn can use them."
-        )
-    return features, labels

@@ -15,6 +15,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
@@ -27,7 +28,6 @@ from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
-from keras_tpu_estimator.loops.host_metrics import HostMetrics
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames

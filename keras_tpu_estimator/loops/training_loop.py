@@ -9,7 +9,7 @@ from typing import Any
 from typing import Protocol
 
 from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.device.estimator_model import MetricsState
+from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.hook_list import HookList

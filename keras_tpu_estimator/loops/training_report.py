@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.loops.host_metrics import HostMetrics
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.progress import Progress

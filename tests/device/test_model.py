@@ -116,12 +116,71 @@ def test_weights_are_saved_and_loaded(tmp_path):
         np.testing.assert_array_equal(one.value, other.value)
 
 
-def test_summary_counts_parameters(capsys):
-    model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
+@pytest.mark.parametrize("mode", [kte.ModeKeys.TRAIN, kte.ModeKeys.PREDICT])
+def test_a_new_model_loads_weights_once_it_knows_its_inputs(tmp_path, mode):
+    path = str(tmp_path / "model.weights.h5")
+    trained = kte.EstimatorModel.from_model_fn(model_fn_of(network))
+    trained.fit(X, Y, epochs=2, verbose=0)
+    trained.save_weights(path)
+    expected = trained.predict(X, verbose=0)["y"]
+
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(network))
+    with pytest.raises(ValueError, match="has seen no input.*model.prepare"):
+        model.load_weights(path)
+    model.prepare(mode, X, Y if mode == kte.ModeKeys.TRAIN else None)
+    model.load_weights(path)
+    np.testing.assert_allclose(
+        model.predict(X, verbose=0)["y"], expected, 1e-5, 1e-6
+    )
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    path = str(tmp_path / "model.weights.h5")
+    other = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
+    other.fit(X, Y, verbose=0)
+    other.save_weights(path)
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(network))
+    model.prepare(kte.ModeKeys.PREDICT, X)
+    with pytest.raises(ValueError, match=r"'dense/kernel' should have.*\(3, 8"):
+        model.load_weights(path)
+    sizes = kte.EstimatorModel.from_model_fn(
+        model_fn_of(lambda x, _: keras.layers.Dense(1, name="other")(x))
+    )
+    sizes.prepare(kte.ModeKeys.PREDICT, X)
+    with pytest.raises(ValueError, match=r"without \['other/kernel', 'other/b"):
+        sizes.load_weights(path)
+
+
+def test_summary_lists_variables_by_scope():
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(network, adam))
+    with pytest.raises(ValueError, match=r"`summary\(\)`.*model.prepare"):
+        model.summary()
     model.fit(X, Y, verbose=0)
-    lines = []
-    model.summary(print_fn=lambda line, line_break=False: lines.append(line))
-    assert "Trainable params: 4" in "\n".join(lines)
+    texts = []
+    model.summary(print_fn=texts.append, show_trainable=True)
+    lines = [line.split() for line in texts[0].splitlines()]
+    kernel = lines.index(["kernel", "(3,", "8)", "24", "Y"])
+    assert lines[kernel - 1] == ["dense", "32"]
+    assert ["moving_mean", "(8,)", "8", "N"] in lines
+    assert ["Trainable", "params:", "57", "(228.00", "B)"] in lines
+    # Two for each trainable weight, the learning rate and the iteration.
+    assert ["Optimizer", "params:", "116", "(464.00", "B)"] in lines
+
+
+def test_what_model_fn_says_is_not_compiled():
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
+    with pytest.raises(ValueError, match="should not be compiled.*Leave it"):
+        model.compile(optimizer="adam", loss="mse")
+    model.fit(X, Y, verbose=0)
+
+
+def test_what_is_not_saved_says_what_to_call(tmp_path):
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
+    with pytest.raises(NotImplementedError, match="save_weights"):
+        model.save(tmp_path / "model.keras")
+    with pytest.raises(NotImplementedError, match="export_saved_model.*keras"):
+        model.export(tmp_path / "export")
+    assert not list(tmp_path.iterdir())
 
 
 def test_callbacks_see_and_stop_fit():
@@ -134,3 +193,68 @@ def test_callbacks_see_and_stop_fit():
         X, Y, epochs=100, verbose=0, callbacks=[StopBelow()]
     ).history["loss"]
     assert history[-1] < 1 <= history[-2]
+
+
+def with_metrics(make_spec):
+    """A linear model_fn whose metrics are counted by `make_spec`."""
+
+    def model_fn(features, labels, mode, params):
+        outputs = linear(features, False)
+        loss = keras.ops.mean((outputs - labels) ** 2)
+        if mode == kte.ModeKeys.EVAL:
+            return make_spec(mode, loss, labels, outputs)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    return model_fn
+
+
+def on_host(mode, loss, labels, outputs):
+    def metric_fn(labels, outputs):
+        return {"error": kte.metrics.mean_absolute_error(labels, outputs)}
+
+    metrics = (metric_fn, [labels, outputs])
+    return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+
+
+def in_numpy(mode, loss, labels, outputs):
+    def metric_fn(labels, outputs):
+        mean = keras.metrics.Mean()
+        mean.update_state(np.abs(np.asarray(labels) - np.asarray(outputs)))
+        return {"error": mean}
+
+    metrics = (metric_fn, [labels, outputs])
+    return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+
+
+def on_device(mode, loss, labels, outputs):
+    error = kte.metrics.mean_absolute_error(labels, outputs)
+    return kte.EstimatorSpec(mode, loss=loss, eval_metric_ops={"error": error})
+
+
+@pytest.mark.parametrize("make_spec", [on_host, in_numpy, on_device])
+def test_eval_metrics_are_metrics_of_keras(make_spec):
+    model = kte.EstimatorModel.from_model_fn(with_metrics(make_spec))
+    # The last batch is smaller, which the mean must know.
+    fitted = model.fit(
+        X, Y, epochs=2, validation_data=(X[:40], Y[:40]), verbose=0
+    )
+    names = {"loss", "val_loss", "val_error"}
+    assert fitted.history.keys() == names
+    values = {v.path: np.asarray(v.value) for v in model.variables}
+    kernel, bias = values["dense/kernel"], values["dense/bias"]
+    expected = np.abs(X[:40] @ kernel + bias - Y[:40]).mean()
+    np.testing.assert_allclose(fitted.history["val_error"][-1], expected, 1e-5)
+    for _ in range(2):  # What was counted before is forgotten.
+        loss, error = model.evaluate(X[:40], Y[:40], verbose=0)
+        np.testing.assert_allclose(error, expected, 1e-5)
+    logs = model.evaluate(X[:40], Y[:40], verbose=0, return_dict=True)
+    assert logs.keys() == {"loss", "error"} and logs["loss"] == loss
+
+
+def test_metrics_of_one_batch():
+    model = kte.EstimatorModel.from_model_fn(with_metrics(on_host))
+    logs = model.test_on_batch(X, Y, return_dict=True)
+    np.testing.assert_allclose(logs["error"], np.abs(Y).mean(), 1e-5)

@@ -16,7 +16,7 @@ from helpers import squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.loops.host_metrics import HostMetrics
+from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 
 X, Y = regression_data(examples=70)
