@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.checkpoints import metagraph
 from keras_tpu_estimator.checkpoints.location import INDEX
 from keras_tpu_estimator.checkpoints.tensorflow_format import TensorFlowReader
 from keras_tpu_estimator.checkpoints.tensorflow_format import suffixes
@@ -16,13 +17,14 @@ from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.storage import paths
 
 _DATA = ".data-00000-of-00001"
+_META = ".meta"
 
 
 def write(prefix: str, variables: Mapping[str, npt.ArrayLike]) -> None:
     """Writes variables into a bundle, whole or not at all.
 
-    Its two files appear one after the other, the index last: without it, there
-    is no checkpoint.
+    Its three files appear one after the other, the index last: without it,
+    there is no checkpoint.
 
     Args:
         prefix: The path of the files to make or replace, without their ends.
@@ -37,8 +39,11 @@ def write(prefix: str, variables: Mapping[str, npt.ArrayLike]) -> None:
     >>> import os, tempfile
     >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
     >>> write(prefix, {"dense/bias": np.zeros(2)})
-    >>> sorted(os.listdir(os.path.dirname(prefix)))
-    ['model.ckpt-3.data-00000-of-00001', 'model.ckpt-3.index']
+    >>> for name in sorted(os.listdir(os.path.dirname(prefix))):
+    ...     print(name)
+    model.ckpt-3.data-00000-of-00001
+    model.ckpt-3.index
+    model.ckpt-3.meta
     """
     arrays = {name: np.asarray(value) for name, value in variables.items()}
     for name, array in arrays.items():
@@ -52,13 +57,17 @@ def write(prefix: str, variables: Mapping[str, npt.ArrayLike]) -> None:
         with (
             commit.replacing(prefix + INDEX) as index,
             commit.replacing(prefix + _DATA) as data,
+            commit.replacing(prefix + _META) as meta,
         ):
             _write(data, arrays, {_DATA: data, INDEX: index})
+            with open(meta, "wb") as file:
+                file.write(metagraph.serialized(arrays))
     except BaseException:
         if not paths.is_file(prefix + INDEX):
-            # Data alone, which nobody would remove.
-            with contextlib.suppress(FileNotFoundError):
-                paths.remove(prefix + _DATA)
+            # Others alone, which nobody would remove.
+            for end in (_DATA, _META):
+                with contextlib.suppress(FileNotFoundError):
+                    paths.remove(prefix + end)
         raise
     checksum.trust_as(_identity(prefix))
 

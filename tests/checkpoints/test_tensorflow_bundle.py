@@ -22,6 +22,7 @@ VALUES = {
     "count": np.int64(2**40),
     "empty": np.zeros((0, 4), "int32"),
 }
+_ENDS = [".index", ".data-00000-of-00001", ".meta"]
 _KILLED_WHILE_SAVING = """
 import os, signal, sys
 import numpy as np
@@ -67,6 +68,21 @@ def test_a_saver_restores_it(tmp_path):
             assert np.array_equal(value, VALUES[name])
 
 
+def test_its_meta_file_makes_the_variables_and_a_saver(tmp_path):
+    values = VALUES | {"Dense Layer:0/kernel": np.ones(3)}
+    prefix = save(tmp_path, 20, values)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
+        made = {v.op.name: v for v in tf.global_variables()}
+        read = session.run(made)
+    assert np.array_equal(read.pop("Dense_Layer_0/kernel"), np.ones(3))
+    assert read.pop("global_step") == 20
+    assert read.keys() == VALUES.keys()
+    for name, value in VALUES.items():
+        assert np.array_equal(read[name], value)
+        assert read[name].dtype == value.dtype
+
+
 def test_it_is_read_like_any_other(tmp_path):
     prefix = save(tmp_path, 20)
     assert checkpoints.latest_intact(tmp_path) == prefix
@@ -88,6 +104,7 @@ def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
         "checkpoint",
         "model.ckpt-20.data-00000-of-00001",
         "model.ckpt-20.index",
+        "model.ckpt-20.meta",
     ]
     assert checkpoints.value(prefix, "v").tolist() == [1, 1]
     checkpoints.save(tmp_path, 20, {"v": np.zeros(2)})
@@ -97,8 +114,6 @@ def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
 def test_older_ones_are_removed_with_all_their_files(tmp_path):
     for step in range(3):
         prefix = save(tmp_path, step, retention=checkpoints.Retention(2))
-        # TensorFlow's own have this file, too.
-        (tmp_path / f"model.ckpt-{step}.meta").touch()
     assert checkpoints.latest(tmp_path) == prefix
     names = [n for n in os.listdir(tmp_path) if n != "checkpoint"]
     assert {name.split(".")[1] for name in names} == {"ckpt-1", "ckpt-2"}
@@ -121,7 +136,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
     assert "model.ckpt-20" in caplog.text
 
 
-@pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("end", _ENDS)
 def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
     first = save(tmp_path, 10)
     before = set(os.listdir(tmp_path))
@@ -132,11 +147,11 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
     assert set(os.listdir(tmp_path)) > before
     assert checkpoints.latest_intact(tmp_path) == first
     save(tmp_path, 20)
-    new = {f"model.ckpt-20{e}" for e in (".index", ".data-00000-of-00001")}
+    new = {f"model.ckpt-20{e}" for e in _ENDS}
     assert set(os.listdir(tmp_path)) == before | new
 
 
-@pytest.mark.parametrize("times", [1, 2, 3, 4])
+@pytest.mark.parametrize("times", [1, 2, 3, 4, 5])
 def test_a_failed_save_leaves_the_directory_as_it_was(
     tmp_path, monkeypatch, times
 ):
