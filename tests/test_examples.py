@@ -86,7 +86,7 @@ def test_recommender(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     recommender = example("recommender")
-    result = recommender.main(200, 2003, 1001, model_dir=str(tmp_path))
+    result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
     assert "on each of 8 cores" in printed
     # A guess has 0.5; 2000 steps with a million rows come to 0.88.
