@@ -6,6 +6,7 @@ import sys
 from benchmarks import calls
 from benchmarks import checkpoints
 from benchmarks import cores
+from benchmarks import embeddings
 from benchmarks import exported
 from benchmarks import host_calls
 from benchmarks import hosts
@@ -25,6 +26,7 @@ _GROUPS = {
     "exported": exported.rows,
     "calls": calls.rows,
     "cores": cores.rows,
+    "embeddings": embeddings.rows,
     "host_calls": host_calls.rows,
     "hosts": hosts.rows,
     "memory": memory.rows,

@@ -88,6 +88,19 @@ def test_serve_digits(
             assert answer in found, (path, body, got)
 
 
+def test_recommender(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    recommender = example("recommender")
+    result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
+    printed = capsys.readouterr().out
+    assert "on each of 8 cores" in printed
+    # A guess has 0.5; 2000 steps with a million rows come to 0.88.
+    assert result["auc"] > 0.6
+    names = {"users", "users/Adagrad", "items", "items/Adagrad"}
+    assert names < dict(kte.list_variables(str(tmp_path))).keys()
+
+
 def test_many_hosts() -> None:
     # Two processes of as many cores.
     ended = launch("examples/many_hosts.py", "150", cores=2)

@@ -53,6 +53,20 @@ PROGRAM = Section(
             now="`kte.export`, for [SavedModels](export.md)",
         ),
         Row(
+            {
+                f"tf.{name}": f"`kte.experimental.{name.rpartition('.')[-1]}`"
+                for name in (
+                    "estimator.tpu.experimental.EmbeddingConfigSpec",
+                    "tpu.experimental.AdagradParameters",
+                    "tpu.experimental.AdamParameters",
+                    "tpu.experimental.FtrlParameters",
+                    "tpu.experimental.StochasticGradientDescentParameters",
+                )
+            },
+            before="`EmbeddingConfigSpec`, `TableConfig`, `AdagradParameters`",
+            now="the same in `kte.experimental`; see [tables](embeddings.md)",
+        ),
+        Row(
             {"tf.estimator.experimental.*": "`kte.experimental`"},
             before="`tf.estimator.experimental`",
             note="early stopping, `InMemoryEvaluatorHook`",

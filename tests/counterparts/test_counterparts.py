@@ -17,7 +17,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / table.PAGE).read_text()
 ROWS = [row for section in table.SECTIONS for row in section.rows]
 # Gone with the estimator, or hidden since Keras 3.
-GONE = ("tf.contrib.", "tf.estimator.", "tf.layers.", "tf.keras.", "tf.nn.rnn_")
+GONE = (
+    "tf.contrib.",
+    "tf.estimator.",
+    "tf.keras.",
+    "tf.layers.",
+    "tf.nn.rnn_",
+    "tf.tpu.experimental.",
+)
 CODE = re.compile(r"`([^`]*)`")
 NAME = re.compile(
     r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w"

@@ -82,9 +82,13 @@ def model_dir(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("use_tpu", [True, False])
-def test_evaluation_and_prediction(model_dir, use_tpu):
-    estimator = tables_estimator(two_tables(), SIZE, model_dir, use_tpu)
+@pytest.mark.parametrize(
+    ("use_tpu", "eval_on_tpu"), [(True, True), (True, False), (False, False)]
+)
+def test_evaluation_and_prediction(model_dir, use_tpu, eval_on_tpu):
+    estimator = tables_estimator(
+        two_tables(), SIZE, model_dir, use_tpu, eval_on_tpu=eval_on_tpu
+    )
     want, loss = expected(in_checkpoint(estimator))
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
     predictions = list(estimator.predict(features_once))
@@ -215,6 +219,27 @@ def test_several_cores_per_replica(tmp_path, model_dir):
     loss = expected(got)[1]
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
     assert len(list(estimator.predict(features_once))) == EXAMPLES
+
+
+def test_cores_that_have_the_same_batch(tmp_path, model_dir):
+    broadcast = kte.InputPipelineConfig.BROADCAST
+    config = kte.RunConfig(
+        tpu_config=kte.TPUConfig(per_host_input_for_training=broadcast),
+        model_dir=str(tmp_path),
+        tf_random_seed=7,
+    )
+    estimator = kte.TPUEstimator(
+        model_fn_of(two_tables(), SIZE),
+        config=config,
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        embedding_config_spec=two_tables(),
+    )
+    estimator.train(input_of(*data_of()), steps=3)
+    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
+    got = in_checkpoint(estimator)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, atol=1e-6)
 
 
 def test_warm_start(tmp_path, model_dir):

@@ -1,0 +1,153 @@
+"""Recommends items: tables of a million rows each, spread over all cores.
+
+Run it with `python examples/recommender.py`. It takes about a minute. With
+XLA_FLAGS=--xla_force_host_platform_device_count=8, one CPU is eight cores.
+
+The data are made here: users and items have a taste, most ids are rare, and
+who saw what says what is clicked on next. A tower of dense layers for the user
+and one for the item see the rows of their tables; what they agree on is
+clicked on.
+"""
+
+import logging
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import jax
+import keras
+import numpy as np
+from keras import layers
+from keras import ops
+
+USERS, ITEMS, TASTES = 1_000_000, 1_000_000, 16
+DIMENSION, HISTORY, BATCH = 16, 12, 1024
+HELD_OUT = 20
+
+
+def spec_of_tables(users, items):
+    """A table of users and one of items, which two features share."""
+    tables = kte.experimental
+    return tables.EmbeddingConfigSpec(
+        optimization_parameters=tables.AdagradParameters(0.3),
+        table_to_config_dict={
+            "users": tables.TableConfig(users, DIMENSION, combiner=None),
+            "items": tables.TableConfig(items, DIMENSION, combiner="mean"),
+        },
+        feature_to_config_dict={
+            "user": tables.FeatureConfig("users"),
+            "item": tables.FeatureConfig("items"),
+            "history": tables.FeatureConfig("items"),
+        },
+    )
+
+
+def batches(users, items, seed):
+    """Features and clicks, one batch after another, without end."""
+    rng = np.random.default_rng(seed)
+
+    def ids(count, *shape):
+        # Few are seen often, and most of them hardly ever.
+        return rng.zipf(1.2, (BATCH, *shape)) % count
+
+    def of_taste(items, user, share):
+        # Some of the items, changed to others of the user's taste.
+        wanted = items - items % TASTES + user % TASTES
+        return np.where(rng.random(items.shape) < share, wanted, items)
+
+    while True:
+        user = ids(users)
+        item = of_taste(ids(items), user, 0.5)
+        history = of_taste(ids(items, HISTORY), user[:, None], 0.8)
+        # Some have seen less.
+        seen = rng.integers(0, HISTORY, (BATCH, 1))
+        history[np.arange(HISTORY) >= seen] = -1
+        agree = user % TASTES == item % TASTES
+        clicked = rng.random(BATCH) < np.where(agree, 0.9, 0.1)
+        features = {"user": user, "item": item, "history": history}
+        yield (
+            {name: values.astype("int32") for name, values in features.items()},
+            clicked.astype("float32"),
+        )
+
+
+def tower(*parts):
+    """Dense layers over rows that belong together."""
+    hidden = layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
+    return layers.Dense(DIMENSION)(layers.Dense(32, "relu")(hidden))
+
+
+def model_fn(features, labels, mode, params):
+    # The features are rows of the tables, where input_fn had ids.
+    user = tower(features["user"], features["history"])
+    item = tower(features["item"])
+    logits = layers.Dense(1)(user * item)[:, 0]
+    if mode == kte.ModeKeys.PREDICT:
+        predictions = {"click": ops.sigmoid(logits)}
+        return kte.TPUEstimatorSpec(mode, predictions=predictions)
+    loss = ops.mean(ops.binary_crossentropy(labels, logits, from_logits=True))
+    if mode == kte.ModeKeys.EVAL:
+        metrics = (metric_fn, [labels, ops.sigmoid(logits)])
+        return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+    # For the dense layers; the tables have Adagrad.
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.003))
+    train_op = optimizer.minimize(loss)
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def metric_fn(labels, click):
+    return {"auc": kte.metrics.auc(labels, click)}
+
+
+def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
+    """Trains, evaluates, and ranks some items for one user."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("keras_tpu_estimator").setLevel(logging.INFO)
+    estimator = kte.TPUEstimator(
+        model_fn,
+        model_dir,
+        kte.RunConfig(
+            tpu_config=kte.TPUConfig(iterations_per_loop=100),
+            log_step_count_steps=500,
+            save_checkpoints_steps=10**9,
+            tf_random_seed=1,
+        ),
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        predict_batch_size=BATCH,
+        embedding_config_spec=spec_of_tables(users, items),
+    )
+    cores = jax.device_count()
+    megabytes = 2 * (users + items) * DIMENSION * 4 / 1e6
+    print(
+        f"{megabytes:.0f} MB of tables and slots, {megabytes / cores:.0f} MB "
+        f"on each of {cores} cores"
+    )
+    estimator.train(
+        lambda params: batches(users, items, seed=1), max_steps=steps
+    )
+    result = estimator.evaluate(
+        lambda params: batches(users, items, seed=2), steps=HELD_OUT
+    )
+    print(f"AUC {result['auc']:.3f} after {result['global_step']} steps")
+
+    # For one user, who has seen two items of one taste, a hundred of others.
+    candidates = np.arange(100, dtype="int32")
+    history = np.full((100, HISTORY), -1, "int32")
+    history[:, :2] = 3, 3 + TASTES
+    features = {
+        "user": np.full(100, 3, "int32"),
+        "item": candidates,
+        "history": history,
+    }
+    clicks = [
+        prediction["click"]
+        for prediction in estimator.predict(lambda params: iter([features]))
+    ]
+    best = candidates[np.argsort(clicks)[::-1][:5]]
+    print(f"for user 3: items {', '.join(map(str, best))}")
+    return {**result, "best": best}
+
+
+if __name__ == "__main__":
+    main()
