@@ -182,9 +182,12 @@ def create_optimizer(loss, params):
     rate = WarmUpAndDecay(
         params["learning_rate"], params["steps"] // 10, params["steps"]
     )
-    adam = keras.optimizers.AdamW(rate, weight_decay=0.01, epsilon=1e-6)
-    adam.exclude_from_weight_decay(var_names=["LayerNorm", "bias"])
-    optimizer = kte.CrossShardOptimizer(adam)
+    optimizer = kte.optimizers.AdamWeightDecay(
+        learning_rate=rate,
+        weight_decay_rate=0.01,
+        exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
+    )
+    optimizer = kte.CrossShardOptimizer(optimizer)
     tvars = kte.trainable_variables()
     grads = kte.gradients(loss, tvars)
     grads, _ = kte.clip_by_global_norm(grads, clip_norm=1.0)

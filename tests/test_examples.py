@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf  # noqa: TID253 - the examples use tf.data
 from absl.flags import FLAGS as flags
+from tensorboard.backend.event_processing.event_accumulator import (  # noqa: TID253
+    EventAccumulator,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
@@ -66,6 +70,51 @@ def test_bert_tiny(
         bert_tiny.WORDS,
         bert_tiny.HIDDEN,
     ]
+
+
+def test_resnet(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As for a script, beside which modules are found.
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    result = example("resnet").main(steps=40, model_dir=str(tmp_path))
+    # One in ten is a guess; 300 steps come to more than 0.98.
+    assert result["accuracy"] > 0.5
+    assert "with averaged weights" in capsys.readouterr().out
+    curves = EventAccumulator(str(tmp_path)).Reload()
+    rates = {
+        event.step: float(tf.make_ndarray(event.tensor_proto))
+        for event in curves.Tensors("learning_rate_of_step")
+    }
+    # Past the warm-up, after 19 and 39 of 40 steps.
+    falling = {20: ((1 - 19 / 40) / 0.9) ** 2, 40: ((1 - 39 / 40) / 0.9) ** 2}
+    assert rates == pytest.approx(falling, rel=1e-4)
+    names = [name for name, _ in kte.list_variables(str(tmp_path))]
+    assert "dense/kernel/ExponentialMovingAverage" in names
+
+
+def test_gan(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    # Noise is at 10, one half of the images from the other at 0.1.
+    assert example("gan").main(steps=500, model_dir=str(tmp_path)) < 4
+    printed = capsys.readouterr().out
+    assert "taken for real" in printed
+    *_, last = printed.splitlines()
+    assert len(last) == 8 * 16
+    kept = {name.split("/")[0] for name, _ in kte.list_variables(str(tmp_path))}
+    assert kept == {
+        "discriminator",
+        "discriminator_adam",
+        "generator",
+        "generator_adam",
+        "global_step",
+    }
 
 
 def test_serve_digits(

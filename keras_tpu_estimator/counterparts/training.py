@@ -134,15 +134,21 @@ TRAINING = Section(
             },
         ),
         Row(
+            {"tf.contrib.opt.LARSOptimizer": "`kte.optimizers.LARS`"},
+            before="`LARSOptimizer`, `AdamWeightDecayOptimizer`, "
+            "`LAMBOptimizer`, `SM3Optimizer`",
+            now="[`kte.optimizers`](optimizers.md): `LARS`, "
+            "`AdamWeightDecay`, `LAMB`, `SM3`",
+            note="with `LARS`, the loss has no weight decay",
+        ),
+        Row(
             {
-                "tf.contrib.opt.LARSOptimizer": "`keras.optimizers.Optimizer`",
                 "tf.train.Optimizer": "`keras.optimizers.Optimizer`",
                 "tf.contrib.opt.*": "`keras.optimizers`",
             },
-            before="`LARSOptimizer`, `AdamWeightDecayOptimizer` and others of "
-            "one's own",
+            before="others of one's own",
             now="a subclass of `keras.optimizers.Optimizer`",
-            note="`keras.optimizers.Lamb` and `AdamW` are there",
+            note="[how to write it](optimizers.md#one-of-your-own)",
         ),
         Row(
             _schedules(

@@ -18,7 +18,7 @@ MAKE = {
     "lamb": lambda: kte.optimizers.LAMB(
         0.02, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
-    "lars": lambda: kte.optimizers.LARS(2.0, eeta=0.02, skip_list=["bias"]),
+    "lars": lambda: kte.optimizers.LARS(0.1, eeta=0.2, skip_list=["bias"]),
     "sm3": lambda: kte.optimizers.SM3(0.1),
 }
 SLOTS = {
