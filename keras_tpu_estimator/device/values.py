@@ -311,8 +311,22 @@ class ModelValues:
         if not assigned:
             return
         # Copied, for training uses up each array, and no two may be one.
-        copies = self._put(jax.tree.map(jnp.copy, assigned))
-        values.edit(self._where_used(copies, values.mode))
+        self.edit(values, jax.tree.map(jnp.copy, assigned))
+
+    def edit(self, values: CallValues, assigned: AnyValues) -> None:
+        """Takes what user code assigns to variables in a call.
+
+        Args:
+            values: The call's values.
+            assigned: Values by path.
+        """
+        put = self._put(
+            {
+                path: value.astype(values[path].dtype)
+                for path, value in assigned.items()
+            }
+        )
+        values.edit(self._where_used(put, values.mode))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 

@@ -24,6 +24,26 @@ class Request(NamedTuple):
     results: Callable[[Mapping[str, Any]], Any]
 
 
+class HostRun(Protocol):
+    """Operations that assign variables, on the host.
+
+    Attributes:
+        names: The variables that are used.
+    """
+
+    names: Collection[str]
+
+    def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Runs them.
+
+        Args:
+            values: The values of the variables by name.
+
+        Returns:
+            What was fetched, and what was assigned.
+        """
+
+
 class HookedGraph(Protocol):
     """A graph that a program was made of, as its hooks may use it.
 
@@ -35,6 +55,16 @@ class HookedGraph(Protocol):
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """Makes the graph the default one, as while it was built."""
+
+    def host_run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> HostRun | None:
+        """What runs on the host alone, for it assigns variables.
+
+        Args:
+            fetches: A nest of operations, tensors, variables and names.
+            feed_dict: What is fed.
+        """
 
     def request(
         self, fetches: Any, asked: Collection[str] | None = None
@@ -89,8 +119,11 @@ class GraphSession:
 
         Args:
             fetches: Variables, what comes of variables alone, and what
-                `before_run` has asked for.
-            feed_dict: Has to be `None`: nothing is fed into a device loop.
+                `before_run` has asked for. Or operations that assign
+                variables from others, constants and files alone: the next step
+                begins with what they have assigned.
+            feed_dict: What is fed to such operations. Otherwise it has to be
+                `None`: nothing is fed into a device loop.
             options: Accepted; has no effect.
             run_metadata: Accepted; has no effect.
 
@@ -98,6 +131,11 @@ class GraphSession:
             ValueError: They cannot be fetched, or something is fed.
         """
         del options, run_metadata
+        host_run = self._hooked.host_run(fetches, feed_dict)
+        if host_run is not None:
+            fetched, assigned = host_run.run(self.values(host_run.names))
+            self._session.live.assign(assigned)
+            return fetched
         refuse_feed("feed_dict", feed_dict or None)
         request = self._hooked.request(fetches, self._asked)
         return request.results(self.values(request.names))

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
@@ -69,6 +70,14 @@ class LiveModel:
         if self.mode == ModeKeys.PREDICT:
             return outputs
         return {"loss": float(self._progress.fetch("loss"))} | outputs
+
+    def assign(self, assigned: Mapping[str, Any]) -> None:
+        """Gives variables other values, for the next run.
+
+        Args:
+            assigned: Values by path.
+        """
+        self._values.edit(self._progress.values, assigned)
 
     def __enter__(self) -> Self:
         block = self._values.visible(self._progress.values)

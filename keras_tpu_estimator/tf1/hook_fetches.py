@@ -23,6 +23,9 @@ from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
+from keras_tpu_estimator.tf1.hook_runs import HostRun
+from keras_tpu_estimator.tf1.hook_runs import element_of
+from keras_tpu_estimator.tf1.hook_runs import host_run
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
@@ -104,24 +107,26 @@ class FetchedGraph:
 
         return Request({n for part in parts for n in part.names}, results)
 
+    def host_run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> HostRun | None:
+        """What runs on the host alone, for it assigns variables.
+
+        Args:
+            fetches: A nest of operations, tensors, variables and names.
+            feed_dict: What is fed.
+        """
+        return host_run(self._model, fetches, feed_dict)
+
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
         import tensorflow as tf
 
-        element = leaf
-        if not isinstance(leaf, tf.Operation) and not tf.is_tensor(leaf):
-            try:
-                element = self.graph.as_graph_element(leaf)
-            except (KeyError, ValueError, TypeError):
-                if not isinstance(leaf, str):
-                    raise
-                return _Part([leaf], lambda values: values[leaf])
-        if hasattr(element, "handle"):
-            # A variable; what assigns one looks the same but for this.
-            element = element.op
-            if element.type == "VarHandleOp":
-                return self._tensor(element.outputs[0], asked)
+        element = element_of(self.graph, leaf)
+        if element is None:
+            return _Part([leaf], lambda values: values[leaf])
         if isinstance(element, tf.Operation):
-            if not isinstance(leaf, str) or len(element.outputs) != 1:
+            is_value = isinstance(leaf, str) or element.type == "VarHandleOp"
+            if not is_value or len(element.outputs) != 1:
                 return self._operation(element)
             (element,) = element.outputs
         return self._tensor(element, asked)
@@ -135,10 +140,11 @@ class FetchedGraph:
         ]
         if stateful:
             raise ValueError(
-                "Hooks should fetch tensors: what they run besides the step "
+                "Hooks should fetch tensors: what they run within the step "
                 f"has no effect on the devices. Received: {op.name} "
                 f"({op.type}), made at {line_of(op)}. Make it part of "
-                "train_op, or of host_call."
+                "train_op or of host_call, or run it between steps, by "
+                "`session.run`, if it assigns variables from others alone."
             )
         return _Part([], lambda values: None)
 

@@ -304,15 +304,74 @@ def test_nothing_is_fed(tmp_path):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_assigning_is_refused(tmp_path, late):
+def test_assigning_within_the_step_is_refused(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             w = tf.global_variables()[1]
             self.assign = w.assign(w * 0)
 
         def before_run(self, run_context):
-            return None if late else tf.train.SessionRunArgs(self.assign)
+            return tf.train.SessionRunArgs(self.assign)
+
+    message = f"no effect on the devices.*made at {__file__}"
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
+
+
+@pytest.mark.parametrize("cores", [False, True])
+def test_assigning_between_steps(tmp_path, cores):
+    class Own(Asking):
+        def begin(self):
+            self.w = tf.global_variables()[1]
+            self.fed = tf.placeholder(tf.float32, [])
+            self.assign = self.w.assign(10 * self.w + self.fed)
+            self.group = tf.group(self.assign)
+
+        def after_create_session(self, session, coord):
+            feed = {self.fed: 1.0}
+            np.testing.assert_allclose(session.run(self.assign, feed), [11])
+            assert session.run([self.group], {self.fed: 2.0}) == [None]
+            np.testing.assert_allclose(session.run(self.w), [112])
+
+        def after_run(self, run_context, run_values):
+            super().after_run(run_context, run_values)
+            run_context.session.run(self.group, {self.fed: 0.0})
+
+    hook = Own("mean")
+    program = made(tmp_path, use_tpu=cores)
+    program.train(fed([X, X]), hooks=[hook], steps=2)
+    first = X.mean() * 112
+    np.testing.assert_allclose(hook.got, [first, first * 20], rtol=1e-6)
+    saved = kte.load_variable(tmp_path, "w")
+    np.testing.assert_allclose(saved, [112 * 20 * 20])
+
+
+def test_restoring_averages_before_an_evaluation(tmp_path):
+    program = made(tmp_path)
+    program.train(fed([X]), steps=1)
+    checkpoint = tf.train.latest_checkpoint(str(tmp_path))
+
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            step, w = tf.global_variables()
+            self.saver = tf.train.Saver({"w": w, "global_step": step})
+            self.clear = w.assign(w * 0)
+
+        def after_create_session(self, session, coord):
+            session.run(self.clear)
+            np.testing.assert_allclose(session.run("w:0"), [0])
+            self.saver.restore(session, checkpoint)
+
+    result = program.evaluate(fed([X]), hooks=[Own()])
+    np.testing.assert_allclose(result["loss"], X.mean() * 2, rtol=1e-6)
+    assert result["global_step"] == 1
+
+
+def test_assigning_what_comes_of_a_step_is_refused(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            mean = tf.get_default_graph().get_tensor_by_name("mean:0")
+            self.assign = tf.global_variables()[1].assign([mean])
 
         def after_run(self, run_context, run_values):
             run_context.session.run(self.assign.op)

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+
 # Of TensorFlow and tf-keras: that one ought to use Keras.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
 
@@ -506,3 +508,23 @@ def test_summaries_are_written_in_a_graph(session, tmp_path):
     events = list(tf.train.summary_iterator(str(file)))
     found = [event.step for event in events if event.summary.value]
     assert found == [0, 2]
+
+
+# Examples.
+
+
+def test_lists_of_features_take_what_they_took():
+    train = resolve("train")
+    assert train.Example is tf.train.Example
+    numbers = [1.5, np.float32(2), np.array(3.0, "float32"), True]
+    assert [*train.FloatList(value=numbers).value] == [1.5, 2, 3, 1]
+    integers = [1, True, np.int64(3), np.array([4]), np.bool_(False)]
+    made = train.Int64List(value=integers)
+    assert [*made.value] == [1, 1, 3, 4, 0]
+    assert train.Int64List.FromString(made.SerializeToString()) == made
+    assert not train.Int64List().value
+    assert train.Feature(int64_list=made).int64_list == made
+    with pytest.raises(TypeError):
+        train.Int64List(value=["1"])
+    with pytest.raises(TypeError):
+        train.Int64List(value=[1.5])

@@ -3,6 +3,7 @@
 from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
 
 _KERAS = "tf_keras.api._v1.keras"
+_EXAMPLES = "keras_tpu_estimator.tf1.written.examples"
 
 ROOT = Area(
     "",
@@ -15,6 +16,9 @@ ROOT = Area(
         "keras": _KERAS,
         "layers": f"{_KERAS}.__internal__.legacy.layers",
         "nn.rnn_cell": f"{_KERAS}.__internal__.legacy.rnn_cell",
+        # They take what newer protocol buffers refuse.
+        "train.FloatList": f"{_EXAMPLES}:FloatList",
+        "train.Int64List": f"{_EXAMPLES}:Int64List",
     },
     rest="tensorflow.compat.v1",
 )

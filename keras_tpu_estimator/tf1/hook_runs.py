@@ -1,0 +1,117 @@
+"""What hooks run besides the steps: operations that assign variables.
+
+They run on the host, between two runs of the device loop: a hook that restores
+averages before an evaluation, say. What they assign the next step begins with.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.sessions import graph_session
+from keras_tpu_estimator.tf1.sessions import load_values
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostRun:
+    """Operations that assign variables, and need nothing of a step.
+
+    Attributes:
+        fetches: A nest of operations, tensors, variables and names.
+        feed_dict: What is fed.
+        model: The graph.
+        names: The variables that are used.
+        assigned: Those of them that may be assigned.
+    """
+
+    fetches: Any
+    feed_dict: Mapping[Any, Any]
+    model: ModelGraph
+    names: Sequence[str]
+    assigned: Sequence[str]
+
+    def run(
+        self, values: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, np.ndarray]]:
+        """Runs them.
+
+        Args:
+            values: The values of the variables by name.
+
+        Returns:
+            What was fetched, and what was assigned.
+        """
+        variables = self.model.variables
+        with graph_session(self.model.graph) as session:
+            own = {name: values[name] for name in self.names}
+            load_values(session, variables, own)
+            fetched = session.run(self.fetches, dict(self.feed_dict))
+            assigned = session.run({n: variables[n] for n in self.assigned})
+        return fetched, assigned
+
+
+def host_run(
+    model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
+) -> HostRun | None:
+    """What a hook runs, if it assigns variables and needs nothing of a step.
+
+    Args:
+        model: The graph.
+        fetches: A nest of operations, tensors, variables and names.
+        feed_dict: What is fed.
+    """
+    leaves = [
+        element_of(model.graph, each) for each in jax.tree.leaves(fetches)
+    ]
+    elements = [each for each in leaves if each is not None]
+    known = definition_of(model.graph)
+    ops = reachable(model.graph, elements)
+    names = [op.name for op in ops if op.type == "VarHandleOp"]
+    nodes = [known.nodes[op.name] for op in ops]
+    writes = effects_of(Body(nodes, [], names), known.library).last_writes
+    of_steps = {each.op.name for each in model.inputs}
+    if (
+        not writes
+        or len(elements) < len(leaves)
+        or not model.variables.keys() >= {*names}
+        or any(op.name in of_steps for op in ops)
+    ):
+        return None
+    # The loop alone counts steps.
+    assigned = [name for name in writes if name != GLOBAL_STEP]
+    return HostRun(fetches, feed_dict or {}, model, names, assigned)
+
+
+def element_of(graph: Any, leaf: Any) -> Any:
+    """The operation or tensor that is fetched; `None` for a name of ours.
+
+    Args:
+        graph: The graph.
+        leaf: An operation, a tensor, a variable or a name.
+
+    Raises:
+        TypeError: It is none of them.
+        ValueError: It is of another graph.
+    """
+    import tensorflow as tf
+
+    element = leaf
+    if not isinstance(leaf, tf.Operation) and not tf.is_tensor(leaf):
+        try:
+            element = graph.as_graph_element(leaf)
+        except (KeyError, ValueError, TypeError):
+            if not isinstance(leaf, str):
+                raise
+            return None
+    # A variable; what assigns one looks the same but for its operation.
+    return element.op if hasattr(element, "handle") else element
