@@ -66,7 +66,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     check_can_be_spread(call, forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
-    _check_minimized(call, ops)
+    _check_minimized(call, ops, len(forward.partial))
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
@@ -121,11 +121,11 @@ def _of_features(
 ) -> Nest:
     """The gradients of features, of what all cores minimise together."""
     cores = call.example.cores
-    reductions = [op.reduction for op in ops if op.loss is not None]
+    minimized = [op for op in ops if op.loss is not None] or ops[:1]
     replicas = cores.topology.num_replicas
     total: Nest = {}
-    for reduction, gradient in zip(reductions, gradients, strict=True):
-        share = 1 / replicas if reduction == "mean" else 1.0
+    for op, gradient in zip(minimized, gradients, strict=True):
+        share = 1 / replicas if op.reduction == "mean" else 1.0
         scaled = {key: share * g for key, g in gradient.items()}
         total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
     if call.example.is_split:
@@ -237,15 +237,23 @@ def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
     return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
 
-def _check_minimized(call: ModelCall, ops: Sequence[Update]) -> None:
-    """Only of a loss are there gradients by features."""
+def _check_minimized(
+    call: ModelCall, ops: Sequence[Update], requests: int
+) -> None:
+    """It is clear which loss to differentiate by features, and how often."""
     asked = call.example.differentiated
-    if asked and all(op.loss is None for op in ops):
+    if not asked or any(op.loss is not None for op in ops):
+        return
+    reductions = [op.reduction for op in ops]
+    is_combined = not call.example.cores.axes or None not in reductions
+    if len(ops) != 1 or requests != 1 or not is_combined:
         raise ValueError(
             "With embedding_config_spec the train op should say what is "
             f"minimised, for the gradients of {list(asked)}. Received one "
-            "without a loss. Return CrossShardOptimizer(optimizer)."
-            "minimize(loss), rather than gradients that model_fn computes."
+            f"without a loss, of {requests} calls for gradients, with "
+            f"reductions {reductions}. Return CrossShardOptimizer(optimizer)."
+            "minimize(loss), or its apply_gradients of what its "
+            "compute_gradients has returned."
         )
 
 
