@@ -3,12 +3,14 @@
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.optimizers import AdagradParameters
 from keras_tpu_estimator.embeddings.optimizers import AdamParameters
-from keras_tpu_estimator.embeddings.optimizers import FtrlParameters
 from keras_tpu_estimator.embeddings.optimizers import MomentumParameters
-from keras_tpu_estimator.embeddings.optimizers import ProximalAdagradParameters
 from keras_tpu_estimator.embeddings.optimizers import RMSPropParameters
 from keras_tpu_estimator.embeddings.optimizers import (
     StochasticGradientDescentParameters,
+)
+from keras_tpu_estimator.embeddings.sparse_optimizers import FtrlParameters
+from keras_tpu_estimator.embeddings.sparse_optimizers import (
+    ProximalAdagradParameters,
 )
 from keras_tpu_estimator.embeddings.tables import FeatureConfig
 from keras_tpu_estimator.embeddings.tables import TableConfig

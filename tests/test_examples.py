@@ -141,6 +141,7 @@ def test_recommender(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     recommender = example("recommender")
+    recommender.BATCH, recommender.HELD_OUT = 256, 5
     result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
     assert "on each of 8 cores" in printed

@@ -44,7 +44,6 @@ def check_usable(
         )
     partition_dims = config.tpu_config.input_partition_dims
     unfit = {
-        "RunConfig.micro_batches": config.micro_batches not in (None, 1),
         "TPUConfig.input_partition_dims": partition_dims is not None,
         "RunConfig.export_backend": config.export_backend != "jax",
         **{name: value is not None for name, value in others.items()},

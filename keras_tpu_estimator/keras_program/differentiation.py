@@ -11,6 +11,7 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.micro_batches import over_micro_batches
+from keras_tpu_estimator.keras_program.micro_batches import with_features
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.program.options import widened
@@ -81,22 +82,21 @@ class Differentiation:
             values: Values by path.
             batch: Features and labels.
             ops: What is to be done with the gradients.
-            by: Keys of features to differentiate by, too; for one micro-batch
-                only. Defaults to none.
+            by: Keys of features to differentiate by, too. Defaults to none.
 
         Returns:
             For each op that minimises a loss, the gradients of its variables;
-            those of the features, by their keys; the outputs; and the values
-            assigned on the way.
+            those of the features, by their keys, or if no op does, of the
+            first loss whose gradients were asked for; the outputs; and the
+            values assigned on the way.
         """
         minimized = [op for op in ops if op.loss is not None]
         paths = {v.path for op in minimized for v in op.variables}
-        run = over_micro_batches(self._to_the_end, self.micro_batches)
+        run = over_micro_batches(self._to_the_end, self.micro_batches, by)
 
         def objectives(wanted: Nest) -> Nest:
             trainable, own = wanted
-            features, labels = batch
-            given = ({**features, **own} if own else features, labels)
+            given = with_features(batch, own)
             current = {**values, **trainable}
             answers = self._answers(len(self.partial), current, given)
             losses, results = run((trainable, answers), values, given)
@@ -121,6 +121,8 @@ class Differentiation:
             for op, (gradient, _) in zip(minimized, gradients, strict=True)
         ]
         by_feature = [of_features for _, of_features in gradients]
+        if by and not minimized:
+            by_feature = [self._by_features(values, batch, by)]
         return chosen, by_feature, _together(means, rows), updates
 
     def _to_the_end(
@@ -154,6 +156,24 @@ class Differentiation:
             {path: values[path] for path in partial.paths}
         )
         return [*answers, gradient]
+
+    def _by_features(
+        self, values: Values, batch: Batch, by: Sequence[str]
+    ) -> Nest:
+        """The gradients of the first loss that was asked about.
+
+        XLA finds what these and the answers have in common.
+        """
+        first = self.partial[0]
+        run = over_micro_batches(first, self.micro_batches, by)
+
+        def loss(features: Nest) -> jax.Array:
+            given = with_features(batch, features)
+            (loss,), _ = run(({}, []), values, given)
+            return self._combined(loss, first.reduction)
+
+        gradients: Nest = jax.grad(loss)({key: batch[0][key] for key in by})
+        return gradients
 
     def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
         """What stands for the batch: the mean of its parts, or their sum."""

@@ -5,11 +5,16 @@ whole batch: means of scalars and of their gradients, and every row.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.inputs.shared import is_shared
 from keras_tpu_estimator.inputs.shared import named_leaves
@@ -52,7 +57,17 @@ def check_cut(example: StepInput, count: int) -> None:
         )
 
 
-def over_micro_batches(function: Forward, count: int) -> Forward:
+def with_features(
+    batch: tuple[Features, Labels], features: Mapping[str, Any]
+) -> tuple[Features, Labels]:
+    """A batch with other values of some features, if there are any."""
+    others, labels = batch
+    return ({**others, **features} if features else others), labels
+
+
+def over_micro_batches(
+    function: Forward, count: int, by: Sequence[str] = ()
+) -> Forward:
     """A function of a batch that runs another on each of its micro-batches.
 
     What one micro-batch assigns, the next one reads. Gradients are made
@@ -62,6 +77,8 @@ def over_micro_batches(function: Forward, count: int) -> Forward:
     Args:
         function: The function of a micro-batch.
         count: Into how many the batch is cut; 1 for the function as it is.
+        by: Keys of features that it may be differentiated by, too. Defaults to
+            none.
 
     Returns:
         A function of the same form, of the whole batch.
@@ -80,30 +97,46 @@ def over_micro_batches(function: Forward, count: int) -> Forward:
 
     def forward(differentiated: Nest, values: Values, batch: Nest) -> Nest:
         def part(values: Values, batch: Nest) -> Nest:
-            def with_scalars(differentiated: Nest) -> Nest:
-                scalars, others = function(differentiated, values, batch)
+            def with_scalars(wanted: Nest) -> Nest:
+                differentiated, own = wanted
+                given = with_features(batch, own)
+                scalars, others = function(differentiated, values, given)
                 return scalars, (scalars, others)
 
-            gradients, (scalars, (means, *others)) = pull_back(
-                with_scalars, differentiated
+            own = {key: batch[0][key] for key in by}
+            gradients, (scalars, (means, rows, updates)) = pull_back(
+                with_scalars, (differentiated, own)
             )
-            return (gradients, scalars, means), *others
+            whole = [gradient for gradient, _ in gradients]
+            by_rows = [gradient for _, gradient in gradients]
+            return (whole, scalars, means), (by_rows, rows), updates
 
-        (gradients, scalars, means), *others = _scan(part, count, values, batch)
-        return (scalars, (means, *others)), gradients
+        (whole, scalars, means), (by_rows, rows), updates = _scan(
+            part, count, values, batch
+        )
+        # The scalars are means over micro-batches.
+        by_rows = jax.tree.map(lambda leaf: leaf / count, by_rows)
+        # By the rest of the batch there are none.
+        nothing = jax.tree.map(lambda leaf: None, batch)
+        return (scalars, (means, rows, updates)), (whole, by_rows, nothing)
 
-    def backward(gradients: list[Nest], cotangents: Nest) -> Nest:
+    def backward(residuals: Nest, cotangents: Nest) -> Nest:
+        whole, by_rows, nothing = residuals
         scalars, _ = cotangents
-        rows = [
-            jax.tree.map(
-                lambda leaf, c=cotangent: c.astype(leaf.dtype) * leaf, g
-            )
-            for cotangent, g in zip(scalars, gradients, strict=True)
-        ]
-        return jax.tree.map(lambda *leaves: sum(leaves), *rows), None, None
+        of_batch = with_features(nothing, _sum(scalars, by_rows))
+        return _sum(scalars, whole), None, of_batch
 
     whole.defvjp(forward, backward)
     return whole
+
+
+def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
+    """The sum of nests, each times a scalar."""
+    products = [
+        jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, nest)
+        for scalar, nest in zip(scalars, nests, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: sum(leaves), *products)
 
 
 def _scan(

@@ -16,6 +16,10 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.differentiation import (
     trace_for_gradients,
 )
+from keras_tpu_estimator.keras_program.feature_gradients import check_features
+from keras_tpu_estimator.keras_program.feature_gradients import (
+    feature_gradients,
+)
 from keras_tpu_estimator.keras_program.micro_batches import check_cut
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.spread import check_can_be_spread
@@ -66,7 +70,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     check_can_be_spread(call, forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
-    _check_minimized(call, ops)
+    check_features(call, ops, len(forward.partial))
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
@@ -81,7 +85,9 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
             own, (features, labels), ops, call.example.differentiated
         )
         if call.example.differentiated:
-            outputs[FEATURE_GRADIENTS] = _of_features(call, ops, by_feature)
+            outputs[FEATURE_GRADIENTS] = feature_gradients(
+                call, ops, by_feature
+            )
         rates = outputs.pop("rates")
         if differing:
             rates = [tuple(map(cores.mean, each)) for each in rates]
@@ -114,24 +120,6 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
     return call.step(function, reads, assigned, _is_grouped(call, ops))
-
-
-def _of_features(
-    call: ModelCall, ops: Sequence[Update], gradients: Sequence[Nest]
-) -> Nest:
-    """The gradients of features, of what all cores minimise together."""
-    cores = call.example.cores
-    reductions = [op.reduction for op in ops if op.loss is not None]
-    replicas = cores.topology.num_replicas
-    total: Nest = {}
-    for reduction, gradient in zip(reductions, gradients, strict=True):
-        share = 1 / replicas if reduction == "mean" else 1.0
-        scaled = {key: share * g for key, g in gradient.items()}
-        total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
-    if call.example.is_split:
-        return total
-    # All have the same batch: each one's loss is a part of the sum.
-    return {key: replicas * cores.mean(g) for key, g in total.items()}
 
 
 def _reduced(
@@ -235,18 +223,6 @@ def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
     if len(rates) == 1:
         return {"learning_rate": rates.popitem()[1]}
     return {f"learning_rate/{name}": rate for name, rate in rates.items()}
-
-
-def _check_minimized(call: ModelCall, ops: Sequence[Update]) -> None:
-    """Only of a loss are there gradients by features."""
-    asked = call.example.differentiated
-    if asked and all(op.loss is None for op in ops):
-        raise ValueError(
-            "With embedding_config_spec the train op should say what is "
-            f"minimised, for the gradients of {list(asked)}. Received one "
-            "without a loss. Return CrossShardOptimizer(optimizer)."
-            "minimize(loss), rather than gradients that model_fn computes."
-        )
 
 
 def _check_reduced(

@@ -35,7 +35,17 @@ def score(activations, kernel):
     return jnp.sum(jnp.tanh(jnp.concatenate(flat, axis=1) * kernel), axis=1)
 
 
-def model_fn_of(spec, size, keys=None):
+def at_once(optimizer, loss):
+    """A train op that minimises a loss."""
+    return optimizer.minimize(loss)
+
+
+def by_gradients(optimizer, loss):
+    """The same by way of gradients that model_fn has."""
+    return optimizer.apply_gradients(optimizer.compute_gradients(loss))
+
+
+def model_fn_of(spec, size, keys=None, minimize=at_once):
     """A model_fn of the activations of a spec, with `size` weights besides."""
 
     def model_fn(features, labels, mode, params):
@@ -50,7 +60,7 @@ def model_fn_of(spec, size, keys=None):
         train_op = None
         if mode == kte.ModeKeys.TRAIN:
             optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-            train_op = optimizer.minimize(loss)
+            train_op = minimize(optimizer, loss)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     return model_fn

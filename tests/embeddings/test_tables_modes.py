@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from dense_tables import BATCH
+from dense_tables import at_once
+from dense_tables import by_gradients
 from dense_tables import ids_of
 from dense_tables import in_checkpoint
 from dense_tables import input_of
 from dense_tables import model_fn_of
 from dense_tables import tables
 from dense_tables import tables_estimator
+from helpers import estimator_of
 
 import keras_tpu_estimator as kte
 
@@ -233,6 +236,26 @@ def test_cores_that_have_the_same_batch(tmp_path, model_dir):
         config=config,
         train_batch_size=BATCH,
         eval_batch_size=BATCH,
+        embedding_config_spec=two_tables(),
+    )
+    estimator.train(input_of(*data_of()), steps=3)
+    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
+    got = in_checkpoint(estimator)
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_batches", [None, 2])
+@pytest.mark.parametrize("minimize", [at_once, by_gradients])
+def test_gradients_and_micro_batches(
+    tmp_path, model_dir, minimize, micro_batches
+):
+    estimator = estimator_of(
+        model_fn_of(two_tables(), SIZE, minimize=minimize),
+        tmp_path,
+        True,
+        BATCH,
+        config={"micro_batches": micro_batches},
         embedding_config_spec=two_tables(),
     )
     estimator.train(input_of(*data_of()), steps=3)
