@@ -23,7 +23,7 @@ from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.config import validation
+from keras_tpu_estimator.config import validation as checks
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
@@ -146,24 +146,24 @@ class TPUEstimator:
         embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):
-        config = validation.check_config(config)
-        validation.check_params(params)
-        validation.check_batch_axis(batch_axis)
+        config = checks.check_config(config)
+        checks.check_params(params)
+        checks.check_batch_axis(batch_axis)
         if use_tpu:
-            validation.check_batch_sizes(
+            checks.check_batch_sizes(
                 train_batch_size,
                 eval_batch_size,
                 predict_batch_size,
                 config.tpu_config,
             )
         model_fn = check_signature(model_fn, has_params=params is not None)
-        validation.check_not_overridden(self, TPUEstimator)
-        directory = validation.resolve_model_dir(model_dir, config)
-        validation.warm_start_settings(warm_start_from)
+        checks.check_not_overridden(self, TPUEstimator)
+        directory = checks.resolve_model_dir(model_dir, config)
+        checks.warm_start_settings(warm_start_from)
         self._export_settings = ExportSettings(
             to_cpu=bool(export_to_cpu),
             to_tpu=bool(export_to_tpu),
-            api_version=validation.check_api_version(
+            api_version=checks.check_api_version(
                 export_saved_model_api_version
             ),
             seed=config.tf_random_seed,
@@ -207,7 +207,7 @@ class TPUEstimator:
             own_config,
             directory,
             placement,
-            validation.warm_start_settings(warm_start_from),
+            checks.warm_start_settings(warm_start_from),
             log_every=config.log_step_count_steps,
             seed=seed,
             embeddings=embedding_config_spec,
@@ -272,6 +272,8 @@ class TPUEstimator:
         steps: int | None = None,
         max_steps: int | None = None,
         saving_listeners: Iterable[CheckpointSaverListener] | None = None,
+        validation: InputFn | None = None,
+        validation_steps: int | None = None,
     ) -> "TPUEstimator":
         """Trains from the latest checkpoint on, or from initial values.
 
@@ -287,6 +289,12 @@ class TPUEstimator:
                 checkpoint has come so far. Defaults to `None`.
             saving_listeners: Called around every checkpoint, each of them
                 once. Defaults to none.
+            validation: An `input_fn` to evaluate on at the end of each epoch
+                of Keras callbacks, which see the results as `val_loss` and the
+                like; by default a run of the device loop is an epoch, see
+                `hooks.CallbackHook`. Needs an `eval_batch_size`. Defaults to
+                none.
+            validation_steps: Batches to evaluate then. Defaults to all.
 
         Returns:
             This estimator.
@@ -301,8 +309,8 @@ class TPUEstimator:
                 the number of the signal.
         """
         config = self._job.config
-        validation.check_role(config)
-        validation.check_train_steps(steps, max_steps)
+        checks.check_role(config)
+        checks.check_train_steps(steps, max_steps)
         if config.fast_dev_run:
             steps, max_steps = 1, None
         if max_steps is not None and not self._job.hosts.are_several:
@@ -312,7 +320,7 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.TRAIN)
         if self._job.placement.use_tpu:
-            validation.check_some_steps(steps, max_steps)
+            checks.check_some_steps(steps, max_steps)
         Training(
             self._job,
             input_fn,
@@ -322,6 +330,7 @@ class TPUEstimator:
             max_steps,
             self,
             self._evaluation,
+            self._validation(validation, validation_steps),
         ).run()
         return self
 
@@ -371,12 +380,21 @@ class TPUEstimator:
         name: str | None,
     ) -> Evaluation:
         """An evaluation, its arguments checked."""
-        validation.check_eval_steps(steps)
+        checks.check_eval_steps(steps)
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.EVAL)
         if self._job.config.fast_dev_run:
             steps = 1
         return Evaluation(self._job, input_fn, user_hooks, steps, name)
+
+    def _validation(
+        self, input_fn: InputFn | None, steps: int | None
+    ) -> Evaluation | None:
+        """What to evaluate while training, its arguments checked."""
+        checks.check_validation(input_fn, steps)
+        if input_fn is None:
+            return None
+        return self._evaluation(input_fn, steps, None, None)
 
     def predict(
         self,

@@ -328,6 +328,29 @@ def check_train_steps(steps: object, max_steps: object) -> None:
             _check_positive(name, value)
 
 
+def check_validation(input_fn: object, steps: object) -> None:
+    """Checks what to evaluate on while training.
+
+    Raises:
+        ValueError: There are steps and no input, or not a positive number.
+        TypeError: The input is no function, or the steps are no integer.
+    """
+    if input_fn is not None and not callable(input_fn):
+        raise TypeError(
+            "`validation` should be an input_fn. Received: "
+            f"{type(input_fn).__name__}. Pass a function of `params` that "
+            "returns the data to evaluate on."
+        )
+    if steps is None:
+        return
+    if input_fn is None:
+        raise ValueError(
+            "`validation_steps` says how much of `validation` to evaluate on. "
+            f"Received: {steps} and no `validation`. Pass an input_fn, too."
+        )
+    _check_positive("validation_steps", steps)
+
+
 def check_some_steps(steps: object, max_steps: object) -> None:
     """Checks that training on cores has an end.
 

@@ -65,6 +65,8 @@ class EstimatorModel(SavedByWeights):
     2
     """
 
+    test_function: Callable[..., Any]
+
     def __init__(
         self,
         program: Program,

@@ -1,11 +1,14 @@
 """A trained `model_fn` as a model that Keras itself loads."""
 
 import dataclasses
+import functools
 import os
 import tempfile
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
+from typing import runtime_checkable
 
 import jax
 import keras
@@ -16,6 +19,7 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -45,6 +49,17 @@ class Trained(Protocol):
         """The prefix of the latest checkpoint."""
 
 
+@runtime_checkable
+class OfKerasModel(Protocol):
+    """A `model_fn` that calls one Keras model, and does nothing else."""
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """The model with other values, which are given by path."""
+
+    def predictions(self, model: keras.Model, features: Features) -> Nest:
+        """What mode PREDICT gives, with another model of this kind."""
+
+
 def export_keras(
     estimator: Trained,
     path: PathLike,
@@ -54,8 +69,10 @@ def export_keras(
     """Writes a trained model into a file that Keras loads without this package.
 
     `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
-    Keras's layers and `keras.ops` only. The file is compared with what
-    `predict` computes before this returns.
+    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made
+    it is the model that it was made of, with the same inputs and outputs, not
+    compiled. The file is compared with what `predict` computes before this
+    returns.
 
     Args:
         estimator: A trained `TPUEstimator`.
@@ -117,8 +134,15 @@ def export_keras(
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, checkpoint, specs)
-    model = symbolic_model(call, specs)
-    set_weights(model, loaded.known)
+    # Of a Keras model, what there is to rebuild is itself.
+    whole = getattr(call, "function", None)
+    if isinstance(whole, OfKerasModel):
+        predict = whole.predictions
+        model = whole.trained_model(loaded.known)
+    else:
+        predict = _predictions
+        model = symbolic_model(call, specs)
+        set_weights(model, loaded.known)
     name = os.path.basename(path)
     # Beside the file, and under its name, by which Keras knows the format.
     folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
@@ -128,8 +152,11 @@ def export_keras(
             model.save_weights(partial)
         else:
             model.save(partial)
-            model = keras.models.load_model(partial)
-        _compare(model, loaded)
+            # What is in it is known: it was written here.
+            model = keras.models.load_model(
+                partial, _classes_of(model), safe_mode=False
+            )
+        _compare(functools.partial(predict, model), loaded)
         transfers.put(partial, path)
     return path
 
@@ -156,13 +183,25 @@ def _all_predictions(call: CallModelFn) -> CallModelFn:
     return call_model_fn
 
 
-def _compare(model: keras.Model, loaded: LoadedModel) -> None:
+def _predictions(model: keras.Model, features: Features) -> Nest:
+    return model(features, training=False)
+
+
+def _classes_of(model: keras.Model) -> dict[str, type]:
+    """The classes of a model and its layers by name, the user's included."""
+    classes: dict[str, type] = {type(model).__name__: type(model)}
+    for layer in getattr(model, "layers", ()):
+        classes |= _classes_of(layer)
+    return classes
+
+
+def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
     """Compares with what JAX computed of `model_fn` itself."""
     features = jax.tree.unflatten(
         jax.tree.structure(loaded.features), loaded.trial.features
     )
     # The program's outputs are in the order of their names, as a nest's are.
-    outputs = jax.tree.leaves(model(features, training=False))
+    outputs = jax.tree.leaves(predict(features))
     for got, expected in zip(outputs, loaded.trial.outputs, strict=True):
         if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
             raise ValueError(

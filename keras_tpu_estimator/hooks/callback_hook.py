@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.modes import ModeKeys
@@ -44,7 +46,8 @@ class CallbackHook(LoopHook):
     the number of steps made so far, and `on_train_batch_end` with the index of
     the last step of the run, counted from 0, and with `{"loss": ...}`, the mean
     over the run. An epoch ends with the run that completes `steps_per_epoch`
-    steps, and with training; its logs are means over its steps. Setting
+    steps, and with training; its logs are means over its steps, and with
+    `train(validation=...)` also `val_loss` and the like. Setting
     `model.stop_training` makes the run the last one.
 
     Args:
@@ -91,6 +94,7 @@ class CallbackHook(LoopHook):
         """Shows the callbacks their model, and begins."""
         del coord
         self._live = session.live
+        self._validate = session.validate
         self._calls = _CALLS[self._live.mode]
         self._epochs = _Epochs(self.steps_per_epoch)
         self._runs = 0
@@ -125,19 +129,19 @@ class CallbackHook(LoopHook):
         end = self._live.step if self._trains else self._runs
         with self._live:
             self._tell("batch_end", end - 1, dict(self._logs))
-            if self._trains:
-                self._epochs.count(self._logs, end - self._start)
-                if self._epochs.is_over(end):
-                    self._end_epoch(is_last=end == self._live.last_step)
+        if self._trains:
+            self._epochs.count(self._logs, end - self._start)
+            if self._epochs.is_over(end):
+                self._end_epoch(is_last=end == self._live.last_step)
         if getattr(self._live.model, self._calls.stop):
             run_context.request_stop()
 
     def close(self, session: Session) -> None:
         """Ends the last epoch, and everything."""
         del session
+        if self._trains and self._epochs.is_open:
+            self._end_epoch(is_last=True)
         with self._live:
-            if self._trains and self._epochs.is_open:
-                self._end_epoch(is_last=True)
             self._tell("end", self._last_logs())
 
     @property
@@ -150,9 +154,11 @@ class CallbackHook(LoopHook):
         return dict(self._logs) if self._trains else self._live.logs()
 
     def _end_epoch(self, is_last: bool) -> None:
-        epoch, self._logs = self._epochs.end()
+        epoch, means = self._epochs.end()
+        self._logs = means | _validation_logs(self._validate())
         self._params["epochs"] = epoch + 1 if is_last else _OPEN_END
-        self._tell_epoch("end", epoch, dict(self._logs))
+        with self._live:
+            self._tell_epoch("end", epoch, dict(self._logs))
 
     def _tell(self, event: str, *args: Any) -> None:
         for callback in self.callbacks:
@@ -202,6 +208,24 @@ class _Epochs:
         self._count += 1
         counted = max(self._counted, 1)
         return number, {k: v / counted for k, v in self._sums.items()}
+
+
+def _validation_logs(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of an evaluation under the names that Keras has for them."""
+    return {
+        f"val_{name}": float(value) if np.ndim(value) == 0 else value
+        for name, value in result.items()
+        if name != "global_step"
+    }
+
+
+def with_epochs(hooks: Iterable[Hook]) -> list[Hook]:
+    """Hooks, with one that has epochs."""
+    hooks = list(hooks)
+    kinds = (CallbackHook, keras.callbacks.Callback)
+    if any(isinstance(hook, kinds) for hook in hooks):
+        return hooks
+    return [*hooks, CallbackHook(())]
 
 
 def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:

@@ -38,6 +38,8 @@ class Session:
         self.live = live
         self._wait = wait
         self.graph = graph
+        # What `train(validation=...)` gives for the current values.
+        self.validate: Callable[[], dict[str, Any]] = dict
 
     def run(self, fetches: Any) -> Any:
         """The current values of a name, or of a nest of names.

@@ -45,6 +45,7 @@ class Training:
         max_steps: The global step to stop at, or `None`.
         owner: The estimator, which hooks may ask to evaluate.
         evaluation: Makes an `Evaluation` of the arguments of `evaluate`.
+        validation: What to evaluate at the end of each epoch, or `None`.
     """
 
     job: Job
@@ -55,6 +56,7 @@ class Training:
     max_steps: int | None
     owner: Any
     evaluation: Callable[..., Evaluation]
+    validation: Evaluation | None
 
     def run(self) -> None:
         """Trains from the latest checkpoint on, or from initial values."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.hooks.callback_hook import with_epochs
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
@@ -61,6 +62,10 @@ class TrainingCall(Protocol):
     def evaluation(self) -> Callable[..., Evaluation]:
         """Makes an `Evaluation` of the arguments of `evaluate`."""
 
+    @property
+    def validation(self) -> Evaluation | None:
+        """What to evaluate at the end of each epoch, or `None`."""
+
 
 class TrainingLoop:
     """The runs of the device loop of one `train`, and all around them.
@@ -98,6 +103,7 @@ class TrainingLoop:
         self._positions = positions
         self._metrics = self._job.host_metrics(step, REPORT_NAMES)
         self._outfeed = Outfeed(self._consume)
+        self._validated: dict[int, dict[str, Any]] = {}
 
     def run(
         self,
@@ -218,6 +224,7 @@ class TrainingLoop:
             self._call,
         )
         session.graph = self._step.graph
+        session.validate = self._validate
         all_hooks = training_hooks(
             self._job,
             self._progress,
@@ -226,6 +233,8 @@ class TrainingLoop:
             self._step.hooks,
             report.hook(self._job),
         )
+        if self._training.validation is not None:
+            all_hooks = with_epochs(all_hooks)
         return HookList(with_callbacks(all_hooks), session)
 
     def _evaluate(
@@ -236,7 +245,22 @@ class TrainingLoop:
         name: str | None,
     ) -> dict[str, Any]:
         """Evaluates the values between two runs."""
+        return self._run_evaluation(
+            self._training.evaluation(input_fn, steps, hooks, name)
+        )
 
+    def _validate(self) -> dict[str, Any]:
+        """What `validation` gives for the values between two runs."""
+        validation = self._training.validation
+        if validation is None:
+            return {}
+        # Several hooks may have epochs that end here.
+        step = self._progress.step
+        if step not in self._validated:
+            self._validated = {step: self._run_evaluation(validation)}
+        return self._validated[step]
+
+    def _run_evaluation(self, evaluation: Evaluation) -> dict[str, Any]:
         def current(step: Step, slots: bool) -> Any:
             del slots  # Training has them all.
             values = self._progress.values
@@ -244,5 +268,4 @@ class TrainingLoop:
                 self._runtime.values.of_training(step, values, self._step)
             )
 
-        evaluation = self._training.evaluation(input_fn, steps, hooks, name)
         return evaluation.run(current, self._saver.current)

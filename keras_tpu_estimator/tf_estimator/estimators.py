@@ -120,9 +120,19 @@ class Estimator(estimator.TPUEstimator):
         steps: int | None = None,
         max_steps: int | None = None,
         saving_listeners: Any = None,
+        validation: InputFn | None = None,
+        validation_steps: int | None = None,
     ) -> "Estimator":
         bound = _input_fn(input_fn, self._own_params)
-        super().train(bound, hooks, steps, max_steps, saving_listeners)
+        super().train(
+            bound,
+            hooks,
+            steps,
+            max_steps,
+            saving_listeners,
+            validation,
+            validation_steps,
+        )
         return self
 
     def _evaluation(self, input_fn: InputFn, *args: Any) -> Any:

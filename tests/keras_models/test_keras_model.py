@@ -317,8 +317,7 @@ PREDICTED = {
 @pytest.mark.parametrize("name", PREDICTED)
 def test_predictions_before_training(name):
     make, features, names = PREDICTED[name]
-    # Not compiled: there is enough of it to predict.
-    model = make()
+    model = compiled(make, "sgd", "mse")
     got = predicted(estimator_of(model), input_fn_of(features, None))
     assert sorted(got) == (names or ["sign", "total"])
     given = A if name == "any name" else by_list(model, features)
@@ -348,19 +347,37 @@ def test_export(tmp_path):
         np.testing.assert_allclose(served[name], value, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("name", ["lists", "subclassed", "sequential"])
+def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
+    make, features, labels = MODELS[name]
+    estimator = estimator_of(make(), model_dir=tmp_path / "run")
+    # The second training uses up the arrays of the first.
+    train(estimator, input_fn_of(features, labels))
+    path = kte.export_keras(estimator, tmp_path / "m.keras", features)
+    weights = kte.export_keras(estimator, tmp_path / "m.weights.h5", features)
+
+    same = make()
+    # Keras says that the file has the weights alone.
+    with pytest.warns(UserWarning, match="Skipping .* for optimizer"):
+        same.load_weights(weights)
+    own = {"Subclassed": Subclassed}
+    loaded = keras.models.load_model(path, custom_objects=own)
+    given = by_list(same, features)
+    by_name = predicted(estimator, input_fn_of(features, None))
+    expected = sorted(by_name.values(), key=np.shape)
+    outputs = [model.predict(given, verbose=0) for model in (same, loaded)]
+    keras.tree.assert_same_structure(*outputs)
+    for each in outputs:
+        got = sorted(keras.tree.flatten(each), key=np.shape)
+        for one, other in zip(got, expected, strict=True):
+            np.testing.assert_allclose(one, other, 1e-4, 1e-5)
+    assert type(loaded) is type(same) and not loaded.compiled
+
+
 @pytest.mark.parametrize("call", ["train", "evaluate"])
-@pytest.mark.parametrize(
-    ("compile_", "message"),
-    [
-        (lambda model: None, "should be compiled for mode '(train|eval)'"),
-        (lambda model: model.compile("sgd"), "should have a loss"),
-    ],
-)
-def test_what_training_needs(call, compile_, message):
-    model = subclassed()
-    compile_(model)
-    estimator = estimator_of(model)
-    with pytest.raises(ValueError, match=message):
+def test_what_training_needs(call):
+    estimator = estimator_of(compiled(subclassed, "sgd"))
+    with pytest.raises(ValueError, match="should have a loss"):
         getattr(estimator, call)(input_fn_of(A, TOTAL), steps=1)
 
 
@@ -393,12 +410,17 @@ def scaled(optimizer):
         (lambda: Subclassed, TypeError, "should be a keras.Model.*type"),
         (lambda: Subclassed(3), ValueError, "should be built.*keras.Input"),
         (
-            lambda: called(Stepping(3)),
+            subclassed,
+            ValueError,
+            r"should be compiled.*model.compile\(.*from_keras",
+        ),
+        (
+            lambda: compiled(lambda: called(Stepping(3)), "sgd", "mse"),
             ValueError,
             r"overrides \['train_step'\]",
         ),
         (
-            lambda: called(WithoutConfig(3)),
+            lambda: compiled(lambda: called(WithoutConfig(3)), "sgd", "mse"),
             ValueError,
             "cannot be copied.*a `get_config`.*a model_fn that uses",
         ),
@@ -425,5 +447,6 @@ def test_two_outputs_of_one_name():
     inputs = keras.Input((3,))
     dense = layers.Dense(1, name="twice")
     model = keras.Model(inputs, [dense(inputs), dense(-inputs)])
+    model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="a name of their own.*a dict"):
         next(estimator_of(model).predict(input_fn_of(A, None)))

@@ -1,0 +1,149 @@
+"""`train(validation=...)`: results for callbacks while training goes on."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+
+X, Y = regression_data()
+HELD_OUT = regression_data(examples=37, seed=1)
+held_out = batches_of(*HELD_OUT)
+
+
+def model_fn(features, labels, mode, params):
+    if mode != kte.ModeKeys.EVAL:
+        return model_fn_of(linear)(features, labels, mode, params)
+    outputs = linear(features, False)
+
+    def metric_fn(labels, outputs):
+        return {"error": kte.metrics.mean_absolute_error(labels, outputs)}
+
+    return kte.TPUEstimatorSpec(
+        mode,
+        loss=keras.ops.mean((outputs - labels) ** 2),
+        eval_metrics=(metric_fn, [labels, outputs]),
+    )
+
+
+class Logs(keras.callbacks.Callback):
+    """Keeps the logs of epochs, and the last ones of training."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append(logs)
+
+    def on_train_end(self, logs=None):
+        self.last = logs
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_callbacks_see_what_evaluate_returns(tmp_path, use_tpu):
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=use_tpu)
+    logs = Logs()
+    estimator.train(repeated(X, Y), [logs], steps=12, validation=held_out)
+    result = estimator.evaluate(held_out)
+    assert len(logs.epochs) == 3
+    assert logs.epochs[-1].keys() == {"loss", "val_loss", "val_error"}
+    assert logs.last == logs.epochs[-1]
+    for name in ("loss", "error"):
+        values = [each[f"val_{name}"] for each in logs.epochs]
+        assert all(isinstance(value, float) for value in values)
+        assert values[0] > values[1] > values[2]
+        np.testing.assert_allclose(values[-1], result[name], 1e-5)
+
+
+def test_training_is_the_same_with_it(tmp_path):
+    kernels = []
+    for name, arguments in (("with", {"validation": held_out}), ("out", {})):
+        estimator = estimator_of(model_fn, tmp_path / name)
+        estimator.train(repeated(X, Y), steps=8, **arguments)
+        kernels.append(estimator.get_variable_value("dense/kernel"))
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_epochs_of_several_runs_are_evaluated_once(tmp_path):
+    calls = []
+
+    def input_fn(params):
+        calls.append(1)
+        return held_out(params)
+
+    estimator = estimator_of(model_fn, tmp_path)
+    logs = [Logs(), Logs()]
+    hooks = [kte.hooks.CallbackHook(each, steps_per_epoch=8) for each in logs]
+    estimator.train(repeated(X, Y), hooks, steps=20, validation=input_fn)
+    # After 8 and 16 steps, and at the end.
+    assert len(calls) == 3
+    assert [len(each.epochs) for each in logs] == [3, 3]
+    assert logs[0].epochs == logs[1].epochs
+
+
+def test_without_callbacks_it_is_written(tmp_path):
+    estimator = estimator_of(model_fn, tmp_path)
+    estimator.train(
+        repeated(X, Y), steps=8, validation=held_out, validation_steps=1
+    )
+    results = kte.experimental.read_eval_metrics(estimator.eval_dir())
+    assert list(results) == [4, 8]
+
+
+def test_early_stopping_restores_the_best_weights(tmp_path):
+    class Spoil(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                self.model.set_weights(
+                    [np.full(w.shape, 9, w.dtype) for w in self.weights()]
+                )
+
+        def weights(self):
+            return self.model.get_weights()
+
+    stopping = keras.callbacks.EarlyStopping(
+        patience=1, restore_best_weights=True
+    )
+    logs = Logs()
+    estimator = estimator_of(model_fn, tmp_path)
+    estimator.train(
+        repeated(X, Y), [Spoil(), stopping, logs], steps=40, validation=held_out
+    )
+    assert len(logs.epochs) == 3
+    best = estimator.evaluate(held_out)["loss"]
+    np.testing.assert_allclose(best, logs.epochs[1]["val_loss"], 1e-5)
+
+
+def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
+    estimator = estimator_of(model_fn, tmp_path)
+    reduce = keras.callbacks.ReduceLROnPlateau(
+        patience=1, factor=0.5, min_delta=1e9
+    )
+    estimator.train(repeated(X, Y), [reduce], steps=12, validation=held_out)
+    rate = float(reduce.model.optimizer.learning_rate.value)
+    assert rate == pytest.approx(0.05 / 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exception", "message"),
+    [
+        ({"validation": (X, Y)}, TypeError, "should be an input_fn.*tuple"),
+        ({"validation_steps": 3}, ValueError, "no `validation`. Pass"),
+        (
+            {"validation": held_out, "validation_steps": 0},
+            ValueError,
+            "validation_steps",
+        ),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, exception, message):
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(exception, match=message):
+        estimator.train(repeated(X, Y), steps=4, **arguments)
