@@ -25,13 +25,11 @@ class Request(NamedTuple):
 
 
 class HostRun(Protocol):
-    """Operations that assign variables, on the host.
+    """What a hook runs on the host alone."""
 
-    Attributes:
-        names: The variables that are used.
-    """
-
-    names: Collection[str]
+    @property
+    def names(self) -> Collection[str]:
+        """The variables that are used."""
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Runs them.

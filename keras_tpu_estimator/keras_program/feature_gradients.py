@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.model_fn.optimizers import Update
+from keras_tpu_estimator.program.steps import StepInput
 
 
 def check_features(
@@ -37,19 +38,19 @@ def check_features(
 
 
 def feature_gradients(
-    call: ModelCall, ops: Sequence[Update], gradients: Sequence[Nest]
+    example: StepInput, ops: Sequence[Update], gradients: Sequence[Nest]
 ) -> Nest:
     """The gradients of features, of what all cores minimise together.
 
     Args:
-        call: The call of `model_fn`.
-        ops: What its train op does.
+        example: How the batch is shared; its data are not needed.
+        ops: What the train op does.
         gradients: What `Differentiation.differentiate` has of this core's.
 
     Returns:
         Gradients by the keys of the features.
     """
-    cores = call.example.cores
+    cores = example.cores
     minimized = [op for op in ops if op.loss is not None] or ops[:1]
     replicas = cores.topology.num_replicas
     total: Nest = {}
@@ -57,7 +58,7 @@ def feature_gradients(
         share = 1 / replicas if op.reduction == "mean" else 1.0
         scaled = {key: share * g for key, g in gradient.items()}
         total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
-    if call.example.is_split:
+    if example.is_split:
         return total
     # All have the same batch: each one's loss is a part of the sum.
     return {key: replicas * cores.mean(g) for key, g in total.items()}

@@ -141,12 +141,12 @@ class ModelCall:
                 those that `model_fn` says.
         """
         split, cores = self.example.is_split, self.example.cores
+        share = self.example.sharing()
 
         def of_parts(
             values: Values, features: Features, labels: Labels
         ) -> tuple[Values, Outputs]:
-            shared = self.example.shared_by_cores(features, labels)
-            return per_core(values, *shared)
+            return per_core(values, *share(features, labels))
 
         outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
         if self.example.differentiated:

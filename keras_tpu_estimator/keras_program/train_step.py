@@ -27,6 +27,7 @@ from keras_tpu_estimator.keras_program.synchronization import fold_seeds
 from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
 from keras_tpu_estimator.mesh import replica_context
+from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.optimizers import TrainOp
 from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.model_fn.optimizers import single_optimizers
@@ -76,23 +77,25 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     update = _trace_update(store, call, ops, forward.last)
     outputs_differ, _ = forward.last.varying(seeds, cores.axes)
     differing = any(jax.tree.leaves(outputs_differ["rates"]))
+    # A step outlives the data it was traced with.
+    example = call.example.without_data()
 
     def gradients_of(
         values: Values, features: Features, labels: Labels
     ) -> tuple[Values, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         gradients, by_feature, outputs, updates = forward.differentiate(
-            own, (features, labels), ops, call.example.differentiated
+            own, (features, labels), ops, example.differentiated
         )
-        if call.example.differentiated:
+        if example.differentiated:
             outputs[FEATURE_GRADIENTS] = feature_gradients(
-                call, ops, by_feature
+                example, ops, by_feature
             )
         rates = outputs.pop("rates")
         if differing:
             rates = [tuple(map(cores.mean, each)) for each in rates]
         outputs[_REDUCED] = (
-            _reduced(call, ops, gradients, outputs.pop("carried")),
+            _reduced(cores, ops, gradients, outputs.pop("carried")),
             rates,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
@@ -123,14 +126,14 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
 
 
 def _reduced(
-    call: ModelCall,
+    cores: Cores,
     ops: Sequence[Update],
     minimized: Sequence[Nest],
     carried: Sequence[Nest],
 ) -> list[Nest]:
     """What each op is given, combined over the cores."""
     gradients, others = iter(minimized), iter(carried)
-    with replica_context.replica_scope(call.example.cores.context):
+    with replica_context.replica_scope(cores.context):
         return [
             op.reduced(next(others if op.loss is None else gradients))
             for op in ops

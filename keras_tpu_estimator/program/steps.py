@@ -153,13 +153,20 @@ class StepInput:
         way = (self.cores, self.is_split)
         return avals, structure, way, use_tpu, self.differentiated
 
-    def shared_by_cores(
-        self, features: Features, labels: Labels
-    ) -> tuple[Features, Labels]:
-        """What the cores of a replica share of their inputs, in a trace."""
-        if self.partition is None:
-            return features, labels
-        return self.partition(self.cores.cut, features, labels)
+    def sharing(self) -> Arrange:
+        """Has the cores of a replica share their inputs, in a trace.
+
+        Returns:
+            A function of features and labels, which keeps none of these here.
+        """
+        partition, cut = self.partition, self.cores.cut
+        if partition is None:
+            return lambda features, labels: (features, labels)
+        return functools.partial(partition, cut)
+
+    def without_data(self) -> "StepInput":
+        """The same for who only has to know how it is shared."""
+        return dataclasses.replace(self, features=None, labels=None)
 
     def of_one_call(self, micro_batches: int = 1) -> tuple[Features, Labels]:
         """The features and labels that `model_fn` sees on the first core.

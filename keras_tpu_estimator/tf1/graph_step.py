@@ -66,7 +66,7 @@ class GraphStep:
         metrics: GraphMetrics,
     ):
         self._model = model
-        self._mode, self._example = mode, example
+        self._mode, self._example = mode, example.without_data()
         self._seed = seed % 2**32
         self._metric_fn: HostFunction | None = None
         self._host_call: HostFunction | None = None
@@ -144,7 +144,7 @@ class GraphStep:
         labels: Labels,
     ) -> tuple[Values, Outputs]:
         lifted, cores = compiled.lifted, self._example.cores
-        features, labels = self._example.shared_by_cores(features, labels)
+        features, labels = self._example.sharing()(features, labels)
         if self._mode == ModeKeys.PREDICT:
             labels = None
         if self._example.arrange is not None:

@@ -12,7 +12,7 @@ from keras import layers
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.device import estimator_model
+from keras_tpu_estimator.device import program_model
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.mesh.cores import all_cores
@@ -171,7 +171,7 @@ def test_estimators_come_to_the_same(tmp_path, monkeypatch):
         )
 
     found = trained(tmp_path / "tuned")
-    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
+    monkeypatch.setattr(program_model, "tuned", as_it_is)
     expected = trained(tmp_path / "plain")
     assert found[0].keys() == expected[0].keys()
     compare(found, expected)
@@ -187,7 +187,7 @@ def test_keras_loops_come_to_the_same(monkeypatch):
         return history.history, loss, predicted, model.get_weights()
 
     found = fitted()
-    monkeypatch.setattr(estimator_model, "tuned", as_it_is)
+    monkeypatch.setattr(program_model, "tuned", as_it_is)
     compare(found, fitted())
 
 

@@ -73,6 +73,14 @@ def gone(features, is_training):
     return tf.contrib.layers.layer_norm(linear(features, is_training))
 
 
+@pytest.fixture(autouse=True)
+def as_installed(monkeypatch) -> None:
+    """TensorFlow without what other tests may have added to it."""
+    for module in (tensorflow, tensorflow.compat.v1, tf):
+        for name in ("contrib", "estimator"):
+            monkeypatch.delattr(module, name, raising=False)
+
+
 @pytest.mark.parametrize(
     ("network", "number", "name", "counterpart"),
     [
