@@ -56,7 +56,8 @@ class OptimizationParameters(abc.ABC):
     def __post_init__(self) -> None:
         for name in ("learning_rate", "weight_decay_factor"):
             value = getattr(self, name)
-            if not (is_number(value) or value is None):
+            is_left_out = value is None and name != "learning_rate"
+            if not (is_number(value) or is_left_out):
                 raise TypeError(
                     f"`{name}` should be a number. Received: {value!r} of type "
                     f"{type(value).__name__}. Set TableConfig.learning_rate_fn "

@@ -64,6 +64,7 @@ SPEC = tables.EmbeddingConfigSpec(
             "l2_regularization_strength",
         ),
         (tables.AdagradParameters, (abs,), TypeError, "learning_rate_fn"),
+        (tables.AdagradParameters, (None,), TypeError, "Received: None"),
     ],
 )
 def test_records(kind, arguments, error, message):
