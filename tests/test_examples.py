@@ -38,6 +38,15 @@ def example(
     return module
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/examples.md"])
+def test_all_examples_are_shown(page: str) -> None:
+    text = (ROOT / page).read_text()
+    shown = re.findall(r"^\| .*?examples/(\w+\.py)", text, re.MULTILINE)
+    assert sorted(shown) == sorted(
+        path.name for path in (ROOT / "examples").glob("*.py")
+    )
+
+
 def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     result = example("digits").main(steps=150, model_dir=str(tmp_path))
     printed = capsys.readouterr().out

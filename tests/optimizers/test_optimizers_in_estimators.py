@@ -70,6 +70,22 @@ def test_eight_cores_are_one(name, tmp_path):
     assert_equal(values_of(shared), expected, 2e-5)
 
 
+@pytest.mark.parametrize("name", ["lamb", "sm3"])
+def test_norms_and_rows_are_those_of_whole_variables(name, tmp_path):
+    one = trained(name, tmp_path / "one", use_tpu=False)
+    config = kte.RunConfig(
+        model_dir=str(tmp_path / "split"),
+        tpu_config=kte.TPUConfig(num_cores_per_replica=4),
+        layout_map={"hidden/kernel": (None, "model")},
+        shard_optimizer=True,
+        tf_random_seed=7,
+    )
+    model_fn = model_fn_of(network, MAKE[name])
+    split = kte.TPUEstimator(model_fn, config=config, train_batch_size=16)
+    split.train(repeated(X, Y), max_steps=8)
+    assert_equal(values_of(split), values_of(one), 2e-5)
+
+
 @pytest.mark.parametrize("name", MAKE)
 def test_what_is_resumed_is_what_went_on(name, tmp_path):
     whole = trained(name, tmp_path / "whole")
