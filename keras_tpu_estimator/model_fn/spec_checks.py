@@ -192,7 +192,8 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
             raise TypeError(
                 "`train_op` should be what kte.minimize(optimizer, loss) or "
                 "CrossShardOptimizer(...).apply_gradients(...) returns, or a "
-                f"sequence of these. Received: {op!r} of type {type(op).__name__}"
+                f"sequence of these. Received: {op!r} of type "
+                f"{type(op).__name__}"
             )
     return ops
 
