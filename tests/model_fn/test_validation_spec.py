@@ -112,7 +112,7 @@ COMMON = {
         {"train_op": None},
         ValueError,
         r"Missing train_op: in mode 'train' .* what kte\.minimize\("
-        r"\.\.\.\)\.minimize\(loss\) returns. Received: train_op=None",
+        r"optimizer, loss\) returns. Received: train_op=None",
     ),
     "train_op is a function": (
         {"train_op": of_two},
