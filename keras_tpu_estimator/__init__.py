@@ -120,3 +120,8 @@ __all__ = [
     "trainable_variables",
     "variable_scope",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names: importing a module makes it an attribute, too."""
+    return [*__all__, "__all__", "__doc__", "__version__"]
