@@ -40,6 +40,7 @@ from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
 from keras_tpu_estimator.mesh.replica_context import cross_replica_sum
 from keras_tpu_estimator.model_fn.clipping import clip_by_global_norm
 from keras_tpu_estimator.model_fn.initialization import init_from_checkpoint
+from keras_tpu_estimator.model_fn.minimizing import minimize
 from keras_tpu_estimator.model_fn.moving_averages import (
     ExponentialMovingAverage,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "load_checkpoint",
     "load_variable",
     "metrics",
+    "minimize",
     "optimizers",
     "outside_compilation",
     "summary",
@@ -118,3 +120,8 @@ __all__ = [
     "trainable_variables",
     "variable_scope",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names: importing a module makes it an attribute, too."""
+    return [*__all__, "__all__", "__doc__", "__version__"]

@@ -39,6 +39,15 @@ def test_names_are_exactly_what_is_exposed() -> None:
     assert exposed | MODULES == set(kte.__all__)
 
 
+def test_dir_shows_the_public_names() -> None:
+    shown = [name for name in dir(kte) if not name.startswith("_")]
+    assert shown == kte.__all__
+
+
+def test_a_function_is_not_the_module_that_it_is_in() -> None:
+    assert isinstance(kte.identity, types.FunctionType)
+
+
 @pytest.mark.parametrize("name", kte.__all__)
 def test_every_name_has_a_docstring(name: str) -> None:
     first, *_ = (getattr(kte, name).__doc__ or "").splitlines() or [""]

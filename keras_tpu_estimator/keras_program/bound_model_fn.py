@@ -11,6 +11,7 @@ from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.model_fn import minimizing
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
@@ -113,6 +114,7 @@ class ModelFn:
             RuntimeError: It returned an `EstimatorSpec` where several cores
                 need a `TPUEstimatorSpec`.
             TypeError: Predictions on cores are no dict.
+            AttributeError: It calls a method of TensorFlow's optimizers.
         """
         names = argument_names(self.function)
         kwargs: dict[str, Any] = {}
@@ -136,7 +138,8 @@ class ModelFn:
             kwargs["mode"] = mode
         if "config" in names:
             kwargs["config"] = copied(self.config)
-        spec = self.function(features=features, **kwargs)
+        with minimizing.explained():
+            spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
     def _checked(self, spec: object, mode: str, use_tpu: bool) -> Spec:

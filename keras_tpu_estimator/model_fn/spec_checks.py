@@ -181,7 +181,7 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
         if mode == ModeKeys.TRAIN:
             raise ValueError(
                 "Missing train_op: in mode 'train' a spec should have what "
-                "CrossShardOptimizer(...).minimize(loss) returns. Received: "
+                "kte.minimize(optimizer, loss) returns. Received: "
                 f"train_op={train_op!r}"
             )
         return None
@@ -190,9 +190,10 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
     for op in ops:
         if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):
             raise TypeError(
-                "`train_op` should be what CrossShardOptimizer(...).minimize("
-                "loss) or .apply_gradients(...) returns, or a sequence of "
-                f"these. Received: {op!r} of type {type(op).__name__}"
+                "`train_op` should be what kte.minimize(optimizer, loss) or "
+                "CrossShardOptimizer(...).apply_gradients(...) returns, or a "
+                f"sequence of these. Received: {op!r} of type "
+                f"{type(op).__name__}"
             )
     return ops
 

@@ -1,5 +1,7 @@
 """Optimizers and gradients, against numbers worked out by hand."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -501,3 +503,74 @@ def test_scaled_losses_are_refused(optimizer, tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(ValueError, match="Loss scaling is not supported"):
         estimator.train(repeated(X, Y), steps=1)
+
+
+def by_method(method):
+    """The idiom of official models: wrapped only where there are cores."""
+
+    def model_fn(features, labels, mode, params):
+        _, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        optimizer = keras.optimizers.SGD(RATE)
+        if params["use_tpu"]:
+            optimizer = kte.CrossShardOptimizer(optimizer)
+        train_op = method(optimizer, loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_minimize_with_a_bare_optimizer_and_a_wrapped_one(tmp_path, use_tpu):
+    estimator = estimator_of(
+        by_method(kte.minimize),
+        tmp_path,
+        use_tpu,
+        batch=64,
+        log_step_count_steps=1,
+        save_summary_steps=1,
+    )
+    estimator.train(repeated(X, Y), steps=1)
+    expected = weights() - RATE * loss_gradient(weights())
+    np.testing.assert_allclose(
+        estimator.get_variable_value("w"), expected, 1e-5
+    )
+    report = (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
+    assert json.loads(report)["learning_rate"] == pytest.approx(RATE)
+
+
+def test_minimize_with_a_bare_optimizer_on_cores():
+    def model_fn(features, labels, mode, params):
+        _, outputs = outputs_of(features)
+        loss = ops.mean((outputs - labels) ** 2)
+        train_op = kte.minimize(keras.optimizers.SGD(RATE), loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    model = EstimatorModel.from_model_fn(model_fn, cores=all_cores())
+    model.fit(X, Y, batch_size=64, verbose=0)
+    expected = weights() - RATE * loss_gradient(weights())
+    (weight,) = model.trainable_variables
+    np.testing.assert_allclose(weight.value, expected, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        (
+            lambda optimizer, loss: optimizer.minimize(loss),
+            r"no `minimize`.*on SGD.*`kte\.minimize\(optimizer, loss\)`",
+        ),
+        (
+            lambda optimizer, loss: optimizer.compute_gradients(loss),
+            r"no `compute_gradients`.*kte\.CrossShardOptimizer\(optimizer\)",
+        ),
+    ],
+)
+def test_what_keras_optimizers_lack_says_what_to_call(tmp_path, method, advice):
+    with pytest.raises(AttributeError, match=advice):
+        train_once(by_method(method), tmp_path)
+
+
+def test_other_attributes_are_missing_as_ever(tmp_path):
+    with pytest.raises(AttributeError, match="'SGD' object has no attribute"):
+        train_once(by_method(lambda optimizer, _: optimizer.rate), tmp_path)

@@ -111,13 +111,13 @@ COMMON = {
     "no train_op": (
         {"train_op": None},
         ValueError,
-        r"Missing train_op: in mode 'train' .* what CrossShardOptimizer\("
-        r"\.\.\.\)\.minimize\(loss\) returns. Received: train_op=None",
+        r"Missing train_op: in mode 'train' .* what kte\.minimize\("
+        r"optimizer, loss\) returns. Received: train_op=None",
     ),
     "train_op is a function": (
         {"train_op": of_two},
         TypeError,
-        r"`train_op` should be what CrossShardOptimizer\(\.\.\.\)\.minimize.* "
+        r"`train_op` should be what kte\.minimize\(optimizer, loss\) or .* "
         "Received: <function of_two.* of type function",
     ),
     "train_op holds a string": (
