@@ -147,3 +147,36 @@ def test_wrong_arguments(tmp_path, arguments, exception, message):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(exception, match=message):
         estimator.train(repeated(X, Y), steps=4, **arguments)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_the_model_of_a_callback_evaluates_and_loads(tmp_path, use_tpu):
+    class Look(Logs):
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            path = str(tmp_path / "first.weights.h5")
+            if epoch == 0:
+                self.model.save_weights(path)
+            self.seen = [
+                self.model.evaluate(
+                    *HELD_OUT, batch_size=16, verbose=0, return_dict=True
+                )
+                for _ in range(2)
+            ]
+            if epoch == 2:
+                self.model.load_weights(path)
+
+    look = Look()
+    estimator = estimator_of(model_fn, tmp_path / "run", use_tpu=use_tpu)
+    estimator.train(repeated(X, Y), [look], steps=12, validation=held_out)
+    for seen in look.seen:
+        assert seen.keys() == {"loss", "error"}
+        for name, value in seen.items():
+            expected = look.epochs[-1][f"val_{name}"]
+            np.testing.assert_allclose(value, expected, 1e-5)
+    # What the callback has loaded is in the last checkpoint.
+    result = estimator.evaluate(held_out)
+    np.testing.assert_allclose(
+        result["error"], look.epochs[0]["val_error"], 1e-5
+    )
+    assert result["global_step"] == 12
