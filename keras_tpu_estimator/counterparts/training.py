@@ -98,6 +98,14 @@ TRAINING = Section(
             "`minimize`",
         ),
         Row(
+            {},
+            before='`if params["use_tpu"]: optimizer = '
+            "tf.contrib.tpu.CrossShardOptimizer(optimizer)`, then "
+            "`optimizer.minimize(loss)`",
+            now="the same, then `kte.minimize(optimizer, loss)`, which takes "
+            "Keras's optimizers with and without it",
+        ),
+        Row(
             {
                 "tf.train.AdamOptimizer": "`keras.optimizers.Adam`",
                 "tf.contrib.opt.AdamWOptimizer": "`keras.optimizers.AdamW`",
