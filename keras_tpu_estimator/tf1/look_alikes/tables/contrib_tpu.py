@@ -10,6 +10,10 @@ _LOOP = (
     "Put the model into a `model_fn`."
 )
 _KERAS = "Wrap the model with keras_tpu_estimator.from_keras."
+OF_A_COPY = (
+    "It is a copy of TensorFlow's tpu_estimator.py that imports it. Use "
+    "tf.contrib.tpu.TPUEstimator in place of the copy."
+)
 _SESSION = "There is no session to look after. Leave the hook out."
 
 TPU = Area(
@@ -84,10 +88,7 @@ TPU_CONTEXT = Area(
 UTIL = Area("contrib.tpu.python.tpu.util", advice=_SESSION)
 PROTO = Area(
     "contrib.tpu.proto",
-    advice=(
-        "It is a copy of TensorFlow's tpu_estimator.py that imports it. Use "
-        "tf.contrib.tpu.TPUEstimator in place of the copy."
-    ),
+    advice=OF_A_COPY,
 )
 PROFILER = Area(
     "contrib.tpu.profiler", advice="Use tf.train.ProfilerHook, or JAX's."

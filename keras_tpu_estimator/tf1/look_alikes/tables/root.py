@@ -1,6 +1,7 @@
 """Names directly below `tf`, and in modules that TensorFlow still has."""
 
 from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
+from keras_tpu_estimator.tf1.look_alikes.tables.contrib_tpu import OF_A_COPY
 
 _KERAS = "tf_keras.api._v1.keras"
 _EXAMPLES = "keras_tpu_estimator.tf1.written.examples"
@@ -46,6 +47,7 @@ PYTHON = Area(
         "tpu.tpu_config": "tf.contrib.tpu.python.tpu.tpu_config",
         "tpu.tpu_estimator": "tf.contrib.tpu.python.tpu.tpu_estimator",
     },
+    missing={"estimator.util": OF_A_COPY},
     rest="tensorflow.python",
 )
 EXAMPLES = Area(
