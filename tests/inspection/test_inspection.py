@@ -72,12 +72,11 @@ def test_verify(format_name, tmp_path, capsys):
     assert capsys.readouterr().out == (
         f"intact   {prefixes[1]}\nintact   {prefixes[0]}\n"
     )
-    (largest,) = sorted(
-        tmp_path.glob("model.ckpt-10*"), key=lambda path: path.stat().st_size
-    )[-1:]
-    content = bytearray(largest.read_bytes())
+    numbers = "h5" if format_name == "hdf5" else "data-00000-of-00001"
+    damaged = tmp_path / f"model.ckpt-10.{numbers}"
+    content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 0xFF
-    largest.write_bytes(content)
+    damaged.write_bytes(content)
     assert main(["verify", str(tmp_path)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"intact   {prefixes[1]}"
