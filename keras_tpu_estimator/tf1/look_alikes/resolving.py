@@ -140,7 +140,7 @@ def is_known(path: str) -> bool:
 
     Example:
 
-    >>> is_known("contrib.tpu"), is_known("train")
+    >>> is_known("contrib.tpu"), is_known("math")
     (True, False)
     """
     path = path.removeprefix(_V1)
