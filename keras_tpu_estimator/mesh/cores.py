@@ -5,7 +5,6 @@ Only this module knows how the mesh is laid out.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -198,7 +197,8 @@ class Cores:
 
     def _mesh_axes(self, axis: str | None) -> str | tuple[str, ...] | None:
         """Those of the mesh that an axis of a layout stands for."""
-        return self.model_axes if axis == MODEL_AXIS else axis
+        is_of_mesh = self.mesh is None or axis in self.mesh.axis_names
+        return axis if axis is None or is_of_mesh else self.model_axes
 
     def cut(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
         """Has the cores of a replica share a tensor, inside `per_core`.
@@ -209,17 +209,30 @@ class Cores:
             x: The tensor, which each of them has whole.
             counts: Into how many parts each dimension is cut. Their product
                 is 1 or the number of cores.
+
+        Raises:
+            ValueError: The axes that the cores lie on cannot be dealt so.
         """
         if self.mesh is None:
             return x
         # Within `per_core`, a mesh is known whose batch axes are taken.
         mesh = jax.sharding.get_abstract_mesh() if self.axes else self.mesh
-        axes = list(self.model_axes)
+        left = list(self.model_axes)
         spec = []
         for count in counts:
             taken: list[str] = []
-            while math.prod(self.mesh.shape[axis] for axis in taken) < count:
-                taken.append(axes.pop(0))
+            size = 1
+            while size < count and left:
+                taken.append(left.pop(0))
+                size *= self.mesh.shape[taken[-1]]
+            if size != count:
+                shape = {a: self.mesh.shape[a] for a in self.model_axes}
+                raise ValueError(
+                    f"Parts of {list(counts)} should be made of whole axes of "
+                    "the keras.distribution that is set, in their order. "
+                    f"Received the axes {shape}. Unset it, and set "
+                    "num_cores_per_replica alone."
+                )
             spec.append(tuple(taken) or None)
         return jax.lax.with_sharding_constraint(
             x, NamedSharding(mesh, PartitionSpec(*spec))
@@ -333,15 +346,16 @@ def all_cores(
     """
     distribution = keras.distribution.distribution()
     batch_axis = _BATCH
+    sizes = None
     if distribution is None and per_replica > 1:
-        mesh = _mesh(per_replica)
+        mesh, sizes = _mesh(per_replica), {MODEL_AXIS: per_replica}
     else:
         distribution = distribution or _over_all_devices()
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
         mesh = distribution.device_mesh.backend_mesh
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, rules, shard_optimizer)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer)
 
 
 def _check_kind(distribution: object) -> None:
@@ -358,10 +372,20 @@ def _check_kind(distribution: object) -> None:
 def _of_mesh(
     mesh: jax.sharding.Mesh,
     batch_axis: str,
+    sizes: Mapping[str, int] | None,
     rules: Rules | None,
     shard_optimizer: bool,
 ) -> Cores:
-    """All cores of a mesh, one axis of which is that of the replicas."""
+    """All cores of a mesh, one axis of which is that of the replicas.
+
+    Args:
+        mesh: The mesh.
+        batch_axis: That axis.
+        sizes: Names that layouts have for the others, and sizes. Defaults to
+            the mesh's.
+        rules: As in `VariableLayout`.
+        shard_optimizer: Whether replicas share the optimizers' slots.
+    """
     replicas = mesh.shape[batch_axis]
     topology = Topology(
         num_replicas=replicas,
@@ -375,6 +399,12 @@ def _of_mesh(
             f"variables are spread. Received: {dict(rules)} for single cores. "
             "Set TPUConfig.num_cores_per_replica, or leave it out."
         )
+    if replicas % topology.num_hosts:
+        raise ValueError(
+            "Each host should have whole replicas. Received: "
+            f"{replicas} replicas of {topology.cores_per_replica} cores on "
+            f"{topology.num_hosts} hosts. Use fewer cores per replica."
+        )
     if shard_optimizer and topology.num_hosts > 1:
         raise ValueError(
             "Replicas of several hosts should have their optimizers' slots "
@@ -386,9 +416,8 @@ def _of_mesh(
     others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
     layout = None
     if others or shard_optimizer:
-        sizes = {axis: mesh.shape[axis] for axis in others}
-        if others and others[0] == _part(0):
-            sizes = {MODEL_AXIS: topology.cores_per_replica}
+        if sizes is None:
+            sizes = {axis: mesh.shape[axis] for axis in others}
         layout = VariableLayout(
             tuple(sizes.items()),
             (batch_axis, replicas),

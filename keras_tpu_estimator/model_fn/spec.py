@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 from typing import Self
+from typing import TypeVar
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
@@ -112,23 +113,7 @@ class TPUEstimatorSpec(NamedTupleLike):
             returned for these tensors, with the same `host_call` and
             `train_metrics`.
         """
-        metric_ops = {}
-        if self.mode == ModeKeys.EVAL and self.eval_metrics is not None:
-            metric_ops = self.eval_metrics.call(self.eval_metrics.tensors)
-        return EstimatorSpec(
-            mode=self.mode,
-            predictions=self.predictions,
-            loss=self.loss,
-            train_op=self.train_op,
-            eval_metric_ops=metric_ops,
-            export_outputs=self.export_outputs,
-            scaffold=self.scaffold_fn and self.scaffold_fn(),
-            training_hooks=self.training_hooks,
-            evaluation_hooks=self.evaluation_hooks,
-            prediction_hooks=self.prediction_hooks,
-            host_call=self.host_call,
-            train_metrics=self.train_metrics,
-        )
+        return for_one_core(self, EstimatorSpec)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +207,33 @@ class EstimatorSpec(NamedTupleLike):
 
 
 Spec = TPUEstimatorSpec | EstimatorSpec
+OneCore = TypeVar("OneCore", bound=EstimatorSpec)
+
+
+def for_one_core(spec: TPUEstimatorSpec, kind: type[OneCore]) -> OneCore:
+    """A spec of another kind, with the metrics that `metric_fn` returns.
+
+    Args:
+        spec: A spec.
+        kind: An `EstimatorSpec` or a class of it.
+    """
+    metric_ops = {}
+    if spec.mode == ModeKeys.EVAL and spec.eval_metrics is not None:
+        metric_ops = spec.eval_metrics.call(spec.eval_metrics.tensors)
+    return kind(
+        mode=spec.mode,
+        predictions=spec.predictions,
+        loss=spec.loss,
+        train_op=spec.train_op,
+        eval_metric_ops=metric_ops,
+        export_outputs=spec.export_outputs,
+        scaffold=spec.scaffold_fn and spec.scaffold_fn(),
+        training_hooks=spec.training_hooks,
+        evaluation_hooks=spec.evaluation_hooks,
+        prediction_hooks=spec.prediction_hooks,
+        host_call=spec.host_call,
+        train_metrics=spec.train_metrics,
+    )
 
 
 def _set(record: Any, name: str, value: Any) -> None:

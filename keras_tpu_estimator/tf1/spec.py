@@ -69,23 +69,7 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
             returned for these tensors, with the same `host_call` and
             `train_metrics`.
         """
-        metric_ops = {}
-        if self.mode == ModeKeys.EVAL and self.eval_metrics is not None:
-            metric_ops = self.eval_metrics.call(self.eval_metrics.tensors)
-        return EstimatorSpec(
-            mode=self.mode,
-            predictions=self.predictions,
-            loss=self.loss,
-            train_op=self.train_op,
-            eval_metric_ops=metric_ops,
-            export_outputs=self.export_outputs,
-            scaffold=self.scaffold_fn and self.scaffold_fn(),
-            training_hooks=self.training_hooks,
-            evaluation_hooks=self.evaluation_hooks,
-            prediction_hooks=self.prediction_hooks,
-            host_call=self.host_call,
-            train_metrics=self.train_metrics,
-        )
+        return spec.for_one_core(self, EstimatorSpec)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """How variables lie on the cores of a replica."""
 
+import jax
+import jax.numpy as jnp
+import keras
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -114,3 +117,37 @@ def test_shardings_of_a_mesh():
     assert cores.variable_sharding("other", (3, 8)).is_fully_replicated
     assert cores.topology.num_replicas == 2
     assert cores.topology.num_cores == 8
+
+
+@pytest.fixture
+def on_three_axes():
+    """A distribution with two axes for the cores of a replica."""
+    mesh = keras.distribution.DeviceMesh(
+        (2, 2, 2),
+        ["batch", "model", "expert"],
+        keras.distribution.list_devices(),
+    )
+    rules = keras.distribution.LayoutMap(mesh)
+    rules["up/kernel"] = ("expert", "model")
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(
+            layout_map=rules, batch_dim_name="batch"
+        )
+    )
+    yield rules
+    keras.distribution.set_distribution(None)
+
+
+def test_axes_of_a_distribution_keep_their_names(on_three_axes):
+    cores = all_cores(layout_map=on_three_axes)
+    sharding = cores.variable_sharding("up/kernel", (4, 8))
+    assert sharding.spec == P("expert", "model")
+    assert sharding.shard_shape((4, 8)) == (2, 4)
+
+
+def test_parts_are_made_of_whole_axes(on_three_axes):
+    cores = all_cores(layout_map=on_three_axes).as_one()
+    x = jnp.zeros((4, 8))
+    assert jax.jit(lambda x: cores.cut(x, [2, 2]))(x).shape == (4, 8)
+    with pytest.raises(ValueError, match=r"Parts of \[1, 8\] .*'expert': 2"):
+        cores.cut(x, [1, 8])

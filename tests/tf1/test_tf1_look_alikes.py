@@ -4,6 +4,7 @@ import keras_tpu_estimator as kte  # isort: skip
 
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf2
@@ -246,6 +247,29 @@ def estimator_model_fn(features, labels, mode, params, config):
         eval_metric_ops={"accuracy": tf.metrics.accuracy(labels, classes)},
         training_hooks=[hook],
     )
+
+
+def test_an_estimator_validates_with_input_without_arguments(tmp_path):
+    x, y = classes_data(5)
+    params = tf.contrib.training.HParams(batch_size=4, rate=0.1)
+    estimator = tf.estimator.Estimator(
+        estimator_model_fn, str(tmp_path), params=params
+    )
+    input_fn = tf.estimator.inputs.numpy_input_fn(
+        {"x": x}, y, batch_size=16, num_epochs=None, shuffle=False
+    )
+    logs = []
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logged: logs.append(logged)
+    )
+    estimator.train(
+        input_fn,
+        [callback],
+        steps=2,
+        validation=input_fn,
+        validation_steps=1,
+    )
+    assert "val_loss" in logs[-1]
 
 
 def test_an_estimator_takes_params_and_input_of_its_own(tmp_path):
