@@ -24,6 +24,7 @@ class HookList:
     def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
         self.hooks = tuple(hooks)
         self.session = session
+        self._is_run_untold = False
 
     def begin(self) -> None:
         """Calls every hook's `begin`."""
@@ -43,6 +44,18 @@ class HookList:
         context = SessionRunContext(self.session)
         requests = [hook.before_run(context) for hook in self.hooks]
         return HookedRun(self, context, requests)
+
+    def ran(self) -> None:
+        """Notes a run, which the devices may still be making."""
+        self._is_run_untold = True
+
+    def run_is_made(self) -> None:
+        """Tells the hooks that want to know that it is made, once."""
+        if self._is_run_untold:
+            self._is_run_untold = False
+            for hook in self.hooks:
+                if isinstance(hook, LoopHook):
+                    hook.run_is_made(self.session)
 
     def end(self) -> None:
         """Calls every hook's `end`."""
@@ -80,6 +93,7 @@ class HookedRun:
         values = [self._values(request) for request in self._requests]
         for hook, its_values in zip(self._list.hooks, values, strict=True):
             hook.after_run(self.context, its_values)
+        self._list.ran()
         return self.context.stop_requested
 
     def _values(self, request: SessionRunArgs | None) -> SessionRunValues:

@@ -5,6 +5,8 @@ import logging
 import numpy as np
 
 from keras_tpu_estimator.hooks.fetches import check_name
+from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -23,8 +25,8 @@ class NanLossDuringTrainingError(RuntimeError):
 class NanTensorHook(SessionRunHook):
     """Raises or stops if a value is NaN after a run.
 
-    Training always has one for the loss, before a checkpoint is written. The
-    counterpart of `tf.compat.v1.train.NanTensorHook`.
+    Training always looks at the loss, and writes no checkpoint after a NaN.
+    The counterpart of `tf.compat.v1.train.NanTensorHook`.
 
     Args:
         loss_tensor: The name of the value, an array of any shape. Defaults to
@@ -58,17 +60,35 @@ class NanTensorHook(SessionRunHook):
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
         """Looks at it."""
-        if not np.isnan(run_values.results["value"]).any():
+        results, session = run_values.results, run_context.session
+        if not np.isnan(results["value"]).any():
             return
-        message = (
-            f"NaN {self._name} during training. Expected a number at every "
-            "step. Received NaN in the run that ended at step "
-            f"{int(run_values.results['step'])}. "
-            f"{run_context.session.whence_nan()} Lower the learning rate, clip "
-            "the gradients, or look for log(0) and 0/0 in the loss: "
-            "RunConfig(debug_nans=True) finds the operation."
-        )
+        message = _message(self._name, int(results["step"]), session)
         if self._fails:
             raise NanLossDuringTrainingError(message)
         _logger.warning(message)
         run_context.request_stop()
+
+
+class NanLossHook(LoopHook):
+    """Raises if the loss is NaN, without having the next run wait.
+
+    Raises:
+        NanLossDuringTrainingError: From `run_is_made`, if it is.
+    """
+
+    def run_is_made(self, session: Session) -> None:
+        """Looks at the loss."""
+        if np.isnan(session.run("loss")):
+            step = int(session.run("global_step"))
+            raise NanLossDuringTrainingError(_message("loss", step, session))
+
+
+def _message(name: str, step: int, session: Session) -> str:
+    return (
+        f"NaN {name} during training. Expected a number at every step. "
+        f"Received NaN in the run that ended at step {step}. "
+        f"{session.whence_nan()} Lower the learning rate, clip the gradients, "
+        "or look for log(0) and 0/0 in the loss: RunConfig(debug_nans=True) "
+        "finds the operation."
+    )

@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
 
 
-class RecordedSummariesHook(SessionRunHook):
+class RecordedSummariesHook(LoopHook):
     """Writes summaries after the first run and then every so many steps.
 
     They are the `loss`, unless `model_fn` records one of that name, and what
@@ -33,12 +32,8 @@ class RecordedSummariesHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_steps=save_steps)
         self._newest = newest
 
-    def after_run(
-        self, run_context: SessionRunContext, run_values: SessionRunValues
-    ) -> None:
+    def run_is_made(self, session: Session) -> None:
         """Writes if it is time."""
-        del run_values
-        session = run_context.session
         step = int(session.run("global_step"))
         if not self._timer.should_trigger_for_step(step):
             return

@@ -164,5 +164,14 @@ class LoopHook(SessionRunHook):
     def start_run(self) -> None:
         """Called before each run that does take place."""
 
+    def run_is_made(self, session: Session) -> None:
+        """Called when the devices have made a run.
+
+        The next one may be on its way, and with it the variables.
+
+        Args:
+            session: Knows the step and the loss after the run.
+        """
+
     def close(self, session: Session) -> None:
         """Called once at a clean end, before the `end` of any hook."""

@@ -7,6 +7,8 @@ from typing import Any
 from keras_tpu_estimator.hooks.metrics_file import MetricsFile
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -44,6 +46,17 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Leaves it to `run_is_made`."""
+
+    def run_is_made(self, session: Session) -> None:
+        """Reports if it is time."""
+        step = int(session.run("global_step"))
+        if self._timer.should_trigger_for_step(step):
+            self._end_interval(step)
 
     def close(self, session: Session) -> None:
         """Reports the steps since the last report, if there are any.

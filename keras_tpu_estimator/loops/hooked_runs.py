@@ -13,6 +13,7 @@ def run_hooked(
     infeed: Infeed[StagedSteps],
     run: Callable[[StagedSteps, tuple[str, ...]], bool],
     agree: Callable[[bool], bool],
+    runs_ahead: bool = False,
 ) -> None:
     """Runs the device loop until the input, `run` or a hook ends it.
 
@@ -27,14 +28,20 @@ def run_hooked(
             that hooks fetch. Returns whether it was the last one.
         agree: Whether to stop, as some hook of any host wants to; told what
             the hooks here want.
+        runs_ahead: Whether a run may begin before hooks are told that the one
+            before is made; `run` has to tell them then. Defaults to `False`.
     """
     staged: StagedSteps | None = first
     while True:
         hooked = hooks.before_run()
         if staged is None:
-            return
+            break
         hooked.start()
         is_last = run(staged, hooked.fetches)
         if agree(hooked.after_run()) or is_last:
-            return
-        staged = next(infeed, None)
+            break
+        staged = infeed.take_ready() if runs_ahead else None
+        if staged is None:
+            hooks.run_is_made()  # Before input that may be long in coming.
+            staged = next(infeed, None)
+    hooks.run_is_made()

@@ -47,6 +47,11 @@ class LoopPlan:
         return self._size
 
     @property
+    def is_timed(self) -> bool:
+        """Whether the time that loops take decides how many steps they make."""
+        return self._is_timed
+
+    @property
     def is_done(self) -> bool:
         """Whether all steps have been made."""
         return self._to_run is not None and self._to_run <= 0

@@ -43,6 +43,7 @@ class Progress:
             np.full(1, np.nan, "float32")
         ]
         self._newest_losses: jax.Array | np.ndarray = self.losses[0]
+        self._begins_loop = True
         self.fetched: Outputs = {}
         self.reports: Outputs = {}
         self.summaries: Sequence[Collected] = ()
@@ -50,8 +51,8 @@ class Progress:
         self.last_step = None if steps is None else self.step + steps
 
     def start_loop(self) -> None:
-        """Forgets the losses of the loop before."""
-        self.losses = []
+        """Tells that the next part is the first one of a loop."""
+        self._begins_loop = True
 
     def ran(self, steps: int, losses: jax.Array, outputs: Outputs) -> None:
         """Tells of a part of a loop that is on its way.
@@ -66,6 +67,8 @@ class Progress:
         self.step += steps
         # The devices hold the data of few parts, however fast they are fed.
         self.wait()
+        if self._begins_loop:
+            self._begins_loop, self.losses = False, []
         self._newest_losses = losses
         self.losses.append(losses)
         self.fetched = outputs[NAMED]

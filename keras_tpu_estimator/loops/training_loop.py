@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
@@ -33,6 +34,7 @@ from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
+from keras_tpu_estimator.loops.training_hooks import is_heedless
 from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.loops.training_report import REPORT_NAMES
 from keras_tpu_estimator.loops.training_report import TrainingReport
@@ -133,7 +135,7 @@ class TrainingLoop:
             has_ended = False
             try:
                 with self._saver:
-                    hook_list = self._hook_list(hooks, steps)
+                    hook_list = self._hook_list = self._hooks(hooks, steps)
                     hook_list.begin()
                     hook_list.after_create_session()
                     with self._outfeed:
@@ -143,6 +145,7 @@ class TrainingLoop:
                             self._infeed,
                             self._run_loop,
                             self._agree,
+                            self._may_run_ahead(hook_list),
                         )
                     has_ended = True
                     hook_list.end()
@@ -184,6 +187,8 @@ class TrainingLoop:
         )
         watch.ran()
         values.update(assigned)
+        self._progress.wait()
+        self._hook_list.run_is_made()
         self._progress.ran(staged.batch.steps, losses, outputs)
         if "host_call" in outputs or "train_metrics" in outputs:
             last = self._progress.step
@@ -204,9 +209,22 @@ class TrainingLoop:
         if self._metrics is not None:
             self._metrics.update(outputs["train_metrics"])
 
-    def _hook_list(
-        self, hooks: tuple[Hook, ...], steps: int | None
-    ) -> HookList:
+    def _may_run_ahead(self, hooks: HookList) -> bool:
+        """Whether a run may begin while the one before is being made.
+
+        Not where hooks want to see that one, loops are timed, or others take
+        part: an error would leave them behind, and two programs at once can
+        lock simulated cores.
+        """
+        cores = self._runtime.model.layout(ModeKeys.TRAIN).cores
+        return (
+            (cores.mesh is None or cores.platform != "cpu")
+            and not self._job.hosts.are_several
+            and not self._plan.is_timed
+            and all(is_heedless(hook) for hook in hooks.hooks)
+        )
+
+    def _hooks(self, hooks: tuple[Hook, ...], steps: int | None) -> HookList:
         """All hooks of this call, and what they may ask."""
         config = self._job.config
         if shows_progress(config.progress):
