@@ -39,19 +39,21 @@ from keras_tpu_estimator.keras_models.from_keras import from_keras
 from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
 from keras_tpu_estimator.mesh.replica_context import cross_replica_sum
 from keras_tpu_estimator.model_fn.clipping import clip_by_global_norm
+from keras_tpu_estimator.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+)
 from keras_tpu_estimator.model_fn.initialization import init_from_checkpoint
+from keras_tpu_estimator.model_fn.known_variables import get_global_step
+from keras_tpu_estimator.model_fn.known_variables import trainable_variables
 from keras_tpu_estimator.model_fn.minimizing import minimize
 from keras_tpu_estimator.model_fn.moving_averages import (
     ExponentialMovingAverage,
 )
-from keras_tpu_estimator.model_fn.optimizers import CrossShardOptimizer
-from keras_tpu_estimator.model_fn.optimizers import TrainOp
-from keras_tpu_estimator.model_fn.optimizers import get_global_step
-from keras_tpu_estimator.model_fn.optimizers import trainable_variables
 from keras_tpu_estimator.model_fn.outside_compilation import outside_compilation
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.model_fn.updates import TrainOp
 from keras_tpu_estimator.model_fn.variable_scopes import AUTO_REUSE
 from keras_tpu_estimator.model_fn.variable_scopes import variable_scope
 from keras_tpu_estimator.tracing.gradient_requests import gradients

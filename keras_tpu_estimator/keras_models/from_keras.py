@@ -11,7 +11,7 @@ from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.keras_models.compile_arguments import CompileArguments
 from keras_tpu_estimator.keras_models.copying import copied
 from keras_tpu_estimator.keras_models.keras_model_fn import KerasModelFn
-from keras_tpu_estimator.model_fn.optimizers import check_unscaled
+from keras_tpu_estimator.model_fn.updates import check_unscaled
 
 _OVERRIDDEN = (
     "compute_loss",

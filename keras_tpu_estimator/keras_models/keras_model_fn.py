@@ -16,7 +16,9 @@ from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.keras_models.compile_arguments import CompileArguments
 from keras_tpu_estimator.keras_models.compile_arguments import RecompiledModel
 from keras_tpu_estimator.keras_models.copying import with_values
-from keras_tpu_estimator.model_fn.optimizers import CrossShardOptimizer
+from keras_tpu_estimator.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+)
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.tracing import keras_internals
 

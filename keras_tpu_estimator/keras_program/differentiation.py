@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.micro_batches import over_micro_batches
 from keras_tpu_estimator.keras_program.micro_batches import with_features
 from keras_tpu_estimator.keras_program.model_call import ModelCall
-from keras_tpu_estimator.model_fn.optimizers import Update
+from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.program.options import widened
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import SUMMARIES

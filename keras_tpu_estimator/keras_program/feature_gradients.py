@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.keras_program.model_call import ModelCall
-from keras_tpu_estimator.model_fn.optimizers import Update
+from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.program.steps import StepInput
 
 

@@ -28,9 +28,9 @@ from keras_tpu_estimator.keras_program.synchronization import seed_paths
 from keras_tpu_estimator.keras_program.synchronization import synchronize
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.model_fn.optimizers import TrainOp
-from keras_tpu_estimator.model_fn.optimizers import Update
-from keras_tpu_estimator.model_fn.optimizers import single_optimizers
+from keras_tpu_estimator.model_fn.updates import TrainOp
+from keras_tpu_estimator.model_fn.updates import Update
+from keras_tpu_estimator.model_fn.updates import single_optimizers
 from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import Outputs

@@ -7,8 +7,10 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.model_fn.optimizers import CrossShardOptimizer
-from keras_tpu_estimator.model_fn.optimizers import TrainOp
+from keras_tpu_estimator.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+)
+from keras_tpu_estimator.model_fn.updates import TrainOp
 
 # What programs of TensorFlow 1 call of an optimizer, and Keras's lacks.
 _OF_TENSORFLOW = {

@@ -9,8 +9,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tpu_estimator.model_fn.optimizers import Update
-from keras_tpu_estimator.model_fn.optimizers import trainable_variables
+from keras_tpu_estimator.model_fn.known_variables import trainable_variables
+from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.tracing.variables import VariableScope
 from keras_tpu_estimator.tracing.variables import scope_for
 

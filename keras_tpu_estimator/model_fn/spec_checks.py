@@ -13,8 +13,8 @@ import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.model_fn.optimizers import Update
 from keras_tpu_estimator.model_fn.outside_compilation import HostTensor
+from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.tracing.variables import current_scope
 
 

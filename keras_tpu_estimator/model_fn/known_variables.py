@@ -1,0 +1,43 @@
+"""What a `model_fn` has made so far, and the step it is at."""
+
+from typing import Any
+
+import keras
+
+from keras_tpu_estimator.model_fn.initialization import program_variables
+from keras_tpu_estimator.tracing.variables import current_scope
+from keras_tpu_estimator.tracing.variables import scope_for
+
+
+def trainable_variables() -> list[keras.Variable]:
+    """The trainable variables that `model_fn` has made or used so far.
+
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.trainable_variables`.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: It is called elsewhere.
+    """
+    made = program_variables()
+    if current_scope() is None and made:
+        return [variable for variable in made.values() if variable.trainable]
+    return scope_for("trainable_variables").trainable()
+
+
+def get_global_step() -> Any:
+    """The number of training steps made so far, as a tensor.
+
+    For use in a `model_fn`, in any mode; the counterpart of
+    `tf.compat.v1.train.get_global_step`.
+
+    Returns:
+        Scalar int32 tensor.
+
+    Raises:
+        ValueError: It is called outside a `model_fn`.
+    """
+    scope = scope_for("get_global_step")
+    return scope.get_current_value(scope.known["global_step"])
