@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from jax.extend.core import Primitive
+from tf1_modules import hlo_of
+from tf1_modules import primitive_of
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import module_ops
 
 
 def test_a_graph_is_told_how_many_cores_will_run_it():
@@ -61,15 +63,6 @@ def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
     names = [op.name for op in graph.get_operations()]
     found = [n for n in names if n.endswith("TensorListLength_0/accumulator")]
     assert len(found) == moved
-
-
-def hlo_of(function, *shapes):
-    """The HLO of a function of float32 tensors."""
-    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-    compiled = tf.function(function, jit_compile=True, autograph=False)
-    return compiled.experimental_get_compiler_ir(*specs)(
-        stage="hlo_serialized", platform_name="CPU"
-    )
 
 
 def imported_from(definition, x):
@@ -141,20 +134,6 @@ def test_a_type_without_a_fixed_shape_is_an_error(kind):
         internals.aval_of(kind)
 
 
-def primitive_of(module, avals, total):
-    """A primitive that is lowered to a module."""
-    primitive = Primitive("inlined")
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(lambda *args: avals)
-    internals.register_lowering(
-        primitive,
-        lambda context, *operands: internals.inlined(
-            context, module, "mine", operands, total
-        ),
-    )
-    return primitive
-
-
 def test_a_module_is_inlined_with_64_bits_inside():
     def function(x):
         wide = tf.cast(x, tf.int64) * 2**33
@@ -163,19 +142,21 @@ def test_a_module_is_inlined_with_64_bits_inside():
     module = internals.stablehlo_of(hlo_of(function, [2]))
     _, results = internals.signature_of(module)
     avals = [internals.aval_of(kind) for kind in results]
-    primitive = primitive_of(module, avals, None)
+    primitive = primitive_of(module, avals)
     run = jax.jit(lambda x: primitive.bind(x))
     whole, wide = run(jnp.array([1.0, 3.0]))
     assert whole.dtype == "int32" and whole.tolist() == [2, 6]
     assert wide.tolist() == [2.0**33, 3 * 2.0**33]
 
 
-def test_sums_over_cores_are_what_they_are_made(tmp_path):
+def test_operations_are_what_they_are_replaced_by():
     seen = []
 
-    def total(x, groups):
-        seen.append(groups)
-        return x * 10
+    def replacement(op):
+        if op.name != module_ops.ALL_REDUCE:
+            return None
+        seen.append(module_ops.groups_of(op))
+        return lambda x: x * 10
 
     with tf.Graph().as_default() as graph, internals.shards(2):
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -192,7 +173,7 @@ def test_sums_over_cores_are_what_they_are_made(tmp_path):
 
     module = internals.stablehlo_of(hlo_of(imported, [2]))
     primitive = primitive_of(
-        module, [internals.aval_of("tensor<2xf32>")], total
+        module, [internals.aval_of("tensor<2xf32>")], replacement
     )
     (result,) = jax.jit(lambda x: primitive.bind(x))(np.ones(2, "float32"))
     assert result.tolist() == [10, 10]
