@@ -148,9 +148,9 @@ def _numbers(op: Any, name: str) -> tuple[int, ...]:
     return tuple(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
-def _pairs(op: Any, name: str) -> tuple[tuple[int, ...], ...]:
+def _pairs(op: Any, name: str) -> tuple[tuple[int, int], ...]:
     rows = _rows(ir.DenseIntElementsAttr(op.attributes[name]), 2)
-    return tuple(map(tuple, rows))
+    return tuple((low, high) for low, high in rows)
 
 
 def _rows(numbers: Any, size: int) -> list[list[int]]:
@@ -158,11 +158,11 @@ def _rows(numbers: Any, size: int) -> list[list[int]]:
     return [flat[at : at + size] for at in range(0, len(flat), size)]
 
 
-def _precision(op: Any) -> tuple[lax.Precision, ...] | None:
+def _precision(op: Any) -> tuple[lax.Precision, lax.Precision] | None:
     if "precision_config" not in op.attributes:
         return None
-    each = ir.ArrayAttr(op.attributes["precision_config"])
-    return tuple(lax.Precision[_enumerated(value)] for value in each)
+    lhs, rhs = ir.ArrayAttr(op.attributes["precision_config"])
+    return lax.Precision[_enumerated(lhs)], lax.Precision[_enumerated(rhs)]
 
 
 def _enumerated(value: Any) -> str:
