@@ -124,9 +124,25 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
             eager.remove_function(function.signature.name)
 
 
-def is_part(variable: Any) -> bool:
-    """Whether a TF1 variable is what a partitioner made of another."""
-    return variable._get_save_slice_info() is not None
+@contextlib.contextmanager
+def whole_variables() -> Iterator[None]:
+    """Has variables be whole in a `with` block, whatever partitioners say.
+
+    Checkpoints have them whole, too, under the same names.
+    """
+    from tensorflow.python.ops import variable_scope
+
+    store = variable_scope._VariableStore
+    original = store.get_variable
+
+    def get_variable(
+        store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
+    ) -> Any:
+        del partitioner
+        return original(store, *args, **kwargs)
+
+    with _replaced(store, "get_variable", get_variable):
+        yield
 
 
 def saved_names(saver: Any) -> dict[str, str]:

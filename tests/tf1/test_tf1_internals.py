@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,12 +31,19 @@ def test_tensorflow_runs_eagerly_inside_a_graph():
         assert not tf.executing_eagerly()
 
 
-def test_the_parts_of_a_variable_are_known():
-    with tf.Graph().as_default():
-        tf.get_variable("a", [2])
-        tf.get_variable("b", [2], partitioner=tf.fixed_size_partitioner(2))
-        parts = {v.op.name: internals.is_part(v) for v in tf.global_variables()}
-    assert parts == {"a": False, "b/part_0": True, "b/part_1": True}
+@pytest.mark.parametrize("are_whole", [True, False])
+def test_variables_are_whole_when_they_are_to_be(are_whole):
+    known = internals.whole_variables() if are_whole else nullcontext()
+    parts = tf.fixed_size_partitioner(2)
+    with tf.Graph().as_default(), known:
+        tf.get_variable("a", [2], partitioner=parts)
+        with tf.variable_scope("s", partitioner=parts):
+            tf.get_variable("b", [2])
+        names = [variable.op.name for variable in tf.global_variables()]
+    whole, both = ["a", "s/b"], ["/part_0", "/part_1"]
+    assert names == (
+        whole if are_whole else [name + part for name in whole for part in both]
+    )
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
