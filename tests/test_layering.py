@@ -22,7 +22,7 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
     ("_backend", "base"),
-    ("counterparts", "hosts", "storage"),
+    ("counterparts", "cpu", "hosts", "storage"),
     ("launch", "optimizers"),
     ("checkpoints", "mesh", "metrics", "summary", "tracing"),
     ("config", "hooks"),
@@ -32,7 +32,6 @@ FLOORS = (
     ("program",),
     ("embeddings", "keras_program", "tf1"),
     ("front_ends",),
-    ("cpu",),
     ("device",),
     ("export", "loops"),
     ("estimator",),

@@ -89,14 +89,6 @@ _IN_MODEL_FN = (
         ),
         "XLA does not have it. Do it in input_fn, or by other operations.",
     ),
-    Limit(
-        (
-            "tf.fixed_size_partitioner",
-            "tf.min_max_variable_partitioner",
-            "tf.variable_axis_size_partitioner",
-        ),
-        "Variables are whole. Leave `partitioner` out.",
-    ),
 )
 _IN_INPUT_FN = (
     Limit(

@@ -1,1 +1,1 @@
-"""How a traced step is written for a CPU; other devices see nothing of it."""
+"""How operations are written for a CPU; other devices see nothing of it."""

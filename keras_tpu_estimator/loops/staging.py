@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.device.runtime import Runtime
@@ -45,12 +46,17 @@ class StagedSteps:
         first = self.batch.step(0)
         features, labels = first.features, first.labels
         if self.is_part:
-            features, labels = jax.tree.map(_one_step_of, self.data)
+            features, labels = jax.tree.map(
+                _one_step_of, self.data, (features, labels)
+            )
         return runtime.model.prepare(self.mode, features, labels)
 
 
-def _one_step_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+def _one_step_of(
+    whole: jax.Array, part: np.ndarray[Any, Any]
+) -> jax.ShapeDtypeStruct:
+    """One step of all hosts, as wide as on this one: devices may have less."""
+    return jax.ShapeDtypeStruct(whole.shape[1:], part.dtype)
 
 
 def stage_ahead(

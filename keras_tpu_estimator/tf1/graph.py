@@ -57,7 +57,6 @@ def build(
 
     Raises:
         TypeError: What it returns is no spec of `tf1`.
-        NotImplementedError: It uses something that is not supported yet.
         ValueError: A variable is not one of the model.
     """
     import tensorflow as tf
@@ -88,12 +87,6 @@ def build(
         variables = {v.op.name: v for v in v1.global_variables()}
         local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
-    parts = [n for n, v in variables.items() if internals.is_part(v)]
-    if parts:
-        raise NotImplementedError(
-            "Variables should be whole: partitioners are not supported yet. "
-            f"Received the parts {parts}. Leave `partitioner` out."
-        )
     inputs = jax.tree.leaves((features, labels))
     return ModelGraph(
         graph, spec, inputs, variables, local, trainable, scaffold

@@ -124,9 +124,25 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
             eager.remove_function(function.signature.name)
 
 
-def is_part(variable: Any) -> bool:
-    """Whether a TF1 variable is what a partitioner made of another."""
-    return variable._get_save_slice_info() is not None
+@contextlib.contextmanager
+def whole_variables() -> Iterator[None]:
+    """Has variables be whole in a `with` block, whatever partitioners say.
+
+    Checkpoints have them whole, too, under the same names.
+    """
+    from tensorflow.python.ops import variable_scope
+
+    store = variable_scope._VariableStore
+    original = store.get_variable
+
+    def get_variable(
+        store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
+    ) -> Any:
+        del partitioner
+        return original(store, *args, **kwargs)
+
+    with _replaced(store, "get_variable", get_variable):
+        yield
 
 
 def saved_names(saver: Any) -> dict[str, str]:
@@ -173,7 +189,9 @@ def _name(op: Any) -> str:
 
 
 def register_lowering(
-    primitive: Primitive, lower: Callable[..., Sequence[Any]]
+    primitive: Primitive,
+    lower: Callable[..., Sequence[Any]],
+    platform: str | None = None,
 ) -> None:
     """Has JAX lower a primitive by a function.
 
@@ -181,8 +199,10 @@ def register_lowering(
         primitive: The primitive.
         lower: Called with the context, operands and parameters; returns the
             results.
+        platform: For which kind of devices, such as "cpu". Defaults to all
+            that have none of their own.
     """
-    mlir.register_lowering(primitive, lower)
+    mlir.register_lowering(primitive, lower, platform=platform)
 
 
 def inlined(
@@ -190,7 +210,7 @@ def inlined(
     module: bytes,
     name: str,
     operands: Sequence[Any],
-    total: Callable[[jax.Array, list[list[int]]], jax.Array],
+    replacement: Callable[[Any], Callable[..., jax.Array] | None],
 ) -> list[Any]:
     """Calls a module inside the one that JAX is lowering.
 
@@ -199,16 +219,17 @@ def inlined(
         module: The module.
         name: What it is to be called.
         operands: Its operands. Their width is made to fit.
-        total: What becomes of an all-reduce: called with its operand and its
-            groups.
+        replacement: Given an operation of the module, returns a function of its
+            operands for JAX to put in its place, or `None` to leave it.
 
     Returns:
         Its results as JAX has them, as many as it expects.
     """
     parsed = ir.Module.parse(module)
-    sums = [op for op in _operations(parsed) if op.name == _ALL_REDUCE]
-    for number, op in enumerate(sums):
-        _lower_sum(context, parsed, number, op, total)
+    for number, op in enumerate(list(_operations(parsed))):
+        function = replacement(op)
+        if function is not None:
+            _replace(context, parsed, f"{_BY_JAX}_{number}", op, function)
     inputs, outputs = _main_types(parsed)
     merged = mlir.merge_mlir_modules(
         context.module_context.module,
@@ -223,8 +244,7 @@ def inlined(
     return [_as(t, x) for t, x in zip(wanted, results, strict=False)]
 
 
-_ALL_REDUCE = "stablehlo.all_reduce"
-_NAME_OF_SUM = "kte_sum_over_cores"
+_BY_JAX = "kte_by_jax"
 
 
 def _as(kind: Any, value: Any) -> Any:
@@ -232,35 +252,34 @@ def _as(kind: Any, value: Any) -> Any:
     return value if value.type == kind else stablehlo.convert(kind, value)
 
 
-def _lower_sum(
+def _replace(
     context: Any,
     module: ir.Module,
-    number: int,
+    name: str,
     op: Any,
-    total: Callable[[jax.Array, list[list[int]]], jax.Array],
+    function: Callable[..., jax.Array],
 ) -> None:
-    """Puts what JAX makes of a sum over cores in place of one."""
-    kind = op.results[0].type
-    aval = aval_of(str(kind))
-    groups: Any = ir.DenseIntElementsAttr(op.attributes["replica_groups"])
-    rows, size = groups.type.shape
-    flat = [int(core) for core in groups]
-    members = [flat[row * size : (row + 1) * size] for row in range(rows)]
-    own = context.replace(primitive=None, avals_in=[aval], avals_out=[aval])
-    lower = mlir.lower_fun(lambda x: total(x, members), multiple_results=False)
+    """Puts what JAX makes of a function in place of an operation."""
+    (result,) = op.results
+    kinds = [operand.type for operand in op.operands]
+    own = context.replace(
+        primitive=None,
+        avals_in=[aval_of(str(kind)) for kind in kinds],
+        avals_out=[aval_of(str(result.type))],
+    )
+    lower = mlir.lower_fun(function, multiple_results=False)
     # In a function of its own: not all JAX releases write where they are told.
     begin = ir.InsertionPoint.at_block_begin(module.body)
-    name = f"{_NAME_OF_SUM}_{number}"
     with op.location:
-        function: Any = func.FuncOp(name, ([kind], [kind]), ip=begin)
-        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
-        block = function.add_entry_block()
+        made: Any = func.FuncOp(name, (kinds, [result.type]), ip=begin)
+        made.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        block = made.add_entry_block()
         with ir.InsertionPoint(block):
             func.ReturnOp(jax.tree.leaves(lower(own, *block.arguments)))
         with ir.InsertionPoint(op):
             reference = ir.FlatSymbolRefAttr.get(name)
-            call = func.CallOp([kind], reference, list(op.operands))
-    op.results[0].replace_all_uses_with(call.results[0])
+            call = func.CallOp([result.type], reference, list(op.operands))
+    result.replace_all_uses_with(call.results[0])
     op.erase()
 
 
@@ -275,19 +294,19 @@ def aval_of(kind: str) -> jax.core.ShapedArray:
         parsed = ir.RankedTensorType(ir.Type.parse(kind))
         if not parsed.has_static_shape or "bounds" in kind:
             raise ValueError(f"Expected a fixed shape. Received: {kind}")
-        dtype = _DTYPES[str(parsed.element_type)]
+        dtype = DTYPES[str(parsed.element_type)]
         shape = tuple(parsed.shape)
     return jax.core.ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype))
 
 
 def _type_of(aval: Any) -> Any:
     """The type of a tensor. JAX has a function, but of changing arguments."""
-    names = {dtype: name for name, dtype in _DTYPES.items()}
+    names = {dtype: name for name, dtype in DTYPES.items()}
     shape = "".join(f"{size}x" for size in aval.shape)
     return ir.Type.parse(f"tensor<{shape}{names[aval.dtype.name]}>")
 
 
-_DTYPES = {
+DTYPES = {
     "i1": "bool",
     "bf16": "bfloat16",
     **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.spec import Spec
 
 _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
@@ -20,7 +21,8 @@ def building() -> Iterator[None]:
     """Lets a `TF1ModelFn` be called in a `with` block: in a graph."""
     token = _is_building.set(True)
     try:
-        yield
+        with internals.whole_variables():
+            yield
     finally:
         _is_building.reset(token)
 

@@ -1,14 +1,19 @@
 """A lifted step as one JAX primitive, inlined where it is called."""
 
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import Primitive
 
+from keras_tpu_estimator.cpu.tuning import tuned
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.lifting import Lifted
+from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
+from keras_tpu_estimator.tf1.module_ops import groups_of
+from keras_tpu_estimator.tf1.module_ops import windowed
 
 _NAME = "tf1_step"
 
@@ -43,15 +48,32 @@ def _abstract(*args: Any, lifted: Lifted, axes: tuple[str, ...]) -> Any:
 
 
 def _lower(
-    context: Any, *operands: Any, lifted: Lifted, axes: tuple[str, ...]
+    context: Any,
+    *operands: Any,
+    lifted: Lifted,
+    axes: tuple[str, ...],
+    for_cpu: bool = False,
 ) -> Any:
-    def total(x: jax.Array, groups: list[list[int]]) -> jax.Array:
-        if not axes:
-            return x
-        several = groups if len(groups) > 1 else None
-        return jax.lax.psum(x, axes, axis_index_groups=several)
+    def replacement(op: Any) -> Callable[..., jax.Array] | None:
+        if op.name == ALL_REDUCE:
+            return functools.partial(_total, axes, groups_of(op))
+        function = windowed(op) if for_cpu else None
+        return tuned(function) if function else None
 
-    return internals.inlined(context, lifted.module, _NAME, operands, total)
+    return internals.inlined(
+        context, lifted.module, _NAME, operands, replacement
+    )
+
+
+def _total(
+    axes: tuple[str, ...], groups: list[list[int]], x: jax.Array
+) -> jax.Array:
+    """A sum over cores."""
+    if not axes:
+        return x
+    several = groups if len(groups) > 1 else None
+    total: jax.Array = jax.lax.psum(x, axes, axis_index_groups=several)
+    return total
 
 
 _step = Primitive(_NAME)
@@ -59,3 +81,6 @@ _step.multiple_results = True
 _step.def_impl(_run_alone)
 _step.def_abstract_eval(_abstract)
 internals.register_lowering(_step, _lower)
+internals.register_lowering(
+    _step, functools.partial(_lower, for_cpu=True), platform="cpu"
+)

@@ -141,6 +141,40 @@ def test_a_session_continues_ours(tmp_path):
     np.testing.assert_allclose(losses, LOSSES["after"], rtol=1e-5)
 
 
+def test_variables_in_parts_are_continued_whole(tmp_path):
+    def network(features, is_training):
+        parts = tf.fixed_size_partitioner(3)
+        with tf.variable_scope("parts", partitioner=parts):
+            table = tf.get_variable("table", [4, 5])
+            kernel = tf.get_variable("kernel", [5, 4])
+        rows = tf.nn.embedding_lookup(
+            table, [0, 1, 2, 3] * 4, partition_strategy="div"
+        )
+        return tf.matmul(features + rows, kernel)
+
+    model_fn = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.1))
+    data = batches(*classes_data(5), steps=3)
+    path = str(tmp_path / "model.ckpt")
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.train.create_global_step()
+        fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
+        spec = model_fn(*fed_to, kte.ModeKeys.TRAIN, {"use_tpu": False})
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        for x, y in data:
+            saver.save(session, path, step)
+            session.run(spec.train_op, dict(zip(fed_to, [x, y], strict=True)))
+        saver.save(session, path, step)
+    reader = tf.train.load_checkpoint(f"{path}-3")
+    expected = {
+        n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()
+    }
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "model.ckpt-2"'
+    )
+    assert_same(trained(model_fn, tmp_path, data[2:]), expected, 1e-6, 1e-6)
+
+
 def test_our_own_format_when_asked(tmp_path):
     made = golden_estimator(tmp_path, checkpoint_format="hdf5")
     made.train(program.input_fn_from(0), steps=5)

@@ -2,14 +2,18 @@
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from jax.extend.core import Primitive
+from tf1_modules import hlo_of
+from tf1_modules import primitive_of
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import module_ops
 
 
 def test_a_graph_is_told_how_many_cores_will_run_it():
@@ -27,12 +31,19 @@ def test_tensorflow_runs_eagerly_inside_a_graph():
         assert not tf.executing_eagerly()
 
 
-def test_the_parts_of_a_variable_are_known():
-    with tf.Graph().as_default():
-        tf.get_variable("a", [2])
-        tf.get_variable("b", [2], partitioner=tf.fixed_size_partitioner(2))
-        parts = {v.op.name: internals.is_part(v) for v in tf.global_variables()}
-    assert parts == {"a": False, "b/part_0": True, "b/part_1": True}
+@pytest.mark.parametrize("are_whole", [True, False])
+def test_variables_are_whole_when_they_are_to_be(are_whole):
+    known = internals.whole_variables() if are_whole else nullcontext()
+    parts = tf.fixed_size_partitioner(2)
+    with tf.Graph().as_default(), known:
+        tf.get_variable("a", [2], partitioner=parts)
+        with tf.variable_scope("s", partitioner=parts):
+            tf.get_variable("b", [2])
+        names = [variable.op.name for variable in tf.global_variables()]
+    whole, both = ["a", "s/b"], ["/part_0", "/part_1"]
+    assert names == (
+        whole if are_whole else [name + part for name in whole for part in both]
+    )
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
@@ -61,15 +72,6 @@ def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
     names = [op.name for op in graph.get_operations()]
     found = [n for n in names if n.endswith("TensorListLength_0/accumulator")]
     assert len(found) == moved
-
-
-def hlo_of(function, *shapes):
-    """The HLO of a function of float32 tensors."""
-    specs = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-    compiled = tf.function(function, jit_compile=True, autograph=False)
-    return compiled.experimental_get_compiler_ir(*specs)(
-        stage="hlo_serialized", platform_name="CPU"
-    )
 
 
 def imported_from(definition, x):
@@ -141,20 +143,6 @@ def test_a_type_without_a_fixed_shape_is_an_error(kind):
         internals.aval_of(kind)
 
 
-def primitive_of(module, avals, total):
-    """A primitive that is lowered to a module."""
-    primitive = Primitive("inlined")
-    primitive.multiple_results = True
-    primitive.def_abstract_eval(lambda *args: avals)
-    internals.register_lowering(
-        primitive,
-        lambda context, *operands: internals.inlined(
-            context, module, "mine", operands, total
-        ),
-    )
-    return primitive
-
-
 def test_a_module_is_inlined_with_64_bits_inside():
     def function(x):
         wide = tf.cast(x, tf.int64) * 2**33
@@ -163,19 +151,21 @@ def test_a_module_is_inlined_with_64_bits_inside():
     module = internals.stablehlo_of(hlo_of(function, [2]))
     _, results = internals.signature_of(module)
     avals = [internals.aval_of(kind) for kind in results]
-    primitive = primitive_of(module, avals, None)
+    primitive = primitive_of(module, avals)
     run = jax.jit(lambda x: primitive.bind(x))
     whole, wide = run(jnp.array([1.0, 3.0]))
     assert whole.dtype == "int32" and whole.tolist() == [2, 6]
     assert wide.tolist() == [2.0**33, 3 * 2.0**33]
 
 
-def test_sums_over_cores_are_what_they_are_made(tmp_path):
+def test_operations_are_what_they_are_replaced_by():
     seen = []
 
-    def total(x, groups):
-        seen.append(groups)
-        return x * 10
+    def replacement(op):
+        if op.name != module_ops.ALL_REDUCE:
+            return None
+        seen.append(module_ops.groups_of(op))
+        return lambda x: x * 10
 
     with tf.Graph().as_default() as graph, internals.shards(2):
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -192,7 +182,7 @@ def test_sums_over_cores_are_what_they_are_made(tmp_path):
 
     module = internals.stablehlo_of(hlo_of(imported, [2]))
     primitive = primitive_of(
-        module, [internals.aval_of("tensor<2xf32>")], total
+        module, [internals.aval_of("tensor<2xf32>")], replacement
     )
     (result,) = jax.jit(lambda x: primitive.bind(x))(np.ones(2, "float32"))
     assert result.tolist() == [10, 10]

@@ -34,11 +34,6 @@ def table(x):
     return made.lookup(tf.constant(1))
 
 
-def whole(x):
-    parts = tf.fixed_size_partitioner(2)
-    return tf.reduce_sum(tf.get_variable("a", [4, 2], partitioner=parts))
-
-
 def sampled(x):
     labels = tf.ones([16, 1], tf.int64)
     return tf.nn.nce_loss(tf.ones([5, 2]), tf.ones([5]), labels, x, 2, 5)
@@ -75,7 +70,6 @@ REFUSED = {
     "tf.segment_sum": lambda x: tf.segment_sum(x, tf.range(16)),
     "tf.setdiff1d": lambda x: tf.setdiff1d(x[:, 0], x[:, 1])[0],
     "tf.timestamp": lambda x: tf.timestamp(),
-    "tf.fixed_size_partitioner": whole,
     "tf.train.batch": lambda x: tf.train.batch([x[0]], 2),
 }
 ALLOWED = {

@@ -128,16 +128,6 @@ def test_a_variable_that_nobody_knows(tmp_path):
         evaluate(network, tmp_path)
 
 
-def test_a_partitioner(tmp_path):
-    def network(x):
-        return x[0] * tf.get_variable(
-            "w", [2], partitioner=tf.fixed_size_partitioner(2)
-        )
-
-    with pytest.raises(NotImplementedError, match="partitioners"):
-        evaluate(network, tmp_path)
-
-
 @pytest.mark.parametrize(
     "setting",
     [{"micro_batches": 2}, {"remat": "full"}, {"dtype_policy": "float32"}],

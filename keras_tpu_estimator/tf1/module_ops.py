@@ -1,0 +1,198 @@
+"""Operations of a StableHLO module as functions of JAX."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import TypeAlias
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+from keras_tpu_estimator.tf1.internals import DTYPES
+
+Function: TypeAlias = Callable[..., jax.Array]
+
+ALL_REDUCE = "stablehlo.all_reduce"
+_FLOATS = ("bfloat16", "float16", "float32")
+
+_WINDOWS = {
+    "stablehlo.add": (lax.add, 0.0),
+    "stablehlo.maximum": (lax.max, -np.inf),
+    "stablehlo.minimum": (lax.min, np.inf),
+}
+_SELECTIONS = {
+    "stablehlo.compare GE": lax.ge_p,
+    "stablehlo.compare LE": lax.le_p,
+}
+
+
+def groups_of(op: Any) -> list[list[int]]:
+    """The groups of cores that an all-reduce is about."""
+    groups: Any = ir.DenseIntElementsAttr(op.attributes["replica_groups"])
+    return _rows(groups, groups.type.shape[1])
+
+
+def windowed(op: Any) -> Function | None:
+    """What a convolution, a pooling or the gradient of one computes.
+
+    Args:
+        op: An operation.
+
+    Returns:
+        A function of its operands; `None` for others, and for what JAX has no
+        primitive for.
+    """
+    read = _READERS.get(str(op.name))
+    if read is None or _dtype_of(op) not in _FLOATS:
+        return None
+    return read(op)
+
+
+def _convolution(op: Any) -> Function | None:
+    if True in ir.DenseBoolArrayAttr(op.attributes["window_reversal"]):
+        return None
+    order: Any = stablehlo.ConvDimensionNumbers(
+        op.attributes["dimension_numbers"]
+    )
+    return functools.partial(
+        lax.conv_general_dilated,
+        window_strides=_numbers(op, "window_strides"),
+        padding=_pairs(op, "padding"),
+        lhs_dilation=_numbers(op, "lhs_dilation"),
+        rhs_dilation=_numbers(op, "rhs_dilation"),
+        dimension_numbers=lax.ConvDimensionNumbers(
+            (
+                order.input_batch_dimension,
+                order.input_feature_dimension,
+                *order.input_spatial_dimensions,
+            ),
+            (
+                order.kernel_output_feature_dimension,
+                order.kernel_input_feature_dimension,
+                *order.kernel_spatial_dimensions,
+            ),
+            (
+                order.output_batch_dimension,
+                order.output_feature_dimension,
+                *order.output_spatial_dimensions,
+            ),
+        ),
+        feature_group_count=_number(op, "feature_group_count"),
+        batch_group_count=_number(op, "batch_group_count"),
+        precision=_precision(op),
+        preferred_element_type=_dtype_of(op),
+    )
+
+
+def _pooling(op: Any) -> Function | None:
+    known = _WINDOWS.get(_done_in(op.regions[0]))
+    if known is None or _constant(op.operands[-1]) != known[1]:
+        return None
+    operator, neutral = known
+
+    def pooled(x: jax.Array, initial: jax.Array) -> jax.Array:
+        del initial
+        return lax.reduce_window(
+            x,
+            np.asarray(neutral, x.dtype)[()],
+            operator,
+            _numbers(op, "window_dimensions"),
+            _numbers(op, "window_strides"),
+            _pairs(op, "padding"),
+            _numbers(op, "base_dilations"),
+            _numbers(op, "window_dilations"),
+        )
+
+    return pooled
+
+
+def _selection(op: Any) -> Function | None:
+    select = _SELECTIONS.get(_done_in(op.regions[0]))
+    is_sum = _done_in(op.regions[1]) == "stablehlo.add"
+    if select is None or not is_sum or _constant(op.operands[2]) != 0:
+        return None
+
+    def scattered(
+        operand: jax.Array, source: jax.Array, initial: jax.Array
+    ) -> jax.Array:
+        del initial
+        result: jax.Array = lax.select_and_scatter_add_p.bind(
+            source,
+            operand,
+            select_prim=select,
+            window_dimensions=_numbers(op, "window_dimensions"),
+            window_strides=_numbers(op, "window_strides"),
+            padding=_pairs(op, "padding"),
+        )
+        return result
+
+    return scattered
+
+
+_READERS: Mapping[str, Callable[[Any], Function | None]] = {
+    "stablehlo.convolution": _convolution,
+    "stablehlo.reduce_window": _pooling,
+    "stablehlo.select_and_scatter": _selection,
+}
+
+
+def _number(op: Any, name: str) -> int:
+    return int(ir.IntegerAttr(op.attributes[name]).value)
+
+
+def _numbers(op: Any, name: str) -> tuple[int, ...]:
+    return tuple(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def _pairs(op: Any, name: str) -> tuple[tuple[int, int], ...]:
+    rows = _rows(ir.DenseIntElementsAttr(op.attributes[name]), 2)
+    return tuple((low, high) for low, high in rows)
+
+
+def _rows(numbers: Any, size: int) -> list[list[int]]:
+    flat = [int(number) for number in numbers]
+    return [flat[at : at + size] for at in range(0, len(flat), size)]
+
+
+def _precision(op: Any) -> tuple[lax.Precision, lax.Precision] | None:
+    if "precision_config" not in op.attributes:
+        return None
+    lhs, rhs = ir.ArrayAttr(op.attributes["precision_config"])
+    return lax.Precision[_enumerated(lhs)], lax.Precision[_enumerated(rhs)]
+
+
+def _enumerated(value: Any) -> str:
+    """The name of a value, which MLIR writes as `#stablehlo<kind NAME>`."""
+    return str(value).removesuffix(">").split()[-1]
+
+
+def _dtype_of(op: Any) -> str:
+    """The name of the dtype of an operation's first result."""
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    return DTYPES.get(str(element), "")
+
+
+def _done_in(region: Any) -> str:
+    """The only operation of a region, of its arguments as they stand."""
+    (block,) = region.blocks
+    first, *others = block.operations
+    if len(others) != 1 or list(first.operands) != list(block.arguments):
+        return ""
+    name = str(first.operation.name)
+    if name == "stablehlo.compare":
+        direction = first.operation.attributes["comparison_direction"]
+        name += " " + _enumerated(direction)
+    return name
+
+
+def _constant(value: Any) -> float | None:
+    """The number that a scalar is, if it is a constant."""
+    owner = value.owner
+    if getattr(owner, "name", None) != "stablehlo.constant":
+        return None
+    number: Any = ir.DenseElementsAttr(owner.attributes["value"])
+    return float(number.get_splat_value().value)
