@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import directory_string
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.config.run_config_checks import check_cluster
@@ -284,9 +285,8 @@ class RunConfig:
         if not isinstance(self.tpu_config, TPUConfig):
             raise TypeError(
                 "`tpu_config`, the first argument of RunConfig, should be a "
-                f"TPUConfig. Received: {self.tpu_config!r} of type "
-                f"{type(self.tpu_config).__name__}. Give other arguments by "
-                "name, such as model_dir=..."
+                f"TPUConfig. Received: {shown(self.tpu_config)}. Give other "
+                "arguments by name, such as model_dir=..."
             )
         if self.model_dir is not None:
             self._set(
