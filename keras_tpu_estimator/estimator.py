@@ -16,6 +16,7 @@ from typing import Any
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import Labels
@@ -53,6 +54,7 @@ from keras_tpu_estimator.program.options import TraceOptions
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
+@suggesting
 class TPUEstimator:
     """Trains, evaluates and predicts with a `model_fn`.
 

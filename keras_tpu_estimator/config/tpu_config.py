@@ -11,6 +11,7 @@ from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import Nest
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -47,6 +48,7 @@ class InputPipelineConfig(enum.IntEnum):
 _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUConfig(NamedTupleLike):
     """How the device loop uses the cores.

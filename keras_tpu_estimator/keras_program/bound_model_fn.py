@@ -12,6 +12,7 @@ from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.keras_program.explaining import explained
 from keras_tpu_estimator.model_fn import minimizing
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
@@ -138,7 +139,10 @@ class ModelFn:
             kwargs["mode"] = mode
         if "config" in names:
             kwargs["config"] = copied(self.config)
-        with minimizing.explained():
+        with (
+            explained(features, labels, kwargs.get("params")),
+            minimizing.explained(),
+        ):
             spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
@@ -20,6 +21,7 @@ from keras_tpu_estimator.model_fn.spec_checks import checked_predictions
 from keras_tpu_estimator.model_fn.spec_checks import checked_train_ops
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUEstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, as `TPUEstimator` runs them.
@@ -116,6 +118,7 @@ class TPUEstimatorSpec(NamedTupleLike):
         return for_one_core(self, EstimatorSpec)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, for one core.

@@ -7,6 +7,7 @@ from typing import Any
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.field_checks import is_number
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -16,6 +17,7 @@ from keras_tpu_estimator.workflow.exporter import Exporter
 from keras_tpu_estimator.workflow.exporter import validate_exporters
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
     """How to train.
@@ -55,6 +57,7 @@ class TrainSpec:
         object.__setattr__(self, "saving_listeners", listeners)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
     """What to evaluate on, how often, and what to export then.
