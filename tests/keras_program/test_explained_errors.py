@@ -3,13 +3,13 @@
 import keras
 import numpy as np
 import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from tests.helpers import batches_of
-from tests.helpers import estimator_of
-from tests.helpers import linear
-from tests.helpers import model_fn_of
-from tests.helpers import regression_data
 
 X, Y = regression_data(32)
 
