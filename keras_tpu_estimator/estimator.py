@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.logs import follow_tensorflow
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.base.suggestions import suggesting
@@ -148,6 +149,7 @@ class TPUEstimator:
         embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):
+        follow_tensorflow()
         config = checks.check_config(config)
         checks.check_params(params)
         checks.check_batch_axis(batch_axis)

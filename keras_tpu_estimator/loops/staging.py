@@ -46,7 +46,7 @@ class StagedSteps:
         features, labels = first.features, first.labels
         if self.is_part:
             features, labels = jax.tree.map(_one_step_of, self.data)
-        return runtime.model.prepare(self.mode, features, labels)
+        return runtime.prepare(self.mode, features, labels)
 
 
 def _one_step_of(leaf: jax.Array) -> jax.ShapeDtypeStruct:
