@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from keras_tpu_estimator import _terminal
+
 
 def import_keras() -> None:
     """Imports Keras, on JAX if nothing was chosen.
@@ -26,7 +28,8 @@ def import_keras() -> None:
             f"{chosen!r}. Set the environment variable KERAS_BACKEND=jax, or "
             f"{what_to_do}."
         )
-    with _without_collection():
+    shown = _terminal.showing("Importing Keras and JAX ...")
+    with _without_collection(), shown:
         importlib.import_module("keras")
 
 

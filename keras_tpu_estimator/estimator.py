@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.logs import follow_tensorflow
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import Labels
@@ -53,6 +55,7 @@ from keras_tpu_estimator.program.options import TraceOptions
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
+@suggesting
 class TPUEstimator:
     """Trains, evaluates and predicts with a `model_fn`.
 
@@ -146,6 +149,7 @@ class TPUEstimator:
         embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):
+        follow_tensorflow()
         config = checks.check_config(config)
         checks.check_params(params)
         checks.check_batch_axis(batch_axis)

@@ -21,6 +21,7 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
 # From the ground up. A sub-package's name stands for its modules.
 FLOORS = (
+    ("_terminal",),
     ("_backend", "base"),
     ("counterparts", "cpu", "hosts", "storage"),
     ("launch", "optimizers"),

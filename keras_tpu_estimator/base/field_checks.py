@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 from typing import TypeGuard
 
+from keras_tpu_estimator.base.shown import shown
+
 
 def is_int(value: object) -> TypeGuard[int]:
     """Whether a value is an integer, of Python or NumPy, and no boolean.
@@ -66,8 +68,8 @@ def check_int(name: str, value: object, minimum: int) -> None:
     """
     if not is_int(value):
         raise TypeError(
-            f"`{name}` must be an int. Received: {value!r} of type "
-            f"{type(value).__name__}. Pass a whole number, {minimum} or more."
+            f"`{name}` must be an int. Received: {shown(value)}. Pass a whole "
+            f"number, {minimum} or more."
         )
     if value < minimum:
         expected = "positive" if minimum else "zero or positive"
@@ -106,8 +108,8 @@ def tuple_of(
     """
     if isinstance(value, kind) or not isinstance(value, Iterable | None):
         raise TypeError(
-            f"`{name}` should be a list of {noun}s. Received: {value!r} of "
-            f"type {type(value).__name__}. Pass {name}=[{noun}] for one."
+            f"`{name}` should be a list of {noun}s. Received: {shown(value)}. "
+            f"Pass {name}=[{noun}] for one."
         )
     return tuple(value or ())
 
@@ -135,8 +137,8 @@ def directory_string(name: str, value: object) -> str:
     """
     if not isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
-            f"{name} should be a path. Received: {value!r} of type "
-            f"{type(value).__name__}. Pass a string or a pathlib.Path."
+            f"{name} should be a path. Received: {shown(value)}. Pass a string "
+            "or a pathlib.Path."
         )
     directory = os.fsdecode(value)
     if not directory:

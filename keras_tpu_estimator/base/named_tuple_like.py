@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 from typing import Self
 
+from keras_tpu_estimator.base.suggestions import did_you_mean
+
 
 class _Fields:
     """The names of a dataclass's fields, of the class or of an instance."""
@@ -59,6 +61,7 @@ class NamedTupleLike:
             raise ValueError(
                 f"{type(self).__name__} has no fields {unknown} to replace. "
                 f"Expected some of {list(self._fields)}."
+                f"{did_you_mean(unknown[0], self._fields)}"
             )
         # Only frozen dataclasses mix this in, which a checker cannot know.
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]

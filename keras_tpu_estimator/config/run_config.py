@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import directory_string
+from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import did_you_mean
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.config.run_config_checks import check_cluster
@@ -33,6 +36,7 @@ class _Unset:
 _UNSET: Any = _Unset()
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Where an estimator's files go, how often, and how it uses the cores.
@@ -186,8 +190,9 @@ class RunConfig:
         # Before TF_CONFIG's are set: nobody wrote those into this program.
         without_effect = set_without_effect(self)
         self._set_masters()
-        # From here, __post_init__ and the generated __init__ to the user.
-        warn_without_effect(without_effect, stacklevel=4)
+        # From here, __post_init__, the generated __init__, and what checks the
+        # names of arguments, to the user.
+        warn_without_effect(without_effect, stacklevel=5)
 
     @property
     def task_type(self) -> str:
@@ -284,9 +289,8 @@ class RunConfig:
         if not isinstance(self.tpu_config, TPUConfig):
             raise TypeError(
                 "`tpu_config`, the first argument of RunConfig, should be a "
-                f"TPUConfig. Received: {self.tpu_config!r} of type "
-                f"{type(self.tpu_config).__name__}. Give other arguments by "
-                "name, such as model_dir=..."
+                f"TPUConfig. Received: {shown(self.tpu_config)}. Give other "
+                "arguments by name, such as model_dir=..."
             )
         if self.model_dir is not None:
             self._set(
@@ -343,7 +347,8 @@ def _check_replaceable(names: Iterable[str]) -> None:
         if name not in allowed:
             raise ValueError(
                 f"The field {name!r} of RunConfig cannot be replaced. Expected "
-                f"some of {allowed}. Make a new RunConfig."
+                f"some of {allowed}.{did_you_mean(name, allowed)} Make a new "
+                "RunConfig."
             )
 
 

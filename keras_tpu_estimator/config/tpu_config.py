@@ -10,6 +10,8 @@ from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import Nest
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -46,6 +48,7 @@ class InputPipelineConfig(enum.IntEnum):
 _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUConfig(NamedTupleLike):
     """How the device loop uses the cores.
@@ -148,7 +151,7 @@ class TPUConfig(NamedTupleLike):
         if not isinstance(dims, list | tuple):
             raise TypeError(
                 "`input_partition_dims` should be a list. Received: "
-                f"{dims!r} of type {type(dims).__name__}. Pass "
+                f"{shown(dims)}. Pass "
                 "[feature_dims] or [feature_dims, label_dims]."
             )
         if len(dims) not in (1, 2):

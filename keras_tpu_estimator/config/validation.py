@@ -7,6 +7,7 @@ from typing import Any
 from keras_tpu_estimator.base.field_checks import directory_string
 from keras_tpu_estimator.base.field_checks import is_int
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
@@ -29,7 +30,7 @@ def check_config(config: object) -> RunConfig:
     if not isinstance(config, RunConfig):
         raise ValueError(
             "`config` must be a keras_tpu_estimator.RunConfig. Received: "
-            f"{config!r} of type {type(config).__name__}. Pass "
+            f"{shown(config)}. Pass "
             "config=RunConfig(model_dir=...)."
         )
     return config
@@ -47,7 +48,7 @@ def check_params(params: Any) -> None:
     ):
         raise TypeError(
             "`params` should be a dict of hyperparameters. Received: "
-            f"{params!r} of type {type(params).__name__}. Pass something like "
+            f"{shown(params)}. Pass something like "
             "params={'learning_rate': 0.1}."
         )
     for name in RESERVED_PARAMS:
@@ -68,9 +69,8 @@ def check_batch_size(name: str, size: object) -> None:
     """
     if not is_int(size):
         raise TypeError(
-            f"`{name}` must be an int. Received: {size!r} of type "
-            f"{type(size).__name__}. Pass the number of examples over all "
-            "cores."
+            f"`{name}` must be an int. Received: {shown(size)}. Pass the "
+            "number of examples over all cores."
         )
     if size <= 0:
         raise ValueError(
@@ -122,9 +122,8 @@ def check_batch_axis(axes: object) -> None:
     if not isinstance(axes, list | tuple) or not all(map(is_int, axes)):
         raise TypeError(
             "`batch_axis` should be a list with one int for each tensor of "
-            f"features and labels. Received: {axes!r} of type "
-            f"{type(axes).__name__}. Pass something like [1, 0], or leave it "
-            "out where the batch comes first."
+            f"features and labels. Received: {shown(axes)}. Pass something "
+            "like [1, 0], or leave it out where the batch comes first."
         )
 
 
@@ -159,8 +158,7 @@ def warm_start_settings(value: object) -> WarmStartSettings | None:
         return WarmStartSettings(value)
     raise ValueError(
         "`warm_start_from` should be the path of a checkpoint or a "
-        f"WarmStartSettings. Received: {value!r} of type "
-        f"{type(value).__name__}"
+        f"WarmStartSettings. Received: {shown(value)}"
     )
 
 
@@ -378,8 +376,8 @@ def check_eval_steps(steps: object) -> None:
 def _check_positive(name: str, value: object) -> None:
     if not is_int(value):
         raise TypeError(
-            f"`{name}` must be an int. Received: {value!r} of type "
-            f"{type(value).__name__}. Pass a number of steps, such as 100."
+            f"`{name}` must be an int. Received: {shown(value)}. Pass a number "
+            "of steps, such as 100."
         )
     if value <= 0:
         raise ValueError(

@@ -122,11 +122,12 @@ PROGRAM = Section(
             note="or `dtype=` of layers",
         ),
         Row(
-            {"tf.logging.*": "`logging`"},
+            {"tf.logging.*": "`tf.compat.v1.logging`"},
             before="`tf.logging.set_verbosity(tf.logging.INFO)`",
-            now="`logging.basicConfig(level=logging.INFO)`",
-            note="the loss is [logged by Python's `logging`](logs.md); "
-            "`tf.compat.v1.logging` works, for messages of your own",
+            now="`tf.compat.v1.logging.set_verbosity("
+            "tf.compat.v1.logging.INFO)`",
+            note="or `logging.basicConfig(level=logging.INFO)`; with either, "
+            "[the loss is logged](logs.md)",
         ),
         Row(
             {

@@ -15,6 +15,8 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.base.waiting import Waiting
+from keras_tpu_estimator.base.waiting import tell
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.program_model import MetricsState
@@ -39,6 +41,7 @@ class DeviceLoop:
         places: Where its variables lie.
         debug_nans: Whether training finds the operation that the first NaN
             comes from. Defaults to `False`.
+        waiting: Shows what takes its time. Defaults to none that does.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class DeviceLoop:
         model: EstimatorModel,
         places: VariablePlaces,
         debug_nans: bool = False,
+        waiting: Waiting | None = None,
     ):
+        self._waiting = waiting or Waiting()
         self._model = model
         self._places = places
         compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
@@ -134,7 +139,10 @@ class DeviceLoop:
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, others = step.split(values)
-        return run(assigned, others, metrics, batches, step=step, fetch=fetch)
+        with self._waiting:
+            return run(
+                assigned, others, metrics, batches, step=step, fetch=fetch
+            )
 
     def predict(
         self,
@@ -157,7 +165,8 @@ class DeviceLoop:
             The new values of what the step assigns; the outputs; and the other
             tensors by name.
         """
-        return self._predict(assigned, others, data, step=step, fetch=fetch)
+        with self._waiting:
+            return self._predict(assigned, others, data, step=step, fetch=fetch)
 
     def _run(
         self,
@@ -169,6 +178,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
+        tell(f"Compiling the steps of mode {step.mode!r}")
         run_step = functools.partial(self._model.run_step, step)
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
@@ -199,6 +209,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[Values, Outputs, Outputs]:
+        tell(f"Compiling the steps of mode {step.mode!r}")
         run_step = self._model.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)

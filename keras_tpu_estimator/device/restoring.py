@@ -74,7 +74,8 @@ def restored_values(
     paths = wanted & saved & ({*required} | there)
     paths |= wanted & there & store.constants
     shapes = {p: tuple(store.as_saved(p).shape) for p in store.variables}
-    return with_all_rows(store, read_checked(checkpoint, paths, shapes))
+    values = read_checked(checkpoint, paths, shapes, store.inputs)
+    return with_all_rows(store, values)
 
 
 def with_all_rows(store: VariableStore, values: AnyValues) -> AnyValues:
@@ -99,6 +100,7 @@ def read_checked(
     checkpoint: str,
     paths: Iterable[str],
     shapes: Mapping[str, tuple[int, ...]],
+    inputs: str = "",
 ) -> dict[str, np.ndarray]:
     """Reads values from a checkpoint of this model.
 
@@ -106,6 +108,7 @@ def read_checked(
         checkpoint: The checkpoint's prefix.
         paths: Paths of the variables.
         shapes: Their shapes there, and those of others.
+        inputs: What `model_fn` was given, in words. Defaults to nothing.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
@@ -125,6 +128,7 @@ def read_checked(
                 f"{shapes[path]} in model_fn, but "
                 f"{value.shape} in the checkpoint {checkpoint!r}. Restore the "
                 "layer's size, or start in another model_dir."
+                + (f" model_fn was given {inputs}." if inputs else "")
             )
     # Devices may have no 64-bit numbers; the step never has.
     narrow = {

@@ -4,6 +4,9 @@ import dataclasses
 from typing import Self
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import Features
+from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.base.waiting import Waiting
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -11,6 +14,7 @@ from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.values import ModelValues
 from keras_tpu_estimator.device.variable_places import VariablePlaces
+from keras_tpu_estimator.program.steps import Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +25,13 @@ class Runtime:
         model: The model.
         loop: Its steps, compiled.
         values: The owner of its variables' values.
+        waiting: Shows what takes its time.
     """
 
     model: EstimatorModel
     loop: DeviceLoop
     values: ModelValues
+    waiting: Waiting
 
     @classmethod
     def of(
@@ -33,6 +39,7 @@ class Runtime:
         model: EstimatorModel,
         debug_nans: bool = False,
         warm_start: WarmStartSettings | None = None,
+        shows_progress: bool = False,
     ) -> Self:
         """The runtime of a model that has not run yet.
 
@@ -40,8 +47,19 @@ class Runtime:
             model: The model.
             debug_nans: As in `DeviceLoop`. Defaults to `False`.
             warm_start: As in `ModelValues`. Defaults to `None`.
+            shows_progress: Whether the terminal shows what takes its time.
+                Defaults to `False`.
         """
         cores = model.layout(ModeKeys.TRAIN).cores
         places = VariablePlaces(model.program.store, cores)
-        loop = DeviceLoop(model, places, debug_nans)
-        return cls(model, loop, ModelValues(model, places, warm_start))
+        waiting = Waiting(shows_progress)
+        loop = DeviceLoop(model, places, debug_nans, waiting)
+        values = ModelValues(model, places, warm_start)
+        return cls(model, loop, values, waiting)
+
+    def prepare(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
+        """The step for inputs like these, traced if they are the first."""
+        with self.waiting:
+            return self.model.prepare(mode, features, labels)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.export import folders
@@ -250,6 +251,5 @@ def _check_receiver_fn(mode: str, receiver_fn: object) -> None:
     if not callable(receiver_fn):
         raise TypeError(
             "The serving input receiver should be a function without "
-            f"arguments. Received: {receiver_fn!r} of type "
-            f"{type(receiver_fn).__name__}"
+            f"arguments. Received: {shown(receiver_fn)}"
         )

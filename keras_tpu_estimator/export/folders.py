@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
@@ -95,8 +96,7 @@ def check_assets_extra(assets_extra: object) -> dict[str, str]:
     if not isinstance(assets_extra, Mapping):
         raise TypeError(
             "`assets_extra` should be a dict from paths in the export to "
-            f"files. Received: {assets_extra!r} of type "
-            f"{type(assets_extra).__name__}"
+            f"files. Received: {shown(assets_extra)}"
         )
     checked = {}
     for target, source in assets_extra.items():

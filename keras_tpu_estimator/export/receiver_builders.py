@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import Labels
@@ -199,7 +200,7 @@ def _raw_specs(
         if shape is None or not hasattr(tensor, "dtype") or not len(shape):
             raise ValueError(
                 f"{name!r} should have a shape, batch first, and a dtype. "
-                f"Received: {tensor!r} of type {type(tensor).__name__}. Pass "
+                f"Received: {shown(tensor)}. Pass "
                 "a tensor, an array or a tf.TensorSpec."
             )
         specs[name] = ([batch_size, *shape[1:]], tensor.dtype)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
@@ -176,8 +177,7 @@ def _normalize_receivers(record: Receiver) -> None:
     if not isinstance(alternatives, Mapping):
         raise ValueError(
             "`receiver_tensors_alternatives` should be a dict from names to "
-            f"receiver tensors. Received: {alternatives!r} of type "
-            f"{type(alternatives).__name__}"
+            f"receiver tensors. Received: {shown(alternatives)}"
         )
     _set(
         record,
@@ -197,7 +197,7 @@ def _features(features: Features) -> dict[str | int, "tf.Tensor"]:
         if not isinstance(key, str | int):
             raise ValueError(
                 "The keys of `features` should be strings or integers. "
-                f"Received: {key!r} of type {type(key).__name__}"
+                f"Received: {shown(key)}"
             )
     return dict(features)
 
@@ -209,8 +209,8 @@ def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
     for key in tensors:
         if not isinstance(key, str):
             raise ValueError(
-                f"The keys of `{name}` should be strings. Received: {key!r} "
-                f"of type {type(key).__name__}"
+                f"The keys of `{name}` should be strings. Received: "
+                f"{shown(key)}"
             )
     return dict(tensors)
 
@@ -234,6 +234,6 @@ def _check_tensor(name: str, key: object, tensor: object) -> None:
     if not tf.is_tensor(tensor):
         raise ValueError(
             f"{key!r} in `{name}` should be a tensor of TensorFlow. Received: "
-            f"{tensor!r} of type {type(tensor).__name__}. Make receivers with "
+            f"{shown(tensor)}. Make receivers with "
             "tf.compat.v1.placeholder, and features from these."
         )

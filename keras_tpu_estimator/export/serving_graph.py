@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
@@ -133,7 +134,7 @@ def checked_receiver(
         hint = "It returned a function: call that, or pass it in its place."
     raise TypeError(
         f"The serving input receiver function should return a {names}. "
-        f"Received: {receiver!r} of type {type(receiver).__name__}. {hint}"
+        f"Received: {shown(receiver)}. {hint}"
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.session_run_hook import LoopHook
@@ -83,8 +84,7 @@ class CallbackHook(LoopHook):
             if not isinstance(callback, keras.callbacks.Callback):
                 raise TypeError(
                     "`callbacks` should be keras.callbacks.Callback objects. "
-                    f"Received: {callback!r} of type "
-                    f"{type(callback).__name__}"
+                    f"Received: {shown(callback)}"
                 )
         if steps_per_epoch is not None:
             check_int("steps_per_epoch", steps_per_epoch, minimum=1)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import tuple_of
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
@@ -61,7 +62,7 @@ def check_listeners(
         if not isinstance(listener, CheckpointSaverListener):
             raise TypeError(
                 f"{argument} must be CheckpointSaverListener instances. "
-                f"Received: {listener!r} of type {type(listener).__name__}. "
+                f"Received: {shown(listener)}. "
                 "Derive it from "
                 "keras_tpu_estimator.hooks.CheckpointSaverListener."
             )

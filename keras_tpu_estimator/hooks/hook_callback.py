@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.hooks.hook_list import HookedRun
@@ -58,7 +59,7 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
     if not isinstance(hook, SessionRunHook) or isinstance(hook, CallbackHook):
         raise TypeError(
             "`as_callback` should be given a SessionRunHook. Received: "
-            f"{hook!r} of type {type(hook).__name__}. Keras callbacks need no "
+            f"{shown(hook)}. Keras callbacks need no "
             "conversion."
         )
     return HookCallback(hook)

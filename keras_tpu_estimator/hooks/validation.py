@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import tuple_of
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.checkpoint_saver import check_listeners
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -30,7 +31,7 @@ def validate_hooks(
         if not isinstance(hook, Hook):
             raise TypeError(
                 f"All `{argument}` must be SessionRunHook instances. Received: "
-                f"{hook!r} of type {type(hook).__name__}. Derive it from "
+                f"{shown(hook)}. Derive it from "
                 "keras_tpu_estimator.hooks.SessionRunHook or "
                 "keras.callbacks.Callback."
             )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.summary import EventWriter
 
@@ -32,8 +33,7 @@ def writer_of(
     if not isinstance(summary_writer, EventWriter):
         raise TypeError(
             "`summary_writer` should be a keras_tpu_estimator.summary."
-            f"EventWriter. Received: {summary_writer!r} of type "
-            f"{type(summary_writer).__name__}. Pass `output_dir` instead to "
-            "have one made."
+            f"EventWriter. Received: {shown(summary_writer)}. Pass "
+            "`output_dir` instead to have one made."
         )
     return summary_writer

@@ -9,6 +9,7 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.inputs.shared import Shared
@@ -54,7 +55,8 @@ class Example:
         if not jax.tree.leaves(example.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "
-                f"{features!r}"
+                f"{shown(features)}. Return features that are arrays, or a "
+                "dict of arrays."
             )
         return example
 

@@ -4,6 +4,7 @@ import inspect
 from typing import Any
 
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import InputFn
 
 
@@ -29,7 +30,7 @@ def call_input_fn(
     if not callable(input_fn):
         raise TypeError(
             "`input_fn` should be a function of params. Received: "
-            f"{input_fn!r} of type {type(input_fn).__name__}. Pass the "
+            f"{shown(input_fn)}. Pass the "
             "function itself, without calling it."
         )
     parameters = inspect.signature(input_fn).parameters.values()

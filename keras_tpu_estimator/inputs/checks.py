@@ -163,7 +163,9 @@ def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
         if leaf.shape[0] != size:
             raise ValueError(
                 f"All tensors should have the same batch size. Received "
-                f"{size} for {first}, but {leaf.shape[0]} for {name}."
+                f"{size} for {first}, but {leaf.shape[0]} for {name}. Make "
+                "them equal in input_fn; if the batch is another axis, say "
+                "where it is by TPUEstimator(batch_axis=[...])."
             )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
+
 _NUMBERS = "biufc"
 
 
@@ -101,7 +103,7 @@ def _as_numbers(value: Any) -> np.ndarray:
         raise TypeError(
             "The state of an input should be made of numbers, strings, bytes "
             "and arrays, in dicts, lists and tuples. Received: "
-            f"{value!r} of type {type(value).__name__}. Leave it out of the "
+            f"{shown(value)}. Leave it out of the "
             "state."
         )
     return array

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
@@ -142,6 +143,6 @@ def _check_equal(path: Any, values: Sequence[np.ndarray]) -> None:
     raise ValueError(
         f"{name}{jax.tree_util.keystr(path[1:])} has no batch axis, so it "
         "should be equal in the batches of a last, smaller step, which is run "
-        f"as one. Received: {values}. Repeat it for each example, or drop the "
-        "batches that are left over."
+        f"as one. Received: {shown(list(values))}. Repeat it for each example, "
+        "or drop the batches that are left over."
     )

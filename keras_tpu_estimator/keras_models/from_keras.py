@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.estimator import TPUEstimator
@@ -95,7 +96,7 @@ def _check_model(model: object) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
             "`keras_model` should be a keras.Model. Received: "
-            f"{model!r} of type {type(model).__name__}. Load a file with "
+            f"{shown(model)}. Load a file with "
             "keras.models.load_model first."
         )
     if not model.built:

@@ -8,6 +8,7 @@ import jax
 import keras
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import MetricFn
@@ -182,7 +183,7 @@ def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
         raise ValueError(
             "The outputs of a Keras model should be a tensor, or a list or "
             "dict of tensors that each have a name of their own. Received: "
-            f"{outputs!r}. Make a model whose outputs are a dict."
+            f"{shown(outputs)}. Make a model whose outputs are a dict."
         )
     return leaves
 

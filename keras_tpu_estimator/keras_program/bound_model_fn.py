@@ -9,8 +9,10 @@ from typing import Any
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
 from keras_tpu_estimator.base.params import with_additional
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.keras_program.explaining import explained
 from keras_tpu_estimator.model_fn import minimizing
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
@@ -27,8 +29,7 @@ def argument_names(function: object) -> tuple[str, ...]:
     """
     if not callable(function):
         raise TypeError(
-            "Expected a callable as `model_fn`. Received: "
-            f"{function!r} of type {type(function).__name__}"
+            f"Expected a callable as `model_fn`. Received: {shown(function)}"
         )
     parameters = inspect.signature(function).parameters.values()
     # A partial's signature still has what is bound by name.
@@ -138,7 +139,10 @@ class ModelFn:
             kwargs["mode"] = mode
         if "config" in names:
             kwargs["config"] = copied(self.config)
-        with minimizing.explained():
+        with (
+            explained(features, labels, kwargs.get("params")),
+            minimizing.explained(),
+        ):
             spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])
 
@@ -146,8 +150,7 @@ class ModelFn:
         if not isinstance(spec, TPUEstimatorSpec | EstimatorSpec):
             raise ValueError(
                 "`model_fn` should return a TPUEstimatorSpec or an "
-                f"EstimatorSpec. Received: {spec!r} of type "
-                f"{type(spec).__name__}"
+                f"EstimatorSpec. Received: {shown(spec)}"
             )
         if not use_tpu:
             return spec

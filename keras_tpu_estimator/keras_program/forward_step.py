@@ -1,7 +1,9 @@
 """One step of evaluation or prediction: forward, on every core."""
 
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.keras_program.label_shapes import warn_of_label_shapes
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.spread import check_can_be_spread
 from keras_tpu_estimator.keras_program.synchronization import fold_seeds
@@ -30,6 +32,8 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
     check_can_be_spread(call, forward)
+    if call.mode != ModeKeys.PREDICT:
+        warn_of_label_shapes(forward, *args)
     seeds = seed_paths(forward.objects)
 
     def per_core(

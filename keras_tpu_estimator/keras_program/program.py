@@ -7,6 +7,8 @@ mode and shape; what comes out are steps over values by path.
 from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.waiting import tell
+from keras_tpu_estimator.keras_program.explaining import inputs
 from keras_tpu_estimator.keras_program.forward_step import trace_forward_step
 from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.model_call import ModelCall
@@ -59,6 +61,11 @@ class KerasProgram:
         """
         key = (mode, example.key)
         if key not in self._steps:
+            tell(f"Calling model_fn for mode {mode!r}")
+            self.store.inputs = inputs(
+                example.features,
+                None if mode == ModeKeys.PREDICT else example.labels,
+            )
             call = ModelCall(self._call_model_fn, mode, example, self._options)
             trace = (
                 trace_train_step

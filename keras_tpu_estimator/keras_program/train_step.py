@@ -20,6 +20,7 @@ from keras_tpu_estimator.keras_program.feature_gradients import check_features
 from keras_tpu_estimator.keras_program.feature_gradients import (
     feature_gradients,
 )
+from keras_tpu_estimator.keras_program.label_shapes import warn_of_label_shapes
 from keras_tpu_estimator.keras_program.micro_batches import check_cut
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.spread import check_can_be_spread
@@ -69,6 +70,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
     check_can_be_spread(call, forward.last)
+    warn_of_label_shapes(forward.last, *args, forward.example_answers)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
     check_features(call, ops, len(forward.partial))

@@ -24,6 +24,7 @@ from keras_tpu_estimator.hosts import watch
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
+from keras_tpu_estimator.loops.host_calls import LastOfAll
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import hooks_around
@@ -115,7 +116,7 @@ class Evaluation:
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:
-            self._write(result, loop.summaries, checkpoint)
+            self._write(result, loop, checkpoint)
         return result
 
     @contextlib.contextmanager
@@ -127,7 +128,7 @@ class Evaluation:
     def _write(
         self,
         result: dict[str, Any],
-        summaries: Sequence[Collected],
+        loop: "EvaluationLoop",
         checkpoint: str | None,
     ) -> None:
         """Writes the result into the event file of its own directory."""
@@ -136,7 +137,9 @@ class Evaluation:
         writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
         writer.metrics(result, step)
         # A metric of the same name says more than the last batch's value.
-        collecting.write(summaries, writer, step, without=result)
+        collecting.write(loop.summaries, writer, step, without=result)
+        if self.job.config.save_summary_steps:
+            loop.recorded.write(writer)
         if checkpoint is not None:
             writer.text("checkpoint_path", checkpoint, step)
         show_all()
@@ -159,6 +162,9 @@ class EvaluationLoop:
         values: The values to evaluate.
         infeed: The steps, on the devices.
         steps: How many were asked for, or `None`.
+
+    Attributes:
+        recorded: What `host_call` recorded without a writer.
     """
 
     def __init__(
@@ -179,6 +185,7 @@ class EvaluationLoop:
         self._host_metrics = job.host_metrics(step)
         self._metrics = self._runtime.model.metrics_state()
         self._outfeed = Outfeed(self._consume)
+        self.recorded = LastOfAll()
         self._result: dict[str, Any] = {}
 
     @property
@@ -249,7 +256,12 @@ class EvaluationLoop:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
             numbers = [self._progress.step] * steps
-            call_for_steps(self._step.host_call, tensors, numbers)
+            call_for_steps(
+                self._step.host_call,
+                tensors,
+                numbers,
+                summaries=self.recorded,
+            )
 
 
 def eval_dir(model_dir: str, name: str | None) -> str:

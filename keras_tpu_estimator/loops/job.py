@@ -22,6 +22,7 @@ from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.front_ends import own_checkpoint_format
+from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.pipeline import Pipeline
@@ -78,7 +79,8 @@ class Job:
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         model = EstimatorModel(program, layouts)
-        return Runtime.of(model, self.config.debug_nans, self.warm_start)
+        shows = shows_progress(self.config.progress)
+        return Runtime.of(model, self.config.debug_nans, self.warm_start, shows)
 
     @functools.cached_property
     def hosts(self) -> Hosts:
@@ -135,7 +137,13 @@ class Job:
             return False
         if checkpoints.step_of(checkpoint) < max_steps:
             return False
-        _logger.info("Skipping training since max_steps has already saved.")
+        _logger.warning(
+            "There is nothing to train: %s has come to step %d, and "
+            "max_steps=%d counts the steps of all calls.",
+            checkpoint,
+            checkpoints.step_of(checkpoint),
+            max_steps,
+        )
         return True
 
     def checkpoint_to_read(self, path: Any) -> str | None:

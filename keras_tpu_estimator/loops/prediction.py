@@ -66,9 +66,7 @@ class Prediction:
             first = steps.next()
             if first is None:
                 return
-            step = job.runtime.model.prepare(
-                mode, first.features, first.is_padding
-            )
+            step = job.runtime.prepare(mode, first.features, first.is_padding)
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
             with job.runtime.values.lent(step, checkpoint, slots) as values:
@@ -208,7 +206,7 @@ class PredictionLoop:
         leaves, nest = jax.tree.flatten(padded.features)
         shapes = (nest, *((leaf.shape, leaf.dtype) for leaf in leaves))
         if shapes not in self._prepared:
-            step = self._runtime.model.prepare(
+            step = self._runtime.prepare(
                 ModeKeys.PREDICT, padded.features, padded.is_padding
             )
             self._runtime.values.complete(self._values, step)

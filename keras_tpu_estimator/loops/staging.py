@@ -49,7 +49,7 @@ class StagedSteps:
             features, labels = jax.tree.map(
                 _one_step_of, self.data, (features, labels)
             )
-        return runtime.model.prepare(self.mode, features, labels)
+        return runtime.prepare(self.mode, features, labels)
 
 
 def _one_step_of(

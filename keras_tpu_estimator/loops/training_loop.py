@@ -23,6 +23,7 @@ from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
+from keras_tpu_estimator.loops.host_calls import EveryFewSteps
 from keras_tpu_estimator.loops.host_calls import call_for_steps
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.outfeed import Outfeed
@@ -104,6 +105,9 @@ class TrainingLoop:
         self._infeed = infeed
         self._positions = positions
         self._metrics = self._job.host_metrics(step, REPORT_NAMES)
+        self._summaries = EveryFewSteps(
+            self._job.model_dir, self._job.config.save_summary_steps
+        )
         self._outfeed = Outfeed(self._consume)
         self._validated: dict[int, dict[str, Any]] = {}
 
@@ -205,6 +209,7 @@ class TrainingLoop:
                 outputs["host_call"],
                 numbers,
                 tpu_config.experimental_host_call_every_n_steps,
+                self._summaries,
             )
         if self._metrics is not None:
             self._metrics.update(outputs["train_metrics"])

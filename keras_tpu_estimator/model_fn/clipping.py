@@ -7,6 +7,7 @@ import jax
 import keras
 from keras import ops
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import TensorLike
 
 
@@ -52,7 +53,7 @@ def clip_by_global_norm(
     if not isinstance(t_list, list | tuple):
         raise TypeError(
             "`t_list` should be a list or tuple of tensors. Received: "
-            f"{t_list!r} of type {type(t_list).__name__}. Put a single tensor "
+            f"{shown(t_list)}. Put a single tensor "
             "into a list."
         )
     tensors = [t if t is None else ops.convert_to_tensor(t) for t in t_list]

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.mesh.replica_groups import Groups
 from keras_tpu_estimator.mesh.replica_groups import check_groups
@@ -65,7 +66,7 @@ class CrossShardOptimizer:
         if not isinstance(opt, keras.optimizers.Optimizer):
             raise TypeError(
                 "`opt` should be a keras.optimizers.Optimizer. Received: "
-                f"{opt!r} of type {type(opt).__name__}. Replace an optimizer "
+                f"{shown(opt)}. Replace an optimizer "
                 "of tf.train by the one of keras.optimizers with that name."
             )
         # The original's constants of tf.losses.Reduction, too.
@@ -233,7 +234,7 @@ def _variables(
         if not isinstance(variable, keras.Variable):
             raise TypeError(
                 f"`var_list` of `{caller}` should hold keras.Variable objects."
-                f" Received: {variable!r} of type {type(variable).__name__}"
+                f" Received: {shown(variable)}"
             )
     if not variables:
         raise ValueError(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.outside_compilation import HostTensor
 from keras_tpu_estimator.model_fn.outside_compilation import is_host_tensor
@@ -195,8 +196,7 @@ def check_export_outputs(export_outputs: Any, are_used: bool) -> None:
     if not isinstance(export_outputs, Mapping):
         raise TypeError(
             "`export_outputs` should be a dict from signature names to export "
-            f"outputs. Received: {export_outputs!r} of type "
-            f"{type(export_outputs).__name__}"
+            f"outputs. Received: {shown(export_outputs)}"
         )
     if not are_used:
         return
@@ -205,7 +205,7 @@ def check_export_outputs(export_outputs: Any, are_used: bool) -> None:
             raise TypeError(
                 f"`export_outputs[{name!r}]` should be a PredictOutput, a "
                 "ClassificationOutput or a RegressionOutput. Received: "
-                f"{output!r} of type {type(output).__name__}. Wrap it: "
+                f"{shown(output)}. Wrap it: "
                 "export.PredictOutput(tensors)."
             )
     if len(export_outputs) > 1 and DEFAULT_SIGNATURE not in export_outputs:
@@ -221,7 +221,7 @@ def _output_name(key: Any) -> str:
     if not parts or not all(isinstance(part, str) for part in parts):
         raise ValueError(
             "The keys of PredictOutput should be strings, or tuples of them. "
-            f"Received: {key!r} of type {type(key).__name__}"
+            f"Received: {shown(key)}"
         )
     return "/".join(parts)
 
@@ -237,9 +237,8 @@ def _tensor(kind: str, name: Any, value: Any) -> Any:
     arrays = jax.Array | np.ndarray | np.generic
     if not isinstance(value, arrays | keras.KerasTensor | HostTensor):
         raise ValueError(
-            f"{name!r} in {kind} should be a tensor. Received: {value!r} of "
-            f"type {type(value).__name__}. Convert it with "
-            "keras.ops.convert_to_tensor, or flatten the nest."
+            f"{name!r} in {kind} should be a tensor. Received: {shown(value)}. "
+            "Convert it with keras.ops.convert_to_tensor, or flatten the nest."
         )
     return value
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.model_fn.known_variables import trainable_variables
 from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.tracing.variables import VariableScope
@@ -90,7 +91,7 @@ class ExponentialMovingAverage:
         if not 0 <= decay <= 1:
             raise ValueError(
                 "`decay` should be a number between 0 and 1, such as 0.999. "
-                f"Received: {decay!r}"
+                f"Received: {shown(decay)}"
             )
         self.decay = decay
         self.num_updates = num_updates

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.inputs.forms import hide_gpus
 
@@ -101,7 +102,7 @@ def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Nest:
     if not callable(fn):
         raise TypeError(
             "Expected a function and its tensors. Received: "
-            f"{fn!r} of type {type(fn).__name__}. Pass the function itself: "
+            f"{shown(fn)}. Pass the function itself: "
             "outside_compilation(fn, *tensors)."
         )
     traced = tf.function(fn, autograph=False).get_concrete_function(
@@ -160,7 +161,7 @@ def _spec(tensor: Any) -> Any:
     if not isinstance(tensor, jax.Array | np.ndarray):
         raise TypeError(
             "Expected tensors of the model. Received: "
-            f"{tensor!r} of type {type(tensor).__name__}. Bind other arguments "
+            f"{shown(tensor)}. Bind other arguments "
             "with functools.partial."
         )
     shape = [d if isinstance(d, int) else None for d in tensor.shape]

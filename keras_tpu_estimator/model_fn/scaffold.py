@@ -12,6 +12,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.hooks.session import Session
 
 _OF_TENSORS = (
@@ -181,7 +182,7 @@ def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:
     if not isinstance(scaffold, Scaffold):
         raise ValueError(
             "`scaffold_fn` should return a Scaffold. Received: "
-            f"{scaffold!r} of type {type(scaffold).__name__}"
+            f"{shown(scaffold)}"
         )
     return scaffold
 
@@ -208,6 +209,5 @@ def without_tensors(caller: str) -> Iterator[None]:
 
 def _type_error(name: str, expected: str, received: Any) -> TypeError:
     return TypeError(
-        f"`{name}` should be {expected}. Received: {received!r} of type "
-        f"{type(received).__name__}"
+        f"`{name}` should be {expected}. Received: {shown(received)}"
     )

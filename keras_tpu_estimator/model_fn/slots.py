@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import keras
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.tracing import keras_internals
 
 # Keras's names by those of the optimizers of `tf.compat.v1.train`.
@@ -47,7 +48,7 @@ def slot(
     if not isinstance(variable, keras.Variable):
         raise TypeError(
             "A slot is of a keras.Variable. Received: "
-            f"{variable!r} of type {type(variable).__name__}. Pass one of "
+            f"{shown(variable)}. Pass one of "
             "kte.trainable_variables()."
         )
     for optimizer in optimizers:

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
@@ -19,6 +21,7 @@ from keras_tpu_estimator.model_fn.spec_checks import checked_predictions
 from keras_tpu_estimator.model_fn.spec_checks import checked_train_ops
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUEstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, as `TPUEstimator` runs them.
@@ -87,8 +90,7 @@ class TPUEstimatorSpec(NamedTupleLike):
         if self.scaffold_fn is not None and not callable(self.scaffold_fn):
             raise TypeError(
                 "`scaffold_fn` should be a function that returns a Scaffold. "
-                f"Received: {self.scaffold_fn!r} of type "
-                f"{type(self.scaffold_fn).__name__}"
+                f"Received: {shown(self.scaffold_fn)}"
             )
         _check_common(self)
 
@@ -116,6 +118,7 @@ class TPUEstimatorSpec(NamedTupleLike):
         return for_one_core(self, EstimatorSpec)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(NamedTupleLike):
     """The operations of a model in one mode, for one core.
@@ -173,7 +176,7 @@ class EstimatorSpec(NamedTupleLike):
         if not isinstance(self.scaffold, Scaffold):
             raise TypeError(
                 "`scaffold` should be a Scaffold. Received: "
-                f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
+                f"{shown(self.scaffold)}"
             )
 
     @property

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.model_fn.outside_compilation import HostTensor
 from keras_tpu_estimator.model_fn.updates import Update
@@ -88,22 +89,20 @@ def check_metric_ops(
     if not isinstance(metric_ops, Mapping):
         raise TypeError(
             "Metrics should be a dict from names to Keras metrics or (value, "
-            f"update) tuples. Received: {metric_ops!r} of type "
-            f"{type(metric_ops).__name__}"
+            f"update) tuples. Received: {shown(metric_ops)}"
         )
     for name, metric in metric_ops.items():
         if not isinstance(name, str):
             raise TypeError(
-                f"The name of a metric should be a string. Received: {name!r} "
-                f"of type {type(name).__name__}. Pass {str(name)!r}."
+                "The name of a metric should be a string. Received: "
+                f"{shown(name)}. Pass {str(name)!r}."
             )
         own_names.check(name)
         is_pair = isinstance(metric, tuple) and len(metric) == 2
         if not is_pair and not isinstance(metric, keras.metrics.Metric):
             raise TypeError(
                 f"The metric {name!r} should be a keras.metrics.Metric or a "
-                f"(value, update) tuple. Received: {metric!r} of type "
-                f"{type(metric).__name__}"
+                f"(value, update) tuple. Received: {shown(metric)}"
             )
         if not is_pair:
             _check_updated(name, metric)
@@ -131,18 +130,19 @@ def checked_host_function(name: str, pair: Any) -> HostFunction:
     if not isinstance(pair, list | tuple):
         raise ValueError(
             f"`{name}` should be a tuple or list of a function and its "
-            f"tensors. Received: {pair!r} of type {type(pair).__name__}"
+            f"tensors. Received: {shown(pair)}"
         )
     if len(pair) != 2:
         raise ValueError(
             f"`{name}` should have two elements, a function and its tensors. "
-            f"Received {len(pair)}: {pair!r}. Put all tensors into one list."
+            f"Received {len(pair)}: {shown(pair)}. Put all tensors into one "
+            "list."
         )
     function, tensors = pair
     if not callable(function):
         raise TypeError(
             f"The first element of `{name}` should be callable. Received: "
-            f"{function!r} of type {type(function).__name__}"
+            f"{shown(function)}"
         )
     if not isinstance(tensors, list | tuple | dict):
         raise ValueError(
@@ -182,7 +182,7 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
             raise ValueError(
                 "Missing train_op: in mode 'train' a spec should have what "
                 "kte.minimize(optimizer, loss) returns. Received: "
-                f"train_op={train_op!r}"
+                f"train_op={shown(train_op)}"
             )
         return None
     sequence = isinstance(train_op, list | tuple)
@@ -192,8 +192,7 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
             raise TypeError(
                 "`train_op` should be what kte.minimize(optimizer, loss) or "
                 "CrossShardOptimizer(...).apply_gradients(...) returns, or a "
-                f"sequence of these. Received: {op!r} of type "
-                f"{type(op).__name__}"
+                f"sequence of these. Received: {shown(op)}"
             )
     return ops
 
@@ -211,7 +210,7 @@ def checked_loss(mode: str | None, loss: Any) -> Any:
     if not _is_tensor(loss):
         raise TypeError(
             "`loss` should be a tensor. Received: "
-            f"{loss!r} of type {type(loss).__name__}. Compute it with "
+            f"{shown(loss)}. Compute it with "
             "keras.ops from the model's outputs."
         )
     if loss.size != 1:
@@ -241,8 +240,7 @@ def checked_predictions(mode: str | None, predictions: Nest) -> Any:
         ):
             raise TypeError(
                 "`predictions` should be a tensor or a dict of tensors. "
-                f"Received for {name!r}: {leaf!r} of type "
-                f"{type(leaf).__name__}. Convert it with "
+                f"Received for {name!r}: {shown(leaf)}. Convert it with "
                 "keras.ops.convert_to_tensor, or flatten the nest."
             )
     return predictions

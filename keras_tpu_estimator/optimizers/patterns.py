@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import keras
 
+from keras_tpu_estimator.base.shown import shown
+
 
 def checked(argument: str, patterns: Iterable[str] | None) -> list[str]:
     """The regular expressions that a user gave.
@@ -32,7 +34,7 @@ def checked(argument: str, patterns: Iterable[str] | None) -> list[str]:
         if not isinstance(pattern, str):
             raise TypeError(
                 f"`{argument}` should hold regular expressions as str. "
-                f"Received: {pattern!r} of type {type(pattern).__name__}. Of a "
+                f"Received: {shown(pattern)}. Of a "
                 "variable, pass its `path`."
             )
         try:

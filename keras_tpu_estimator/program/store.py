@@ -59,6 +59,8 @@ class VariableStore:
             the code says counts, so they are in no checkpoint.
         saved_dtypes: Dtypes in checkpoints by path, where devices have
             narrower ones.
+        inputs: What `model_fn` was given when it was traced last, in words, or
+            nothing.
         rows: Numbers of rows in checkpoints by path, of variables whose rows
             lie over all cores. On the devices they may have more.
     """
@@ -77,6 +79,7 @@ class VariableStore:
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
             )
         }
+        self.inputs = ""
         self.target = Target(self.variables, self.constants, sources={})
 
     def capture(

@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hosts.agreement import is_chief
 from keras_tpu_estimator.storage import paths
@@ -291,8 +292,8 @@ def _number(tag: str, value: Any) -> float:
         return float(np.asarray(value).item())
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"The scalar {tag!r} must be one number; got {value!r}. Reduce an "
-            "array first, by its mean for instance."
+            f"The scalar {tag!r} must be one number; got {shown(value)}. "
+            "Reduce an array first, by its mean for instance."
         ) from error
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.summary import buckets as bucketing
 from keras_tpu_estimator.summary import png
 from keras_tpu_estimator.summary import wav
@@ -281,13 +282,13 @@ class Text(Summary):
             raise ValueError(
                 f"The text {name!r} should be a string or an array of strings "
                 "that Python knows while model_fn is traced. Received a "
-                f"tensor: {data!r}. To tell of its values, record the text in "
-                "`host_call`."
+                f"tensor: {shown(data)}. To tell of its values, record the "
+                "text in `host_call`."
             ) from None
         if not all(isinstance(each, str | bytes) for each in array.flat):
             raise ValueError(
                 f"The text {name!r} should be a string or an array of strings. "
-                f"Received: {data!r} of type {type(data).__name__}. Format it "
+                f"Received: {shown(data)}. Format it "
                 "first."
             )
         strings = tuple(
@@ -327,7 +328,7 @@ def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     if not is_int or value < (0 if or_zero else 1):
         least = "0 or a positive" if or_zero else "a positive"
         raise ValueError(
-            f"`{name}` should be {least} integer. Received: {value!r}"
+            f"`{name}` should be {least} integer. Received: {shown(value)}"
         )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.event_writer import EventWriter
@@ -145,7 +146,7 @@ def _integer(step: Any) -> int:
     if array.size != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
             "The step of a summary should be one integer. Received: "
-            f"{step!r}. In a `host_call` a step from `model_fn` comes once for "
-            "each core: take step[0]."
+            f"{shown(step)}. In a `host_call` a step from `model_fn` comes "
+            "once for each core: take step[0]."
         )
     return int(array.item())

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.base.waiting import tell
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput
@@ -62,6 +63,7 @@ class TF1Program:
         """
         key = (mode, example.key)
         if key not in self._steps:
+            tell(f"Calling model_fn for mode {mode!r}")
             model = build(self._call_model_fn, mode, example, self._seed)
             step = GraphStep(
                 model, mode, example, self._own_seed, self._metrics

@@ -23,6 +23,8 @@ from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing import leftovers
+from keras_tpu_estimator.tracing.broadcasting import Crossing
+from keras_tpu_estimator.tracing.broadcasting import crossings
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import LeakedTensorError
@@ -93,6 +95,14 @@ class Captured:
         rest = len(self._pure.jaxpr.invars) - len(own)
         flat = varying(self._pure, own + [True] * rest, axes)
         return jax.tree.unflatten(self._outputs, flat)
+
+    def crossings(self, labels: Sequence[bool]) -> list[Crossing]:
+        """Where labels are broadcast against outputs, by mistake it seems.
+
+        Args:
+            labels: For each leaf of its arguments, whether it is a label.
+        """
+        return crossings(self._pure, [False] * len(self.paths) + [*labels])
 
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.summary.reading import read_scalars
@@ -205,7 +206,7 @@ def _check_compare_fn(compare_fn: Any) -> None:
     if not callable(compare_fn):
         raise TypeError(
             f"`compare_fn` should be a function of {sorted(expected)}. "
-            f"Received: {compare_fn!r} of type {type(compare_fn).__name__}. "
+            f"Received: {shown(compare_fn)}. "
             "Leave it out to compare the losses."
         )
     arguments = set(inspect.signature(compare_fn).parameters)

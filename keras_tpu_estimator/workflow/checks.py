@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
 
 
@@ -24,7 +25,7 @@ def check_estimator(estimator: Any) -> None:
     """
     if not isinstance(estimator, TPUEstimator):
         raise TypeError(
-            f"`estimator` should be a TPUEstimator. Received: {estimator!r} of "
-            f"type {type(estimator).__name__}. Make one with "
+            "`estimator` should be a TPUEstimator. Received: "
+            f"{shown(estimator)}. Make one with "
             "keras_tpu_estimator.TPUEstimator."
         )

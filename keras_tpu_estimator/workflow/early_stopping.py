@@ -7,6 +7,7 @@ checkpoints already.
 import logging
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
@@ -89,7 +90,7 @@ def make_early_stopping_hook(
     if not callable(should_stop_fn):
         raise TypeError(
             f"`should_stop_fn` should be a function. Received: "
-            f"{should_stop_fn!r} of type {type(should_stop_fn).__name__}. Pass "
+            f"{shown(should_stop_fn)}. Pass "
             "one without arguments that returns True to stop."
         )
     if (run_every_secs is None) == (run_every_steps is None):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.exporter import check_distinct
@@ -193,6 +194,6 @@ def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
 def _wrong_type(value: Any) -> TypeError:
     return TypeError(
         "`eval_spec` should be an EvalSpec or a list of them. Received: "
-        f"{value!r} of type {type(value).__name__}. Make one with "
+        f"{shown(value)}. Make one with "
         "keras_tpu_estimator.EvalSpec."
     )

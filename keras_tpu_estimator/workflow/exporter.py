@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tpu_estimator.base.shown import shown
+
 
 class Exporter(abc.ABC):
     """Exports a model after an evaluation, if it is worth it.
@@ -114,6 +116,6 @@ def _check_name(exporter: Exporter) -> None:
 def _wrong_type(value: Any) -> TypeError:
     return TypeError(
         "`exporters` should be an Exporter or a list of them. Received: "
-        f"{value!r} of type {type(value).__name__}. Derive it from "
+        f"{shown(value)}. Derive it from "
         "keras_tpu_estimator.Exporter."
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.base.field_checks import check_int
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.workflow.exporter import Exporter
 
@@ -246,8 +247,7 @@ def _checked(receiver_fn: object) -> Callable[..., object]:
     if not callable(receiver_fn):
         raise TypeError(
             "`serving_input_receiver_fn` should be a function without "
-            f"arguments. Received: {receiver_fn!r} of type "
-            f"{type(receiver_fn).__name__}. Leave out the parentheses after "
-            "its name."
+            f"arguments. Received: {shown(receiver_fn)}. Leave out the "
+            "parentheses after its name."
         )
     return receiver_fn

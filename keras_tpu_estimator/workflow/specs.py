@@ -6,6 +6,8 @@ from typing import Any
 
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.base.field_checks import is_number
+from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -15,6 +17,7 @@ from keras_tpu_estimator.workflow.exporter import Exporter
 from keras_tpu_estimator.workflow.exporter import validate_exporters
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
     """How to train.
@@ -54,6 +57,7 @@ class TrainSpec:
         object.__setattr__(self, "saving_listeners", listeners)
 
 
+@suggesting
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
     """What to evaluate on, how often, and what to export then.
@@ -105,9 +109,8 @@ class EvalSpec:
             check_int("steps", self.steps, minimum=1)
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(
-                f"`name` should be a string. Received: {self.name!r} of type "
-                f"{type(self.name).__name__}. Pass a name such as 'test', or "
-                "None."
+                f"`name` should be a string. Received: {shown(self.name)}. "
+                "Pass a name such as 'test', or None."
             )
         _check_seconds("start_delay_secs", self.start_delay_secs)
         _check_seconds("throttle_secs", self.throttle_secs)
@@ -121,17 +124,16 @@ class EvalSpec:
 def _check_input_fn(input_fn: Any) -> None:
     if not callable(input_fn):
         raise TypeError(
-            f"`input_fn` should be a function. Received: {input_fn!r} of type "
-            f"{type(input_fn).__name__}. Pass a function of `params` that "
-            "returns the data."
+            f"`input_fn` should be a function. Received: {shown(input_fn)}. "
+            "Pass a function of `params` that returns the data."
         )
 
 
 def _check_seconds(name: str, value: Any) -> None:
     if not is_number(value):
         raise TypeError(
-            f"`{name}` should be a number. Received: {value!r} of type "
-            f"{type(value).__name__}. Pass seconds, 0 or more."
+            f"`{name}` should be a number. Received: {shown(value)}. Pass "
+            "seconds, 0 or more."
         )
     if not value >= 0:
         raise ValueError(

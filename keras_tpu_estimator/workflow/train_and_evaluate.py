@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.checkpoints import completion
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.estimator import TPUEstimator
@@ -77,9 +78,8 @@ def train_and_evaluate(
     check_estimator(estimator)
     if not isinstance(train_spec, TrainSpec):
         raise TypeError(
-            f"`train_spec` should be a TrainSpec. Received: {train_spec!r} of "
-            f"type {type(train_spec).__name__}. Make one with "
-            "keras_tpu_estimator.TrainSpec."
+            "`train_spec` should be a TrainSpec. Received: "
+            f"{shown(train_spec)}. Make one with keras_tpu_estimator.TrainSpec."
         )
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config

@@ -14,6 +14,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.device import placement
 from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.forms import form_of
 from keras_tpu_estimator.inputs.sources import Source
 
 
@@ -120,6 +121,40 @@ def test_a_loader_may_make_lists_of_its_pairs(tmp_path):
     x, y = regression_data(examples=4)
     seen = training_steps(lambda params: iter([[x, y], [x, y]]), tmp_path)
     np.testing.assert_array_equal(seen[1][1], y)
+
+
+BATCH_X, BATCH_Y = regression_data(examples=4)
+PAIR = (BATCH_X, BATCH_Y)
+FEATURES = {"x": BATCH_X}
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [[PAIR, PAIR], [PAIR] * 3, [FEATURES, FEATURES], [BATCH_X], []],
+    ids=["two pairs", "three pairs", "two dicts", "one array", "nothing"],
+)
+def test_a_list_of_batches_is_refused(tmp_path, batches):
+    with pytest.raises(
+        ValueError, match=r"is a pair .* length \d.* Return iter\(batches\)"
+    ):
+        training_steps(lambda params: batches, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        [BATCH_X, BATCH_Y],
+        [FEATURES, {"y": BATCH_Y}],
+        [FEATURES, BATCH_Y],
+        [(BATCH_X, BATCH_X), BATCH_Y],
+    ],
+    ids=["arrays", "dicts", "a dict", "a tuple"],
+)
+def test_a_list_of_two_is_a_pair(pair):
+    (item,) = form_of(pair).items()
+    example = Example.of(item)
+    assert jax.tree.structure(example.features) == jax.tree.structure(pair[0])
+    assert jax.tree.structure(example.labels) == jax.tree.structure(pair[1])
 
 
 def test_predict_fills_up_every_smaller_batch(tmp_path):

@@ -118,7 +118,7 @@ def test_finished_training_calls_nothing(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         estimator.train(input_fn, max_steps=2, hooks=[recorder])
     assert len(calls) == 2 and not recorder.calls
-    assert "Skipping training" in caplog.text
+    assert "There is nothing to train" in caplog.text
 
 
 @pytest.mark.parametrize("iterations", [2, 3, 100])

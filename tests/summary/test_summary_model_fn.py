@@ -439,6 +439,35 @@ def test_a_host_call_of_evaluation_has_the_step_of_the_checkpoint(
     assert experimental.get_step() is None
 
 
+def test_a_host_call_needs_no_writer(tmp_path: pathlib.Path) -> None:
+    base = recording_with(lambda features: None)
+
+    def host(rows: np.ndarray) -> None:
+        summary.scalar("row", rows[0, 0])
+        with summary.record_if(False):
+            summary.scalar("never", 1.0)
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        spec = base(features, labels, mode, params)
+        return spec._replace(host_call=(host, [jnp.asarray(features)]))
+
+    estimator = estimator_of(model_fn, tmp_path, save_summary_steps=3)
+    estimator.train(repeated(ROWS, LABELS), steps=8)
+    found = read(tmp_path)
+    assert list(found["row"]) == [1, 4, 7]
+    assert "never" not in found
+    for step, value in found["row"].items():
+        assert value == ROWS[(step - 1) % 4 * BATCH, 0]
+    # Of an evaluation, those of the last batch.
+    estimator.evaluate(batches_of(ROWS, LABELS))
+    assert read(estimator.eval_dir())["row"] == {8: ROWS[3 * BATCH, 0]}
+    none = estimator_of(model_fn, tmp_path / "none", save_summary_steps=None)
+    none.train(repeated(ROWS, LABELS), steps=1)
+    none.evaluate(batches_of(ROWS, LABELS))
+    assert "row" not in read(tmp_path / "none")
+    assert "row" not in read(none.eval_dir())
+
+
 def test_keras_runs_such_a_model_fn() -> None:
     model = kte.EstimatorModel.from_model_fn(recording_with(summarize))
     history = model.fit(ROWS, LABELS, batch_size=BATCH, verbose=0)

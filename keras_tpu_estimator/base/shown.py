@@ -1,0 +1,73 @@
+"""How a value of a user is shown in a message."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_MOST_CHARACTERS = 200
+
+
+def shown(value: Any) -> str:
+    """A value as messages have it: arrays by dtype and shape, and not too long.
+
+    Args:
+        value: Anything, also a nest with arrays in it.
+
+    Returns:
+        A text of a line, with the type unless it is an array.
+
+    Example:
+
+    >>> shown(np.zeros((32, 3)))
+    'float64 of shape (32, 3)'
+    >>> shown({"x": np.zeros(2, "int8"), "rate": 0.5})
+    "{'x': int8 of shape (2,), 'rate': 0.5} of type dict"
+    >>> shown("Adam")
+    "'Adam' of type str"
+    """
+    if _is_array(value):
+        return _shown(value)
+    return f"{_shown(value)} of type {type(value).__name__}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return f"{value.dtype} {value.item()!r}"
+    if _is_array(value):
+        return f"{_dtype(value)} of shape {_shape(value)}"
+    text = _items(value) or repr(value)
+    if len(text) > _MOST_CHARACTERS:
+        half = (_MOST_CHARACTERS - 5) // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return text
+
+
+def _items(value: Any) -> str | None:
+    """The text of a nest, item by item; `None` for what is none."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{k!r}: {_shown(v)}" for k, v in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        comma = "," if len(value) == 1 else ""
+        return f"({', '.join(map(_shown, value))}{comma})"
+    return None
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, np.generic):  # A number.
+        return False
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _dtype(value: Any) -> str:
+    return str(getattr(value.dtype, "name", value.dtype))
+
+
+def _shape(value: Any) -> Any:
+    try:
+        return tuple(value.shape)
+    except (TypeError, ValueError):  # One of TensorFlow, of unknown rank.
+        return value.shape

@@ -1,0 +1,116 @@
+"""What is shown while tracing and compiling take their time."""
+
+import io
+import logging
+import types
+
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+from keras_tpu_estimator import _terminal
+from keras_tpu_estimator.base import logs
+from keras_tpu_estimator.base import waiting
+
+GONE = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what it was sent."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    terminal = Terminal()
+    # Not `sys` itself, whose streams pytest puts back.
+    streams = types.SimpleNamespace(stderr=terminal)
+    monkeypatch.setattr(_terminal, "sys", streams)
+    return terminal
+
+
+def test_what_is_told_is_shown_and_gone(terminal, caplog):
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    with waiting.Waiting(is_shown=True):
+        waiting.tell("Compiling")
+    assert terminal.getvalue() == f"{GONE}Compiling ...{GONE}"
+    assert caplog.messages == ["Compiling."]
+
+
+def test_it_is_gone_after_an_error(terminal):
+    with pytest.raises(KeyError), _terminal.showing("Importing ..."):
+        raise KeyError
+    assert terminal.getvalue() == f"{GONE}Importing ...{GONE}"
+
+
+def test_nothing_is_shown_that_nobody_asked_for(terminal):
+    waiting.tell("Compiling")
+    with waiting.Waiting():
+        waiting.tell("Compiling")
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("stderr", [None, io.StringIO()])
+def test_nothing_is_shown_without_a_terminal(monkeypatch, stderr):
+    streams = types.SimpleNamespace(stderr=stderr)
+    monkeypatch.setattr(_terminal, "sys", streams)
+    with waiting.Waiting(is_shown=True), _terminal.showing("Importing ..."):
+        waiting.tell("Compiling")
+    assert stderr is None or stderr.getvalue() == ""
+
+
+def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
+    x, y = regression_data(16)
+    settings = {"config": {"progress": True}, "save_summary_steps": None}
+    estimator = estimator_of(model_fn_of(linear), tmp_path, **settings)
+    estimator.train(batches_of(x, y), max_steps=1)
+    estimator.evaluate(batches_of(x, y))
+    list(estimator.predict(batches_of(x)))
+    shown = terminal.getvalue().split(GONE)
+    expected = [
+        told
+        for mode in ("train", "eval", "infer")
+        for told in (
+            f"Calling model_fn for mode '{mode}' ...",
+            f"Compiling the steps of mode '{mode}' ...",
+        )
+    ]
+    assert [text for text in shown if text] == expected
+    assert shown[-1] == ""
+    # Nothing is traced or compiled again, and nothing is left to train.
+    estimator.evaluate(batches_of(x, y))
+    assert not caplog.messages
+    estimator.train(batches_of(x, y), max_steps=1)
+    assert terminal.getvalue().split(GONE) == shown
+    (told,) = caplog.messages
+    assert "There is nothing to train: " in told
+    assert "has come to step 1, and max_steps=1" in told
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "is_enabled"),
+    [
+        (logging.NOTSET, logging.INFO, True),
+        (logging.NOTSET, logging.DEBUG, True),
+        (logging.NOTSET, logging.WARNING, False),
+        (logging.ERROR, logging.INFO, False),
+    ],
+)
+def test_tensorflows_level_counts(monkeypatch, own, other, is_enabled):
+    logger = logging.getLogger("keras_tpu_estimator")
+    tensorflow = logging.getLogger("tensorflow")
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    levels = logger.level, tensorflow.level
+    try:
+        logger.setLevel(own)
+        tensorflow.setLevel(other)
+        logs.follow_tensorflow()
+        assert logger.isEnabledFor(logging.INFO) == is_enabled
+    finally:
+        logger.setLevel(levels[0])
+        tensorflow.setLevel(levels[1])
