@@ -14,12 +14,12 @@ from keras_tpu_estimator.loops.staging import StagedSteps
 @pytest.mark.parametrize(("is_part", "size"), [(False, 4), (True, 8)])
 def test_a_program_knows_how_wide_inputs_are_on_the_hosts(is_part, size):
     seen = []
-    model = types.SimpleNamespace(prepare=lambda *args: seen.append(args))
+    runtime = types.SimpleNamespace(prepare=lambda *args: seen.append(args))
     batch = Batch({"id": np.zeros((2, 4), "int64")}, np.zeros((2, 4, 1)))
     # As wide as devices have them, and of two hosts.
     whole = {"id": jnp.zeros((2, 8), "int32")}, jnp.zeros((2, 8, 1))
     steps = StagedSteps("train", batch, whole, True, is_part)
-    steps.prepare(types.SimpleNamespace(model=model))
+    steps.prepare(runtime)
     shapes = jax.tree.map(
         lambda x: x if isinstance(x, str) else (x.shape, x.dtype.name), seen
     )
