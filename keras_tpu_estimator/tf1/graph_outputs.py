@@ -116,8 +116,8 @@ class GraphOutputs:
         return self._compiled
 
     def _compile(self, summaries: Sequence[Recorded]) -> Compiled:
-        more = [each.tensor for each in summaries]
-        pruned = self._prune([*more, *self._named.values()])
+        more = [each.tensor for each in summaries] + [*self._named.values()]
+        pruned = self._prune(more) if more else self.pruned
         return Compiled(
             pruned.compiled(),
             pruned.varying(self._is_split),
@@ -136,7 +136,7 @@ class GraphOutputs:
 
     def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
         """The summaries of what devices compute."""
-        found, left = [], [[*summaries]]
+        found, left = [], [[*summaries]] if summaries else []
         while left:
             some = left.pop()
             try:

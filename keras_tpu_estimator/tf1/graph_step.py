@@ -35,6 +35,7 @@ from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_concatenable
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.summaries import recorded
+from keras_tpu_estimator.tf1.variables import SEED
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -49,7 +50,6 @@ class GraphStep:
         model: The graph.
         mode: A value of `ModeKeys`.
         example: What the step is given.
-        seed: Of random ops.
         metrics: Where metrics of the graph itself are entered.
 
     Attributes:
@@ -62,12 +62,10 @@ class GraphStep:
         model: ModelGraph,
         mode: str,
         example: StepInput,
-        seed: int,
         metrics: GraphMetrics,
     ):
         self._model = model
         self._mode, self._example = mode, example.without_data()
-        self._seed = seed % 2**32
         self._metric_fn: HostFunction | None = None
         self._host_call: HostFunction | None = None
         self._hooks: tuple[Hook, ...] = model.spec.hooks
@@ -99,7 +97,9 @@ class GraphStep:
         return Step(
             mode=self._mode,
             function=self._run,
-            reads=tuple(sorted({GLOBAL_STEP, *model.variables, *self.local})),
+            reads=tuple(
+                sorted({GLOBAL_STEP, SEED, *model.variables, *self.local})
+            ),
             assigned=tuple(sorted(changes)),
             metric_fn=self._metric_fn,
             host_call=self._host_call,
@@ -151,7 +151,7 @@ class GraphStep:
             features, labels = self._example.arrange(features, labels)
         core = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
         step = values[GLOBAL_STEP].astype("uint32")
-        key = jnp.stack([jnp.uint32(self._seed) + core, step])
+        key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
         results = iter(primitive.run(lifted, key, args, cores.axes))

@@ -13,6 +13,7 @@ from keras_tpu_estimator.tf1.graph import build
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_step import GraphStep
 from keras_tpu_estimator.tf1.variables import enter
+from keras_tpu_estimator.tf1.variables import enter_seed
 
 
 class TF1Program:
@@ -43,7 +44,7 @@ class TF1Program:
         self.store = VariableStore(seed)
         self._call_model_fn = call_model_fn
         self._seed = seed
-        self._own_seed = secrets.randbits(32) if seed is None else seed
+        enter_seed(self.store, secrets.randbits(32) if seed is None else seed)
         self._steps: dict[Any, Step] = {}
         self._metrics = GraphMetrics()
 
@@ -65,9 +66,7 @@ class TF1Program:
         if key not in self._steps:
             tell(f"Calling model_fn for mode {mode!r}")
             model = build(self._call_model_fn, mode, example, self._seed)
-            step = GraphStep(
-                model, mode, example, self._own_seed, self._metrics
-            )
+            step = GraphStep(model, mode, example, self._metrics)
             enter(self.store, model, step.local)
             self._steps[key] = step.of_all_cores()
         return self._steps[key]

@@ -22,6 +22,9 @@ from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
+# No variable of TensorFlow has such a name.
+SEED = "<seed>"
+
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
@@ -64,6 +67,24 @@ def enter(
             )
     if new:
         store.add(new, functools.partial(_initial_values, model, set(new)))
+
+
+def enter_seed(store: VariableStore, seed: int) -> None:
+    """Enters the seed of random ops.
+
+    As a constant, one that was drawn would have XLA compile anew each time that
+    a program starts.
+
+    Args:
+        store: The program's variables.
+        seed: The seed.
+    """
+    # Of one call, so that it is in no checkpoint.
+    variable = _keras_variable(
+        SEED, shape=(), dtype="uint32", synchronization="on_read"
+    )
+    value = jax.numpy.uint32(seed % 2**32)
+    store.add({SEED: variable}, lambda paths, values: {SEED: value})
 
 
 def _keras_variable(path: str, **settings: Any) -> keras.Variable:

@@ -2,6 +2,7 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -59,6 +60,21 @@ def test_another_seed_draws_other_numbers(tmp_path):
         for seed in (1, 2)
     ]
     assert not np.array_equal(values[0]["record"], values[1]["record"])
+
+
+def test_what_is_compiled_does_not_depend_on_the_seed():
+    # XLA has it in its cache when a program without one is started again.
+    x, y = classes_data(5)
+    texts = []
+    for seed in (1, 2):
+        model = kte.EstimatorModel.from_model_fn(
+            kte.tf1.model_fn(model_fn_of(with_dropout, sgd)), seed=seed
+        )
+        step = model.prepare(kte.ModeKeys.TRAIN, x, y)
+        values = model.program.store.initial_values()
+        lowered = jax.jit(step.function).lower(values, x, y)
+        texts.append(lowered.as_text())
+    assert texts[0] == texts[1]
 
 
 def drawn_by(draw, tmp_path, use_tpu=False):
