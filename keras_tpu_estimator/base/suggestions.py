@@ -54,7 +54,7 @@ def suggesting(kind: T) -> T:
     ...
     TypeError: Loop has no argument 'iteration'. Did you mean 'iterations'?
     """
-    init: Callable[..., None] = kind.__init__
+    init: Callable[..., None] = kind.__init__  # type: ignore[misc]
     names = list(inspect.signature(init).parameters)[1:]
     known = frozenset(names)
 
@@ -68,5 +68,5 @@ def suggesting(kind: T) -> T:
             )
         init(self, *args, **kwargs)
 
-    kind.__init__ = checked
+    kind.__init__ = checked  # type: ignore[misc]
     return kind
