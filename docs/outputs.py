@@ -27,9 +27,10 @@ COMMANDS = {
     "tf1_mnist": (*_TF1, "examples/tf1_mnist.py", "--use_tpu"),
     "ported_mnist": ("examples/ported_mnist.py", "--use_tpu"),
 }
-# What C++ libraries say of the machine.
+# What libraries say of the machine and of themselves.
 _NOISE = re.compile(
-    r"WARNING: All log messages|[IWEF]\d{4} |\d{4}-\d\d-\d\d |.*Warning: "
+    r"(\[\d+\] )?(WARNING: All log messages|[IWEF]\d{4} |\d{4}-\d\d-\d\d "
+    r"|\[Gloo\]|WARNING:tensorflow:|Instructions for updating|Colocations )"
 )
 _TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/\w+")
 
