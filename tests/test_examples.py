@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # noqa: TI
 )
 
 import keras_tpu_estimator as kte
+from docs import outputs
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from tests.many_hosts.launching import launch
 
@@ -36,6 +37,29 @@ def example(
     vars(module).update(names)
     spec.loader.exec_module(module)
     return module
+
+
+def check_form(name: str, *printed: str) -> None:
+    """Printed lines are, but for numbers, those that a page shows."""
+    output = (outputs.OUTPUTS / f"{name}.txt").read_text()
+    shown = set(map(form_of, output.splitlines()))
+    lines = "\n".join(printed).splitlines()
+    assert lines
+    assert not [line for line in lines if form_of(line) not in shown]
+
+
+def form_of(line: str) -> str:
+    """A line without its numbers and paths, and whom a launcher has it from."""
+    line = re.sub(r"^\[\d+\] |/\S+", "", line.strip())
+    return re.sub(r"[\d.,]+", "0", line)
+
+
+def test_every_output_is_of_an_example() -> None:
+    kept = {path.stem for path in outputs.OUTPUTS.glob("*.txt")}
+    assert kept == outputs.COMMANDS.keys()
+    for command in outputs.COMMANDS.values():
+        (path,) = (each for each in command if each.endswith(".py"))
+        assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/examples.md"])
@@ -56,6 +80,19 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     assert "steps per second" in printed
     assert printed.count("was read as") == 5
     assert f"tensorboard --logdir {tmp_path}" in printed
+    check_form("digits", printed)
+
+
+def test_from_keras(
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    example_ = example("from_keras")
+    assert example_.main(steps=90, model_dir=str(tmp_path)) > 0.6
+    check_form("from_keras", capsys.readouterr().out)
+    assert kte.checkpoints.best(str(tmp_path)) is not None
 
 
 def test_bert_tiny(
@@ -91,7 +128,7 @@ def test_resnet(
     result = example("resnet").main(steps=40, model_dir=str(tmp_path))
     # One in ten is a guess; 300 steps come to more than 0.98.
     assert result["accuracy"] > 0.5
-    assert "with averaged weights" in capsys.readouterr().out
+    check_form("resnet", capsys.readouterr().out)
     curves = EventAccumulator(str(tmp_path)).Reload()
     rates = {
         event.step: float(tf.make_ndarray(event.tensor_proto))
@@ -114,7 +151,8 @@ def test_gan(
     assert example("gan").main(steps=500, model_dir=str(tmp_path)) < 4
     printed = capsys.readouterr().out
     assert "taken for real" in printed
-    *_, last = printed.splitlines()
+    told, distance, *_, last = printed.splitlines()
+    check_form("gan", told, distance)
     assert len(last) == 8 * 16
     kept = {name.split("/")[0] for name, _ in kte.list_variables(str(tmp_path))}
     assert kept == {
@@ -171,20 +209,27 @@ def test_many_hosts() -> None:
         (accuracy,) = re.findall("held-out images: ([0-9.]+)", log)
         assert float(accuracy) > 0.6
         assert f"images: {accuracy}" in ended.log(1 - host)
+        own = [line for line in log.splitlines() if "host" in line]
+        check_form("many_hosts", *own)
 
 
-def run_tf1(name: str, **settings: object) -> None:
-    """Runs the `main` of an example that is written for TensorFlow 1."""
+def run_main(name: str, names: Mapping[str, Any], **settings: object) -> None:
+    """Runs the `main` of an example that has flags."""
     known = set(flags)
-    module = example(name, {"__builtins__": BUILTINS})
-    verbosity = module.tf.logging.get_verbosity()
+    module = example(name, names)
+    verbosity = tf.compat.v1.logging.get_verbosity()
     try:
         flags([name, *(f"--{key}={value}" for key, value in settings.items())])
         module.main([name])
     finally:
-        module.tf.logging.set_verbosity(verbosity)
+        tf.compat.v1.logging.set_verbosity(verbosity)
         for flag in set(flags) - known:
             delattr(flags, flag)
+
+
+def run_tf1(name: str, **settings: object) -> None:
+    """Runs an example that is written for TensorFlow 1."""
+    run_main(name, {"__builtins__": BUILTINS}, **settings)
 
 
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
@@ -197,6 +242,7 @@ def test_tf1_mnist(
     # One in ten is a guess; 600 steps come to more than 0.98.
     assert float(accuracy) > 0.6
     assert printed.count("was read as") == 5
+    check_form("tf1_mnist", printed)
     # TensorFlow's names, in TensorFlow's own files.
     names = dict(kte.list_variables(str(tmp_path)))
     assert {
@@ -205,6 +251,20 @@ def test_tf1_mnist(
         "dense_1/bias",
         "global_step",
     } <= names.keys()
+
+
+def test_ported_mnist(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    run_main(
+        "ported_mnist", {}, model_dir=tmp_path, train_steps=100, use_tpu=True
+    )
+    printed = capsys.readouterr().out
+    (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
+    assert float(accuracy) > 0.6
+    check_form("ported_mnist", printed)
+    # Both programs print the same lines.
+    check_form("tf1_mnist", printed)
 
 
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")

@@ -15,6 +15,7 @@ import tensorflow as tf  # noqa: TID253 - the pages use tf.data
 from keras import ops
 
 import keras_tpu_estimator as kte
+from docs import pages as site
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,6 +98,33 @@ def test_code_of_the_documentation(
                     names["model_fn"], directory, clip=clip, units=4
                 )
                 check_model_fn(made, data)
+
+
+def every_page() -> list[pathlib.Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def test_what_pages_show_of_examples_is_there() -> None:
+    included = {
+        page.stem: site.on_page_markdown(page.read_text())
+        for page in every_page()
+        if "<!-- " in page.read_text()
+    }
+    assert {"digits", "gan", "before_after"} <= included.keys()
+    assert not [name for name, text in included.items() if "<!-- " in text]
+    assert "def model_fn(features" in included["digits"]
+    assert "accuracy on 360 held-out images" in included["digits"]
+    assert "+import keras_tpu_estimator as kte" in included["before_after"]
+    with pytest.raises(ValueError, match="Received: .'nothing'"):
+        site.code("examples/digits.py", "nothing")
+
+
+def test_readme_links_all_pages() -> None:
+    links = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()))
+    assert not [link for link in links if not (ROOT / link).exists()]
+    pages = {str(page.relative_to(ROOT)) for page in every_page()}
+    api = {page for page in pages if page.startswith("docs/api/")}
+    assert pages - api - links == {"README.md", "docs/changelog.md"}
 
 
 def check_input_fn(

@@ -1,0 +1,110 @@
+"""What MkDocs asks this project for: pages with code of `examples/` in them.
+
+A page says `<!-- code: examples/digits.py model_fn -->` where it shows
+functions of a program, `<!-- output: digits -->` where it shows what that
+printed, and `<!-- diff: one.py other.py -->` where it compares two programs.
+"""
+
+import ast
+import difflib
+import pathlib
+import re
+import textwrap
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[1]
+_DIRECTIVE = re.compile(
+    r"^( *)<!-- (code|output|diff): (.+) -->$", re.MULTILINE
+)
+_MOST_LINES = 34
+
+
+def on_config(config: Any) -> Any:
+    """Puts the version beside the name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.site_name = f"{config.site_name} {project['version']}"
+    return config
+
+
+def on_page_markdown(markdown: str, **kwargs: Any) -> str:
+    """A page with what it includes."""
+    del kwargs
+
+    def included(found: re.Match[str]) -> str:
+        text = _INCLUDED[found[2]](*found[3].split())
+        return textwrap.indent(text, found[1])
+
+    return _DIRECTIVE.sub(included, markdown)
+
+
+def code(path: str, *names: str) -> str:
+    """Functions, classes and constants of a file, or the whole file.
+
+    Args:
+        path: The file, from the root of the project.
+        *names: What to show of it, in this order. Defaults to all.
+
+    Raises:
+        ValueError: The file has nothing of such a name.
+    """
+    text = (ROOT / path).read_text()
+    if not names:
+        return _fenced("python", text, path)
+    lines = text.splitlines()
+    nodes = {name: node for node in ast.parse(text).body for name in _of(node)}
+    if missing := [name for name in names if name not in nodes]:
+        raise ValueError(
+            f"{path} should have what a page shows of it. Received: {missing}. "
+            f"It has {sorted(nodes)}."
+        )
+    parts = [
+        "\n".join(lines[nodes[name].lineno - 1 : nodes[name].end_lineno])
+        for name in names
+    ]
+    return _fenced("python", "\n\n\n".join(parts), path)
+
+
+def output(name: str) -> str:
+    """What an example printed, without the middle of what is long."""
+    text = (ROOT / "docs" / "outputs" / f"{name}.txt").read_text()
+    lines = text.splitlines()
+    if len(lines) > _MOST_LINES:
+        half = _MOST_LINES // 2
+        lines[half:-half] = ["..."]
+    return _fenced("text", "\n".join(lines))
+
+
+def diff(before: str, after: str) -> str:
+    """The lines that two programs do not have in common."""
+    old, new = (
+        (ROOT / each).read_text().splitlines() for each in (before, after)
+    )
+    changes = list(difflib.unified_diff(old, new, before, after, "", "", 1, ""))
+    gone = sum(line.startswith("-") for line in changes[2:])
+    come = sum(line.startswith("+") for line in changes[2:])
+    return f"{gone} of {len(old)} lines go, and {come} come.\n\n" + _fenced(
+        "diff", "\n".join(changes[2:])
+    )
+
+
+def _of(node: ast.stmt) -> list[str]:
+    """The names that a statement makes."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [each.id for each in node.targets if isinstance(each, ast.Name)]
+    return []
+
+
+def _fenced(language: str, text: str, title: str | None = None) -> str:
+    named = f' title="{title}"' if title else ""
+    return f"```{{ .{language}{named} }}\n{text.rstrip()}\n```"
+
+
+_INCLUDED: dict[str, Callable[..., str]] = {
+    "code": code,
+    "output": output,
+    "diff": diff,
+}
