@@ -43,7 +43,8 @@ def _check_list(value: list[Any]) -> None:
     kinds = {_keys_of_batch(each) for each in value}
     if len(value) != 2 or (len(kinds) == 1 and None not in kinds):
         raise ValueError(
-            "A list that `input_fn` returns is a pair of features and labels. "
+            "A list that `input_fn` returns should have length 2: features and "
+            "labels. "
             f"Received a list of length {len(value)}"
             f"{' whose items look like batches' if len(kinds) == 1 else ''}. "
             "Return iter(batches) for batches one after the other, a tuple "

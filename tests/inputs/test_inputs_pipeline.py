@@ -334,11 +334,11 @@ def test_two_are_features_and_labels(make, chunk):
     ],
 )
 def test_three_or_one_are_an_error(make, received, chunk):
-    with pipeline(make(), size=12, chunk=chunk) as pipe:
-        with pytest.raises(
-            ValueError, match=f"length 2.*Received a {received}"
-        ):
-            pipe.take(1)
+    expected = pytest.raises(
+        ValueError, match=f"length 2.*Received a {received}"
+    )
+    with expected, pipeline(make(), size=12, chunk=chunk) as pipe:
+        pipe.take(1)
 
 
 @pytest.mark.parametrize("empty", [{}, ([], Y), ({}, Y), None])
