@@ -223,7 +223,7 @@ def write_tensorflow_1_checkpoint(ids, steps, path):
             yield np.where(hidden, MASK, rows).astype("int32"), rows
 
     estimator = estimator_for(
-        pretraining_model_fn, tempfile.mkdtemp(), steps, learning_rate=2e-3
+        pretraining_model_fn, tempfile.mkdtemp(), steps, learning_rate=5e-4
     )
     estimator.train(input_fn, steps=steps)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -307,7 +307,7 @@ def main(steps=300, pretraining_steps=600, model_dir=None):
         model_fn,
         model_dir,
         steps,
-        learning_rate=1e-3,
+        learning_rate=3e-4,
         init_checkpoint=checkpoint,
     )
 

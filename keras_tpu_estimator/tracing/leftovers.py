@@ -22,6 +22,9 @@ import jax
 from keras_tpu_estimator.counterparts import table
 from keras_tpu_estimator.tracing.called_names import Place
 from keras_tpu_estimator.tracing.called_names import called_name
+from keras_tpu_estimator.tracing.tensorflow_internals import (
+    telling_of_collections,
+)
 from keras_tpu_estimator.tracing.tensorflow_internals import telling_of_ops
 
 _TENSORFLOW = ("tensorflow", "tf_keras", "tf_slim")
@@ -69,7 +72,8 @@ def refused() -> Iterator[None]:
 
     Raises:
         LeftoverError: A variable of TensorFlow was made, random numbers were
-            drawn, or one of its functions was given a tensor of JAX.
+            drawn, a collection was read, or one of its functions was given a
+            tensor of JAX.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(_is_about_tracers))
@@ -79,6 +83,7 @@ def refused() -> Iterator[None]:
         if scope is not None:
             stack.enter_context(scope(_refuse_variable))
             stack.enter_context(telling_of_ops(_refuse_random))
+            stack.enter_context(telling_of_collections(_refuse_collection))
         yield
 
 
@@ -114,6 +119,16 @@ def _refuse_random(op_type: str) -> None:
     if place is not None:
         raise LeftoverError(
             place, "whose random numbers would be the same in every step"
+        )
+
+
+def _refuse_collection(name: str) -> None:
+    place = _calling_place()
+    if place is not None:
+        raise LeftoverError(
+            place,
+            f"which reads TensorFlow's collection {name!r}: nothing of Keras "
+            "is in it",
         )
 
 

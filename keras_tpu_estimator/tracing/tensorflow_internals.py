@@ -4,9 +4,16 @@ What lifts graphs has its own, in `tf1/internals.py`.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
+
+# What is told of the collections that this thread reads, or nothing.
+_tell: ContextVar[Callable[[str], None] | None] = ContextVar(
+    "tell", default=None
+)
 
 
 @contextlib.contextmanager
@@ -27,3 +34,39 @@ def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         op_callbacks.remove_op_callback(callback)
+
+
+@contextlib.contextmanager
+def telling_of_collections(tell: Callable[[str], None]) -> Iterator[None]:
+    """Calls a function before this thread reads a collection of its graph.
+
+    Args:
+        tell: Called with the name, such as "trainable_variables". TensorFlow's
+            own collections, which have no string as their name, are left out.
+    """
+    _tell_of_collections()
+    token = _tell.set(tell)
+    try:
+        yield
+    finally:
+        _tell.reset(token)
+
+
+@functools.cache
+def _tell_of_collections() -> None:
+    """Has graphs call what is to be told; nothing, by default.
+
+    Once for all, as threads may come and go in any order.
+    """
+    from tensorflow.python.framework import ops
+
+    get_collection = ops.Graph.get_collection
+
+    @functools.wraps(get_collection)
+    def telling(graph: Any, name: Any, scope: Any = None) -> Any:
+        tell = _tell.get()
+        if tell is not None and isinstance(name, str):
+            tell(name)
+        return get_collection(graph, name, scope)
+
+    ops.Graph.get_collection = telling

@@ -73,6 +73,16 @@ def gone(features, is_training):
     return tf.contrib.layers.layer_norm(linear(features, is_training))
 
 
+def all_variables(features, is_training):
+    outputs = linear(features, is_training)
+    return outputs + sum(tf.reduce_sum(v) for v in tf.trainable_variables())
+
+
+def losses_of_layers(features, is_training):
+    outputs = linear(features, is_training)
+    return outputs + sum(tf.get_collection(tf.GraphKeys.LOSSES))
+
+
 @pytest.fixture(autouse=True)
 def as_installed(monkeypatch) -> None:
     """TensorFlow without what other tests may have added to it."""
@@ -89,6 +99,8 @@ def as_installed(monkeypatch) -> None:
         (plain, 1, "tf.Variable", "keras.Variable"),
         (several_lines, 2, "tf.concat", "keras.ops.concatenate"),
         (alias, 2, "tf.nn.relu", "keras.ops.relu"),
+        (all_variables, 2, "tf.trainable_variables", "kte.trainable_variables"),
+        (losses_of_layers, 2, "tf.get_collection", "Its counterpart: "),
         (
             gone,
             1,
