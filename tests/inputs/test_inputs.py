@@ -135,7 +135,8 @@ FEATURES = {"x": BATCH_X}
 )
 def test_a_list_of_batches_is_refused(tmp_path, batches):
     with pytest.raises(
-        ValueError, match=r"is a pair .* length \d.* Return iter\(batches\)"
+        ValueError,
+        match=r"should have length 2.* length \d.* Return iter\(batches\)",
     ):
         training_steps(lambda params: batches, tmp_path)
 
