@@ -22,9 +22,10 @@ _MOST_LINES = 34
 
 
 def on_config(config: Any) -> Any:
-    """Puts the version beside the name."""
+    """Puts the version beside the name, and below the page."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     config.site_name = f"{config.site_name} {project['version']}"
+    config.copyright = f"Version {project['version']}, {project['license']}"
     return config
 
 

@@ -96,7 +96,9 @@ def test_from_keras(
 
 
 def test_bert_tiny(
-    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     bert_tiny = example("bert_tiny")
@@ -105,6 +107,9 @@ def test_bert_tiny(
     right = float(result["eval_accuracy"]) * bert_tiny.HELD_OUT
     assert right == pytest.approx(round(right), abs=1e-3)
     assert right > bert_tiny.HELD_OUT / 4
+    told, *sentences = capsys.readouterr().out.splitlines()
+    check_form("bert_tiny", told)
+    assert len(sentences) == 5
     pretrained = tmp_path / "pretrained" / "bert_model.ckpt"
     word_embeddings = "bert/embeddings/word_embeddings"
     assert (

@@ -85,8 +85,9 @@ class RunConfig:
             again. The first one begins with the call of `input_fn`. Defaults
             to `None`, for never.
         progress: Whether a line on the terminal shows the steps of `train`,
-            their rate and the time left. Defaults to "auto", which is so if
-            standard output is a terminal.
+            their rate and the time left, and that steps are being traced and
+            compiled. Defaults to "auto", which is so if standard output is a
+            terminal.
         debug_nans: Whether training finds the operation that the first NaN
             comes from, with its line in `model_fn`. It is slower, and runs on
             one core. Defaults to `False`.

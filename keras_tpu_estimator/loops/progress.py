@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.suggestions import did_you_mean
 from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
@@ -100,11 +101,12 @@ class Progress:
         jax.block_until_ready(self._newest_losses)
 
     def _unknown(self, name: str, always: str) -> KeyError:
+        names = sorted({**self.values, **self.fetched})
         return KeyError(
             f"Nothing to fetch is called {name!r}. Expected {always} or one of "
-            f"{sorted({**self.values, **self.fetched})}; a tensor of model_fn "
-            "that is named by kte.identity, or a prediction, has to be asked "
-            "for in `before_run`."
+            f"{names}; a tensor of model_fn that is named by kte.identity, or "
+            "a prediction, has to be asked for in `before_run`."
+            f"{did_you_mean(name, [LOSS, GLOBAL_STEP, *names])}"
         )
 
     def first_nan_step(self) -> int | None:

@@ -4,7 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.call import call_input_fn
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,31 @@ from keras_tpu_estimator.base.shown import shown
 )
 def test_shown(value: object, text: str) -> None:
     assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda given: call_input_fn(given, "train", {}, None),
+        lambda given: Example.of(({}, given)),
+        lambda given: kte.TPUEstimator(given, config=kte.RunConfig()),
+        lambda given: kte.RunConfig(given),
+        lambda given: kte.TPUEstimatorSpec("eval", loss=[given]),
+        lambda given: kte.TPUEstimatorSpec("eval", loss=given),
+        lambda given: kte.TPUEstimatorSpec(
+            "train", loss=1, train_op={0: given}
+        ),
+        lambda given: kte.TPUEstimatorSpec("infer", predictions={"x": [given]}),
+        lambda given: kte.TPUEstimatorSpec("eval", eval_metrics=given),
+        lambda given: kte.TPUEstimatorSpec("eval", host_call=(given, [given])),
+        lambda given: kte.summary.image("x", given, max_outputs=given),
+    ],
+)
+def test_errors_print_no_array(call):
+    given = np.full((50, 3), 7.125)
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call(given)
+    assert "7.125" not in str(caught.value)
 
 
 def test_long_values_are_cut() -> None:

@@ -1,8 +1,8 @@
 """Labels that broadcast against outputs get a warning."""
 
-import warnings
-
+import jax
 import keras
+import numpy as np
 import pytest
 from helpers import batches_of
 from helpers import estimator_of
@@ -11,44 +11,51 @@ from helpers import model_fn_of
 from helpers import regression_data
 from keras import ops
 
+from keras_tpu_estimator.tracing.broadcasting import crossings
+
 X, Y = regression_data(32)
-MESSAGE = (
-    r"Labels of shape \(16,\) and outputs of shape \(16, 1\) give a tensor of "
-    r"shape \(16, 16\)"
-)
+OUTPUTS, LABELS = np.ones((4, 1), "float32"), np.ones(4, "float32")
 
 
-def run(tmp_path, loss_fn, labels, mode="evaluate", **kwargs):
-    model_fn = model_fn_of(linear, loss_fn=loss_fn)
-    estimator = estimator_of(model_fn, tmp_path)
-    getattr(estimator, mode)(batches_of(X, labels), **kwargs)
+def squared(outputs, labels):
+    return ops.mean((outputs - ops.cast(labels, "float32")) ** 2)
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate"])
-def test_difference(tmp_path, mode):
-    def loss(outputs, labels):
-        return ops.mean((outputs - ops.cast(labels, "float32")) ** 2)
-
-    with pytest.warns(UserWarning, match=MESSAGE) as caught:
-        run(tmp_path, loss, Y[:, 0], mode, steps=1)
+def test_an_estimator_warns(tmp_path, mode):
+    estimator = estimator_of(model_fn_of(linear, loss_fn=squared), tmp_path)
+    with pytest.warns(
+        UserWarning,
+        match=r"Labels of shape \(16,\) and outputs of shape \(16, 1\) give a "
+        r"tensor of shape \(16, 16\)",
+    ) as caught:
+        getattr(estimator, mode)(batches_of(X, Y[:, 0]), steps=1)
     assert {warning.filename for warning in caught} == {__file__}
 
 
-def test_the_other_way_round(tmp_path):
-    def loss(outputs, labels):
-        return ops.mean(ops.abs(ops.subtract(outputs[:, 0], labels)))
+def found(loss, outputs, labels):
+    """The shapes that meet in a loss."""
+    traced = jax.make_jaxpr(loss)(outputs, labels)
+    return [
+        (each.labels, each.outputs)
+        for each in crossings(traced, [False, True])
+        if (each.file, bool(each.line)) == (__file__, True)
+    ]
 
-    message = r"Labels of shape \(16, 1\) and outputs of shape \(16,\)"
-    with pytest.warns(UserWarning, match=message):
-        run(tmp_path, loss, Y)
 
-
-def test_in_a_compiled_function(tmp_path):
-    def loss(outputs, labels):
-        return ops.mean(keras.ops.vectorized_map(ops.abs, outputs * labels))
-
-    with pytest.warns(UserWarning, match=MESSAGE):
-        run(tmp_path, loss, Y[:, 0])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        squared,
+        lambda y, labels: ops.mean(ops.abs(ops.subtract(y, labels))),
+        lambda y, labels: ops.sum(jax.jit(lambda a, b: a * b)(y, labels)),
+        lambda y, labels: ops.mean(ops.equal(ops.round(y), labels)),
+    ],
+)
+def test_what_broadcasts(loss):
+    assert found(loss, OUTPUTS, LABELS) == [((4,), (4, 1))]
+    # The other way round.
+    assert found(loss, LABELS, OUTPUTS) == [((4, 1), (4,))]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +67,9 @@ def test_in_a_compiled_function(tmp_path):
         lambda y, labels: ops.mean((y - labels[None, :]) ** 2),
         lambda y, labels: ops.mean(ops.abs(labels[:, None] - labels)) * y[0, 0],
         lambda y, labels: ops.mean(y * 2.0 - ops.mean(labels)),
+        lambda y, labels: ops.mean(y * ops.ones(4)) + ops.mean(labels),
     ],
 )
-def test_what_is_meant(tmp_path, loss):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run(tmp_path, lambda y, labels: loss(y, labels), Y[:, 0])
+def test_what_is_meant(loss):
+    traced = jax.make_jaxpr(lambda y, labels: loss(y, labels))(OUTPUTS, LABELS)
+    assert not crossings(traced, [False, True])
