@@ -4,6 +4,7 @@ Everything here happens before anything imports Keras or JAX.
 """
 
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -21,6 +22,12 @@ os.environ["XLA_FLAGS"] = (
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
 
+# What tests start goes without what is slow to import and not needed there.
+_WITHOUT = str(pathlib.Path(__file__).with_name("without"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [_WITHOUT, *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 # Most of the suite's time is XLA's, and most tests compile what others have
 # compiled. The first process makes an empty cache for this run, unless one is
 # given; its workers, and what they start, inherit it.
@@ -31,6 +38,7 @@ if _IS_OURS:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+import gc  # noqa: E402
 import random  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -46,6 +54,15 @@ def fixed_seed():
     np.random.seed(0)
 
 
+def pytest_collection_finish():
+    """Garbage is looked for where tests leave it, and less often.
+
+    All modules are there now, with a million objects that stay.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 100)
+
+
 def pytest_unconfigure():
     """No run finds what another one compiled."""
     if _IS_OURS:
@@ -53,6 +70,6 @@ def pytest_unconfigure():
 
 
 # Those that run under the last TensorFlow that had estimators, never here.
-collect_ignore = ["golden/make_golden.py", "tf1/golden"]
+collect_ignore = ["golden/make_golden.py", "tf1/golden", "without"]
 # Programs of TF1, which tests run.
 collect_ignore_glob = ["tf1/programs/*"]

@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import logging
+import os
 import pathlib
 import re
+import sys
 import types
 import urllib.error
 import urllib.request
@@ -203,7 +205,9 @@ def test_recommender(
     assert names < dict(kte.list_variables(str(tmp_path))).keys()
 
 
-def test_many_hosts() -> None:
+def test_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With scikit-learn, which has the digits.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     # Two processes of as many cores.
     ended = launch("examples/many_hosts.py", "150", cores=2)
     assert ended.code == 0, ended.text

@@ -139,7 +139,7 @@ def launch_cluster(*script: str, cores: int = 2) -> dict[str, Ended]:
         environments=[
             {
                 "TF_CONFIG": json.dumps(task),
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={cores}",
+                "XLA_FLAGS": with_cores(cores),
                 "JAX_COORDINATOR_BIND_ADDRESS": chief,
             }
             for task in tasks
@@ -189,6 +189,13 @@ def run_together(
 
 def _as_of_host(host: int, text: str) -> str:
     return "\n".join(f"[{host}] {line}" for line in text.splitlines())
+
+
+def with_cores(count: int) -> str:
+    """The flags of this process, for one with as many cores as are said."""
+    # The last of equal flags counts.
+    flags = os.environ["XLA_FLAGS"]
+    return f"{flags} --xla_force_host_platform_device_count={count}"
 
 
 def free_port() -> int:

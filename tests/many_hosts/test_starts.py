@@ -4,9 +4,10 @@ import pytest
 
 from tests.many_hosts.launching import free_port
 from tests.many_hosts.launching import run_together
+from tests.many_hosts.launching import with_cores
 
 STARTED = ("-m", "tests.many_hosts.started_program")
-ONE_CORE = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+ONE_CORE = {"XLA_FLAGS": with_cores(1)}
 
 
 def _arguments(port, number):

@@ -300,7 +300,9 @@ print(json.dumps([recorder.steps, float(metrics["loss"])]))
 
 def test_two_processes(tmp_path):
     here = os.path.dirname(__file__)
-    path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
+    path = os.pathsep.join(
+        [os.environ["PYTHONPATH"], here, os.path.dirname(here), *sys.path]
+    )
     with subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},
