@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+from keras_tpu_estimator.tf1 import crossed_columns
 from keras_tpu_estimator.tf1 import feature_columns
 
 
@@ -63,10 +64,13 @@ def _dense_columns() -> Iterator[None]:
     from tensorflow.python.ops import sparse_ops
 
     ids = feature_column_v2.IdentityCategoricalColumn
+    listed = feature_column_v2.VocabularyListCategoricalColumn
     with contextlib.ExitStack() as stack:
         for owner, name, adapt in (
             (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
-            (ids, "_transform_input_tensor", feature_columns.with_default),
+            (ids, _TO_IDS, feature_columns.with_default),
+            (listed, _TO_IDS, feature_columns.in_vocabulary),
+            (sparse_ops, "sparse_cross_hashed", crossed_columns.crossed),
             (sparse_ops, "sparse_reshape", feature_columns.reshaped),
             (
                 embedding_ops,
@@ -80,6 +84,7 @@ def _dense_columns() -> Iterator[None]:
 
 
 _TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
+_TO_IDS = "_transform_input_tensor"
 
 
 @contextlib.contextmanager
