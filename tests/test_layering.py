@@ -199,7 +199,7 @@ def test_all_that_is_imported_is_declared() -> None:
     [
         ("keras.src", {"tracing.keras_internals"}),
         ("jax._src", {"hosts.jax_internals"}),
-        ("jax.interpreters", {"tf1.internals"}),
+        ("jax.interpreters", {"tf1.jax_internals"}),
         # One for each front end.
         (
             "tensorflow.python",

@@ -5,11 +5,12 @@ id -1, which stands for a missing one in dense features, too.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-_MISSING = -1
+MISSING = -1
 Function = Callable[..., Any]
 
 
@@ -28,10 +29,10 @@ def to_cells(original: Function) -> Function:
         if not is_dense or not values.shape.is_fully_defined():
             return original(values, ignore_value)
         if values.dtype.is_integer and ignore_value is not None:
-            missing = tf.constant(_MISSING, values.dtype)
+            missing = tf.constant(MISSING, values.dtype)
             is_missing = tf.equal(values, ignore_value)
             values = tf.where(is_missing, missing, values)
-        return _sparse(tf.reshape(values, [-1]), values.shape.as_list())
+        return all_cells(tf.reshape(values, [-1]), values.shape.as_list())
 
     return with_all_cells
 
@@ -46,12 +47,43 @@ def with_default(original: Function) -> Function:
 
     def transformed(column: Any, numbers: Any) -> Any:
         ids = original(column, numbers)
-        if not _has_all_cells(ids):
+        if not has_all_cells(ids):
             return ids
-        is_missing = tf.equal(numbers.values, _MISSING)
-        missing = tf.constant(_MISSING, ids.values.dtype)
+        is_missing = tf.equal(numbers.values, MISSING)
+        missing = tf.constant(MISSING, ids.values.dtype)
         values = tf.where(is_missing, missing, ids.values)
         return tf.SparseTensor(ids.indices, values, ids.dense_shape)
+
+    return transformed
+
+
+def in_vocabulary(original: Function) -> Function:
+    """The method that looks up ids of a list, without a table if it can.
+
+    Args:
+        original: TensorFlow's, which makes a table. That of numbers beyond the
+            list hashes them as strings.
+    """
+    import tensorflow as tf
+
+    def transformed(
+        column: Any, numbers: Any, state_manager: Any = None
+    ) -> Any:
+        is_known = numbers.dtype.is_integer and column.dtype.is_integer
+        if not is_known or column.num_oov_buckets or not has_all_cells(numbers):
+            return original(column, numbers, state_manager)
+        listed = tf.constant(column.vocabulary_list, tf.int64)
+        values = tf.cast(numbers.values, tf.int64)
+        is_same = tf.equal(values[:, None], listed)
+        places = tf.where(is_same, tf.range(tf.size(listed, tf.int64)), 0)
+        found = tf.where(
+            tf.reduce_any(is_same, axis=1),
+            tf.reduce_sum(places, axis=1),
+            tf.constant(column.default_value, tf.int64),
+        )
+        missing = tf.constant(MISSING, tf.int64)
+        ids = tf.where(tf.equal(values, missing), missing, found)
+        return tf.SparseTensor(numbers.indices, ids, numbers.dense_shape)
 
     return transformed
 
@@ -66,10 +98,10 @@ def reshaped(original: Function) -> Function:
     import tensorflow as tf
 
     def reshape(tensor: Any, shape: Any, name: str | None = None) -> Any:
-        if _has_all_cells(tensor):
+        if has_all_cells(tensor):
             new = tf.reshape(tensor.values, shape).shape
             if new.is_fully_defined():
-                return _sparse(tensor.values, new.as_list())
+                return all_cells(tensor.values, new.as_list())
         return original(tensor, shape, name)
 
     return reshape
@@ -97,7 +129,7 @@ def looked_up(original: Function) -> Function:
             (embedding_weights,) = embedding_weights
         is_whole = not isinstance(embedding_weights, list | tuple)
         is_known = is_whole and default_id is None
-        if not (is_known and _has_all_cells(sparse_ids)):
+        if not (is_known and has_all_cells(sparse_ids)):
             return original(
                 embedding_weights,
                 sparse_ids,
@@ -109,7 +141,7 @@ def looked_up(original: Function) -> Function:
                 **settings,
             )
         with tf.name_scope(name or "embedding_lookup"):
-            *outer, cells = _shape_of(sparse_ids).as_list()
+            *outer, cells = shape_of(sparse_ids).as_list()
             ids = tf.reshape(sparse_ids.values, [-1, cells])
             shares = tf.cast(ids >= 0, embedding_weights.dtype)
             if sparse_weights is not None:
@@ -144,7 +176,8 @@ def _combined(rows: Any, shares: Any, combiner: str) -> Any:
     return tf.math.divide_no_nan(total, size)
 
 
-def _sparse(values: Any, shape: Any) -> Any:
+def all_cells(values: Any, shape: Sequence[int]) -> Any:
+    """A sparse tensor with all cells."""
     import tensorflow as tf
 
     cells = np.argwhere(np.ones(shape, bool))
@@ -153,14 +186,16 @@ def _sparse(values: Any, shape: Any) -> Any:
     )
 
 
-def _has_all_cells(tensor: Any) -> bool:
-    shape = _shape_of(tensor)
+def has_all_cells(tensor: Any) -> bool:
+    """Whether a sparse tensor has all cells."""
+    shape = shape_of(tensor)
     if not shape.is_fully_defined():
         return False
-    return tensor.values.shape.as_list() == [shape.num_elements()]
+    is_whole: bool = tensor.values.shape.as_list() == [shape.num_elements()]
+    return is_whole
 
 
-def _shape_of(tensor: Any) -> Any:
+def shape_of(tensor: Any) -> Any:
     """The shape of a sparse tensor, as far as TensorFlow can infer it."""
     import tensorflow as tf
 

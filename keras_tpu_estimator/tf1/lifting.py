@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
@@ -152,7 +153,7 @@ class Pruned:
             )
         except (ValueError, tf.errors.OpError) as error:
             raise _explained(error, self.ops) from error
-        _, results = internals.signature_of(module.code)
+        _, results = jax_internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
         count = len(self.fetches) + len(changes)
         return Lifted(
@@ -202,7 +203,7 @@ class _Step:
         with internals.eagerly(), internals.functions_known(functions):
             made = {n: _untouched(*each) for n, each in variables.items()}
             hlo, captured = self._hlo(made)
-        return Module(internals.stablehlo_of(hlo), tuple(captured))
+        return Module(jax_internals.stablehlo_of(hlo), tuple(captured))
 
     def _hlo(self, variables: Mapping[str, Any]) -> tuple[bytes, list[str]]:
         import tensorflow as tf
@@ -305,7 +306,7 @@ def _avals(
     avals = []
     for number, kind in enumerate(types):
         try:
-            avals.append(internals.aval_of(kind))
+            avals.append(jax_internals.aval_of(kind))
         except ValueError as error:
             op = fetches[number].op
             raise ValueError(

@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from keras_tpu_estimator.tf1.internals import DTYPES
+from keras_tpu_estimator.tf1.jax_internals import DTYPES
 
 Function: TypeAlias = Callable[..., jax.Array]
 

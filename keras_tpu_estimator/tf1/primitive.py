@@ -9,7 +9,7 @@ import jax
 from jax.extend.core import Primitive
 
 from keras_tpu_estimator.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.lifting import Lifted
 from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
 from keras_tpu_estimator.tf1.module_ops import groups_of
@@ -60,7 +60,7 @@ def _lower(
         function = windowed(op) if for_cpu else None
         return tuned(function) if function else None
 
-    return internals.inlined(
+    return jax_internals.inlined(
         context, lifted.module, _NAME, operands, replacement
     )
 
@@ -80,7 +80,7 @@ _step = Primitive(_NAME)
 _step.multiple_results = True
 _step.def_impl(_run_alone)
 _step.def_abstract_eval(_abstract)
-internals.register_lowering(_step, _lower)
-internals.register_lowering(
+jax_internals.register_lowering(_step, _lower)
+jax_internals.register_lowering(
     _step, functools.partial(_lower, for_cpu=True), platform="cpu"
 )

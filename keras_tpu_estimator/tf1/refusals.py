@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1 import collectives
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1 import random_ops
 from keras_tpu_estimator.tf1.effects import PASSING_ON
 from keras_tpu_estimator.tf1.functions import Library
@@ -71,7 +71,7 @@ def check_platform(module: bytes, platform: str) -> None:
         ValueError: It has calls that only the CPU may know.
     """
     prefix = "stablehlo.custom_call "
-    calls = {n for n in internals.op_names(module) if n.startswith(prefix)}
+    calls = {n for n in jax_internals.op_names(module) if n.startswith(prefix)}
     if calls and platform != "cpu":
         raise ValueError(
             "model_fn has operations that TensorFlow compiles for the CPU "

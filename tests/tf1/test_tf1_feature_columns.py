@@ -1,11 +1,13 @@
 """Columns of features, by which a table is read."""
 
-import keras_tpu_estimator  # isort: skip  # noqa: F401
+import keras_tpu_estimator as kte  # isort: skip
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import assert_same
+from tf1_programs import estimator
+from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import run_in_session
 from tf1_programs import trained
@@ -42,14 +44,22 @@ def read(features):
     """All kinds of columns."""
     ids, more, one = IDS("ids", 5), IDS("more", 6, 5), IDS("one", 5)
     age = tf.feature_column.numeric_column("age")
+    ages = tf.feature_column.bucketized_column(age, [-1.0, 0.0, 1.0])
+    listed = tf.feature_column.categorical_column_with_vocabulary_list
+    cross = tf.feature_column.crossed_column
     columns = [
+        embedded(listed("more", [7, 2, 4, 0])),
+        embedded(listed("more", [7, 2, 4], default_value=1), combiner="sum"),
+        embedded(cross([ids, more], 7)),
+        embedded(cross(["one", ages], 5, hash_key=3), combiner="sum"),
+        tf.feature_column.indicator_column(cross(["one", ids, "all"], 6)),
         *(embedded(ids, combiner=how) for how in ("mean", "sum", "sqrtn")),
         embedded(more, combiner="sum", max_norm=0.3),
         embedded(one),
         tf.feature_column.indicator_column(more),
         tf.feature_column.indicator_column(ids),
         age,
-        tf.feature_column.bucketized_column(age, [-1.0, 0.0, 1.0]),
+        ages,
         embedded(tf.feature_column.bucketized_column(age, [0.0])),
         embedded(
             tf.feature_column.weighted_categorical_column(
@@ -113,3 +123,24 @@ def on_dicts(model_fn):
         return model_fn(features, labels, mode, params)
 
     return of_leaves
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        tf.feature_column.categorical_column_with_hash_bucket,
+        lambda key, size, dtype: (
+            tf.feature_column.categorical_column_with_vocabulary_list(
+                key, range(size), dtype, num_oov_buckets=2
+            )
+        ),
+    ],
+)
+def test_what_hashes_numbers_as_strings_is_refused(column, tmp_path):
+    def model_fn(features, labels, mode, params):
+        ids = tf.feature_column.indicator_column(column("all", 5, tf.int64))
+        read = tf.feature_column.input_layer(features, ids)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=tf.reduce_sum(read))
+
+    with pytest.raises(ValueError, match=r"AsString with strings, made at"):
+        estimator(model_fn, tmp_path).evaluate(fed([table()]))

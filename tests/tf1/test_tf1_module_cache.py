@@ -15,7 +15,7 @@ from tf1_programs import dense
 from tf1_programs import model_fn_of
 from tf1_programs import trained
 
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 
@@ -78,7 +78,7 @@ def test_a_program_starts_again_without_lifting(
     model_fn = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.1))
     data = batches(*classes_data(5), steps=3)
     first = trained(model_fn, tmp_path / "a", data)
-    monkeypatch.setattr(internals, "stablehlo_of", lambda hlo: refuse())
+    monkeypatch.setattr(jax_internals, "stablehlo_of", lambda hlo: refuse())
     assert_same(trained(model_fn, tmp_path / "b", data), first, 0, 0)
     # Another graph is another module.
     other = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.2))

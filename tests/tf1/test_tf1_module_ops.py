@@ -11,7 +11,7 @@ from tf1_modules import hlo_of
 from tf1_modules import primitive_of
 
 from keras_tpu_estimator.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1 import primitive
 from keras_tpu_estimator.tf1.lifting import Pruned
 from keras_tpu_estimator.tf1.module_ops import windowed
@@ -98,12 +98,12 @@ def module_of(form, shapes, dtype=tf.float32):
         total = tf.reduce_sum(y * tf.reshape(factors, y.shape))
         return y, *tf.gradients(total, args)
 
-    return internals.stablehlo_of(hlo_of(run, *shapes, dtype=dtype))
+    return jax_internals.stablehlo_of(hlo_of(run, *shapes, dtype=dtype))
 
 
 def results_of(module, args, replacement):
-    _, kinds = internals.signature_of(module)
-    avals = [internals.aval_of(kind) for kind in kinds]
+    _, kinds = jax_internals.signature_of(module)
+    avals = [jax_internals.aval_of(kind) for kind in kinds]
     inlined = primitive_of(module, avals, replacement)
     return jax.jit(lambda *args: inlined.bind(*args))(*args)
 
@@ -130,7 +130,7 @@ def test_what_is_over_windows_is_the_same_when_jax_does_it(form):
 
 
 def windows_in(module):
-    return [name for name in internals.op_names(module) if name in WINDOWED]
+    return [name for name in jax_internals.op_names(module) if name in WINDOWED]
 
 
 def test_narrow_floats_have_the_same_types():
@@ -156,7 +156,7 @@ def products(x):
 
 @pytest.mark.parametrize("form", [of_integers, of_64_bits, products])
 def test_what_jax_has_nothing_for_stays(form):
-    module = internals.stablehlo_of(hlo_of(form, (2, 4, 4, 2)))
+    module = jax_internals.stablehlo_of(hlo_of(form, (2, 4, 4, 2)))
     done = []
     x = np.ones((2, 4, 4, 2), "float32")
     results_of(module, [x], lambda op: by_jax(op, done))

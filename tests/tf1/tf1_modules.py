@@ -3,7 +3,7 @@
 import tensorflow.compat.v1 as tf
 from jax.extend.core import Primitive
 
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1 import jax_internals
 
 
 def hlo_of(function, *shapes, dtype=tf.float32):
@@ -15,14 +15,22 @@ def hlo_of(function, *shapes, dtype=tf.float32):
     )
 
 
+def imported_from(definition, x):
+    """What a definition makes of its only placeholder, which is the first."""
+    rest = tf.GraphDef()
+    rest.CopyFrom(definition)
+    del rest.node[0]
+    return tf.graph_util.import_graph_def(rest, {"x:0": x}, ["y:0"])
+
+
 def primitive_of(module, avals, replacement=lambda op: None):
     """A primitive that is lowered to a module."""
     primitive = Primitive("inlined")
     primitive.multiple_results = True
     primitive.def_abstract_eval(lambda *args: avals)
-    internals.register_lowering(
+    jax_internals.register_lowering(
         primitive,
-        lambda context, *operands: internals.inlined(
+        lambda context, *operands: jax_internals.inlined(
             context, module, "mine", operands, replacement
         ),
     )

@@ -135,7 +135,9 @@ def run_in_session(model_fn, data, mode=kte.ModeKeys.TRAIN):
         fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
         spec = model_fn(*fed_to, mode, {"use_tpu": False})
         with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
+            session.run(
+                [tf.global_variables_initializer(), tf.tables_initializer()]
+            )
             losses = [
                 session.run(
                     [spec.loss, spec.train_op],

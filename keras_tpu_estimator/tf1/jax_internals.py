@@ -1,0 +1,185 @@
+"""Every private part of JAX that this room touches: modules of StableHLO.
+
+`tests/tf1/test_tf1_jax_internals.py` fails when it changes any of them.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.extend import mlir as jax_mlir
+from jax.extend.core import Primitive
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+from jax.extend.mlir.dialects import stablehlo
+from jax.interpreters import mlir
+
+
+def stablehlo_of(hlo: bytes) -> bytes:
+    """The StableHLO of an HLO module, both serialized."""
+    module: bytes = jax_mlir.hlo_to_stablehlo(hlo)
+    return module
+
+
+def signature_of(module: bytes) -> tuple[list[str], list[str]]:
+    """The types of what a module takes and returns, as MLIR writes them."""
+    with mlir.make_ir_context():
+        inputs, results = _main_types(ir.Module.parse(module))
+        return [str(t) for t in inputs], [str(t) for t in results]
+
+
+def _main_types(module: Any) -> tuple[list[Any], list[Any]]:
+    main: Any = ir.SymbolTable(module.operation)["main"]
+    return list(main.type.inputs), list(main.type.results)
+
+
+def op_names(module: bytes) -> list[str]:
+    """The ops of a module, with the target of each custom call."""
+    with mlir.make_ir_context():
+        return [_name(op) for op in _operations(ir.Module.parse(module))]
+
+
+def _name(op: Any) -> str:
+    if op.name != "stablehlo.custom_call":
+        return str(op.name)
+    target = ir.StringAttr(op.attributes["call_target_name"]).value
+    return f"stablehlo.custom_call {target}"
+
+
+def register_lowering(
+    primitive: Primitive,
+    lower: Callable[..., Sequence[Any]],
+    platform: str | None = None,
+) -> None:
+    """Has JAX lower a primitive by a function.
+
+    Args:
+        primitive: The primitive.
+        lower: Called with the context, operands and parameters; returns the
+            results.
+        platform: For which kind of devices, such as "cpu". Defaults to all
+            that have none of their own.
+    """
+    mlir.register_lowering(primitive, lower, platform=platform)
+
+
+def inlined(
+    context: Any,
+    module: bytes,
+    name: str,
+    operands: Sequence[Any],
+    replacement: Callable[[Any], Callable[..., jax.Array] | None],
+) -> list[Any]:
+    """Calls a module inside the one that JAX is lowering.
+
+    Args:
+        context: What JAX gave the lowering.
+        module: The module.
+        name: What it is to be called.
+        operands: Its operands. Their width is made to fit.
+        replacement: Given an operation of the module, returns a function of its
+            operands for JAX to put in its place, or `None` to leave it.
+
+    Returns:
+        Its results as JAX has them, as many as it expects.
+    """
+    parsed = ir.Module.parse(module)
+    for number, op in enumerate(list(_operations(parsed))):
+        function = replacement(op)
+        if function is not None:
+            _replace(context, parsed, f"{_BY_JAX}_{number}", op, function)
+    inputs, outputs = _main_types(parsed)
+    merged = mlir.merge_mlir_modules(
+        context.module_context.module,
+        name,
+        parsed,
+        dst_symtab=context.module_context.symbol_table,
+    )
+    fitting = [_as(t, x) for t, x in zip(inputs, operands, strict=True)]
+    reference = ir.FlatSymbolRefAttr.get(merged)
+    results = func.CallOp(outputs, reference, fitting).results
+    wanted = [_type_of(aval) for aval in context.avals_out]
+    return [_as(t, x) for t, x in zip(wanted, results, strict=False)]
+
+
+_BY_JAX = "kte_by_jax"
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of a type: 64-bit numbers stay so inside, if not in JAX."""
+    return value if value.type == kind else stablehlo.convert(kind, value)
+
+
+def _replace(
+    context: Any,
+    module: ir.Module,
+    name: str,
+    op: Any,
+    function: Callable[..., jax.Array],
+) -> None:
+    """Puts what JAX makes of a function in place of an operation."""
+    (result,) = op.results
+    kinds = [operand.type for operand in op.operands]
+    own = context.replace(
+        primitive=None,
+        avals_in=[aval_of(str(kind)) for kind in kinds],
+        avals_out=[aval_of(str(result.type))],
+    )
+    lower = mlir.lower_fun(function, multiple_results=False)
+    # In a function of its own: not all JAX releases write where they are told.
+    begin = ir.InsertionPoint.at_block_begin(module.body)
+    with op.location:
+        made: Any = func.FuncOp(name, (kinds, [result.type]), ip=begin)
+        made.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        block = made.add_entry_block()
+        with ir.InsertionPoint(block):
+            func.ReturnOp(jax.tree.leaves(lower(own, *block.arguments)))
+        with ir.InsertionPoint(op):
+            reference = ir.FlatSymbolRefAttr.get(name)
+            call = func.CallOp([result.type], reference, list(op.operands))
+    result.replace_all_uses_with(call.results[0])
+    op.erase()
+
+
+@functools.cache
+def aval_of(kind: str) -> jax.core.ShapedArray:
+    """The shape and dtype, as JAX has it, of a type that MLIR has written.
+
+    Raises:
+        ValueError: The shape is not fixed.
+    """
+    with mlir.make_ir_context():
+        parsed = ir.RankedTensorType(ir.Type.parse(kind))
+        if not parsed.has_static_shape or "bounds" in kind:
+            raise ValueError(f"Expected a fixed shape. Received: {kind}")
+        dtype = DTYPES[str(parsed.element_type)]
+        shape = tuple(parsed.shape)
+    return jax.core.ShapedArray(shape, jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _type_of(aval: Any) -> Any:
+    """The type of a tensor. JAX has a function, but of changing arguments."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    shape = "".join(f"{size}x" for size in aval.shape)
+    return ir.Type.parse(f"tensor<{shape}{names[aval.dtype.name]}>")
+
+
+DTYPES = {
+    "i1": "bool",
+    "bf16": "bfloat16",
+    **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"ui{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+def _operations(op: Any) -> Iterator[Any]:
+    """All operations inside a module or an operation."""
+    for region in op.operation.regions:
+        for block in region:
+            for inner in block:
+                yield inner.operation
+                yield from _operations(inner)
