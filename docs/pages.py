@@ -2,7 +2,8 @@
 
 A page says `<!-- code: examples/digits.py model_fn -->` where it shows
 functions of a program, `<!-- output: digits -->` where it shows what that
-printed, and `<!-- diff: one.py other.py -->` where it compares two programs.
+printed, `<!-- diff: one.py other.py -->` where it compares two programs, and
+`<!-- file: CHANGELOG.md -->` where it is another file.
 """
 
 import ast
@@ -15,9 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
-_DIRECTIVE = re.compile(
-    r"^( *)<!-- (code|output|diff): (.+) -->$", re.MULTILINE
-)
+_DIRECTIVE = re.compile(r"(?m)^( *)<!-- (code|output|diff|file): (.+) -->$")
 _MOST_LINES = 34
 
 
@@ -67,6 +66,11 @@ def code(path: str, *names: str) -> str:
     return _fenced("python", "\n\n\n".join(parts), path)
 
 
+def file(path: str) -> str:
+    """A drawing, or another page, as it is."""
+    return (ROOT / path).read_text().strip("\n")
+
+
 def output(name: str) -> str:
     """What an example printed, without the middle of what is long."""
     text = (ROOT / "docs" / "outputs" / f"{name}.txt").read_text()
@@ -108,4 +112,5 @@ _INCLUDED: dict[str, Callable[..., str]] = {
     "code": code,
     "output": output,
     "diff": diff,
+    "file": file,
 }
