@@ -1,6 +1,7 @@
 """A model over several cores is the model of one core."""
 
 import contextlib
+import functools
 
 import jax
 import keras
@@ -178,37 +179,69 @@ def per_core(estimator, are_slots):
     return own / sum(value.nbytes for value in chosen)
 
 
-@pytest.mark.parametrize("network", [mlp, transformer, convolutions])
-def test_as_one_core(network, tmp_path):
-    one = trained(network, tmp_path / "one", None)
-    for cores in (2, 4, 8):
-        model_dir = tmp_path / str(cores)
-        spread = trained(
-            network, model_dir, cores, layout_map=NETWORKS[network]
+@pytest.fixture(scope="module")
+def on_one_core(tmp_path_factory):
+    """What a network comes to on one core."""
+
+    @functools.cache
+    def run(network):
+        return trained(network, tmp_path_factory.mktemp("one"), None)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_replicas(tmp_path_factory):
+    """What a network comes to on so many replicas of one core."""
+
+    @functools.cache
+    def run(network, number):
+        with replicas(number):
+            return trained(network, tmp_path_factory.mktemp("single"), 1)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_cores(tmp_path_factory):
+    """What a network comes to on replicas of so many cores."""
+
+    @functools.cache
+    def run(network, cores):
+        return trained(
+            network,
+            tmp_path_factory.mktemp("spread"),
+            cores,
+            layout_map=NETWORKS[network],
         )
-        assert_equal(spread, one)
+
+    return run
+
+
+@pytest.mark.parametrize("network", [mlp, transformer, convolutions])
+def test_as_one_core(network, on_one_core, on_cores):
+    for cores in (2, 4, 8):
+        assert_equal(on_cores(network, cores), on_one_core(network))
 
 
 @pytest.mark.parametrize("shard_optimizer", [False, True])
 @pytest.mark.parametrize("cores", [2, 4, 8])
 def test_state_as_on_as_many_replicas_of_one_core(
-    cores, shard_optimizer, tmp_path
+    cores, shard_optimizer, tmp_path, on_replicas
 ):
     spread = trained(
         with_state,
-        tmp_path / "spread",
+        tmp_path,
         cores,
         layout_map=RULES,
         shard_optimizer=shard_optimizer,
     )
-    with replicas(8 // cores):
-        single = trained(with_state, tmp_path / "single", 1)
-    assert_equal(spread, single)
+    assert_equal(spread, on_replicas(with_state, 8 // cores))
 
 
-def test_shared_slots_of_single_cores(tmp_path):
-    spread = trained(mlp, tmp_path / "spread", 1, shard_optimizer=True)
-    assert_equal(spread, trained(mlp, tmp_path / "one", None))
+def test_shared_slots_of_single_cores(tmp_path, on_one_core):
+    spread = trained(mlp, tmp_path, 1, shard_optimizer=True)
+    assert_equal(spread, on_one_core(mlp))
     assert per_core(spread[0], are_slots=True) <= 0.14
     assert per_core(spread[0], are_slots=False) == 1
 
@@ -242,8 +275,8 @@ def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
     assert "dense/kernel" not in caplog.text
 
 
-def test_a_distribution_of_keras_is_honoured(tmp_path):
-    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES)
+def test_a_distribution_of_keras_is_honoured(tmp_path, on_cores):
+    spread = on_cores(mlp, 4)
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
     rules = keras.distribution.LayoutMap(mesh)
@@ -255,15 +288,15 @@ def test_a_distribution_of_keras_is_honoured(tmp_path):
         )
     )
     try:
-        told = trained(mlp, tmp_path / "told", 4)
+        told = trained(mlp, tmp_path, 4)
     finally:
         keras.distribution.set_distribution(None)
     assert_equal(told, spread, atol=0)
     assert per_core(told[0], False) == per_core(spread[0], False) < 0.3
 
 
-def test_clear_session_between_calls(tmp_path):
-    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES)
+def test_clear_session_between_calls(on_cores):
+    spread = on_cores(mlp, 4)
     keras.utils.clear_session()
     x, y = data_for(mlp)
     metrics = spread[0].evaluate(batches_of(x[:27], y[:27]))
@@ -274,10 +307,9 @@ def test_clear_session_between_calls(tmp_path):
     "settings",
     [{"micro_batches": 2}, {"remat": "full"}, {"remat": "activations"}],
 )
-def test_with_options(settings, tmp_path):
-    one = trained(mlp, tmp_path / "one", None)
-    spread = trained(mlp, tmp_path / "spread", 4, layout_map=RULES, **settings)
-    assert_equal(spread, one)
+def test_with_options(settings, tmp_path, on_one_core):
+    spread = trained(mlp, tmp_path, 4, layout_map=RULES, **settings)
+    assert_equal(spread, on_one_core(mlp))
 
 
 def test_callbacks_read_predict_and_assign(tmp_path):
