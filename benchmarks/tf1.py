@@ -22,6 +22,7 @@ from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
 from benchmarks.models import Classifier
 from benchmarks.models import Mlp
+from benchmarks.networks import CONVOLUTIONS
 from benchmarks.networks import SEQUENCES
 from benchmarks.table import Goal
 from benchmarks.table import Row
@@ -31,6 +32,8 @@ _ORIGINAL = os.environ.get("TENSORFLOW_2_15_PYTHON")
 _BATCHES = 8
 _MLP = Mlp((784, 128, 10), batch=128)
 _ATTENTION = SEQUENCES[-1]
+# With pools that overlap.
+_CONVOLUTIONS = CONVOLUTIONS[1]
 
 
 def rows() -> Iterator[Row]:
@@ -39,6 +42,8 @@ def rows() -> Iterator[Row]:
     yield from _of_training(_MLP, mlp, "mlp", 2000)
     attention = tf1_models.attention(_ATTENTION.classes)
     yield from _of_training(_ATTENTION, attention, "attention", 300)
+    convolutions = tf1_models.convolutions(_CONVOLUTIONS.classes)
+    yield from _of_training(_CONVOLUTIONS, convolutions, "convolutions", 200)
     yield from _of_lifting()
 
 

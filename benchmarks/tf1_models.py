@@ -59,6 +59,21 @@ def attention(classes):
     return network
 
 
+def convolutions(classes):
+    """Two convolutions with pools that overlap, as `benchmarks.networks`."""
+
+    def network(x):
+        for number, filters in enumerate((32, 64)):
+            x = tf.nn.relu(_convolution(x, filters, f"convolution_{number}"))
+            x = tf.nn.max_pool2d(x, 3, 2, "SAME")
+        batch, *image = x.shape.as_list()
+        return dense(
+            tf.reshape(x, [batch, math.prod(image)]), classes, "logits"
+        )
+
+    return network
+
+
 def bert(words, width, layers, heads, classes):
     """A BERT by its sizes, with a classifier on the first word."""
 
@@ -89,6 +104,17 @@ def dense(x, units, name, activation=None):
     y = tf.matmul(tf.reshape(x, [-1, width]), kernel)
     y = tf.reshape(tf.nn.bias_add(y, bias), [*outer, units])
     return activation(y) if activation else y
+
+
+def _convolution(x, filters, name):
+    with tf.variable_scope(name):
+        kernel = tf.get_variable(
+            "kernel", [3, 3, x.shape.as_list()[-1], filters]
+        )
+        bias = tf.get_variable(
+            "bias", [filters], initializer=tf.zeros_initializer()
+        )
+    return tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)
 
 
 def layer_norm(x, name):

@@ -20,6 +20,7 @@ def main(settings):
     """Prints the median rate of several trainings."""
     networks = {"mlp": tf1_models.mlp(128, 10)}
     networks["attention"] = tf1_models.attention(settings["classes"])
+    networks["convolutions"] = tf1_models.convolutions(settings["classes"])
     rng = np.random.default_rng(0)
     count = settings["batch"] * settings["batches"]
     x = rng.normal(size=(count, *settings["shape"])).astype("float32")
