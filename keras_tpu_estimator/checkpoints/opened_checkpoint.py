@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import shards
-from keras_tpu_estimator.checkpoints.boxes import Box
 from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.missing import explain_missing
 from keras_tpu_estimator.checkpoints.opened_file import DamagedFileError

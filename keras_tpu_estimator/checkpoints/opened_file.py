@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.base.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import pieces
-from keras_tpu_estimator.checkpoints.boxes import Box
-from keras_tpu_estimator.checkpoints.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.storage.copies import local_copy
 

@@ -7,9 +7,9 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
-from keras_tpu_estimator.checkpoints.boxes import Box
 from keras_tpu_estimator.checkpoints.opened_checkpoint import OpenedCheckpoint
 from keras_tpu_estimator.checkpoints.opened_checkpoint import opened
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader

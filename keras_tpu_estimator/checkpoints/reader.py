@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.boxes import Box
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.missing import explain_missing
 from keras_tpu_estimator.checkpoints.stored import Stored

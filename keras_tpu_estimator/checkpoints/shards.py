@@ -13,7 +13,7 @@ import re
 import h5py
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.boxes import Box
+from keras_tpu_estimator.base.boxes import Box
 
 _NAME = re.compile(r"(.+)\.shard-[0-9]+-of-[0-9]+")
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import shards
-from keras_tpu_estimator.checkpoints.boxes import Box
 from keras_tpu_estimator.checkpoints.shards import Shard
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.stored import Stored

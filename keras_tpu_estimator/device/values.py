@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints import location
@@ -21,6 +20,9 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.saving import ToSave
+from keras_tpu_estimator.device.saving import on_host
+from keras_tpu_estimator.device.saving import spread_of
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -93,6 +95,7 @@ class ModelValues:
     ):
         self._model = model
         self._store = model.program.store
+        self._places = places
         self._put = places.put
         self._own_copies = places.own_copies
         self._check_places = places.check
@@ -218,21 +221,51 @@ class ModelValues:
             initial = self._store.initial_values(missing, dict(values))
             values.update(self._where_used(self._put(initial), values.mode))
 
-    def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
-        """Copies on the host of what belongs into a checkpoint."""
+    def to_save(
+        self, values: CallValues, in_parts: bool, is_chief: bool
+    ) -> ToSave:
+        """What belongs into a checkpoint.
+
+        Args:
+            values: The call's values.
+            in_parts: Whether each host writes the parts that it has of what
+                lies over several cores.
+            is_chief: Whether this host writes the rest.
+
+        Raises:
+            ValueError: They are to be written whole, and no host has them.
+        """
         saved = [*self._store.saved_paths(), *sorted(self._overridden)]
         wanted = {
             path: values[path]
             for path in saved
             if path in values and path != GLOBAL_STEP
         }
-        copies = restoring.on_host(self._own_copies(wanted))
+        spread = {
+            path: value
+            for path, value in wanted.items()
+            if in_parts and not value.is_fully_replicated
+        }
+        own = self._own_copies(
+            {p: value for p, value in wanted.items() if p not in spread}
+        )
+        copies = on_host(own) if is_chief else {}
         for path in copies.keys() & self._store.saved_dtypes.keys():
             dtype = self._store.saved_dtypes[path]
             copies[path] = copies[path].astype(dtype)
         for path in copies.keys() & self._store.rows.keys():
             copies[path] = copies[path][: self._store.rows[path]]
-        return copies
+        return ToSave(
+            copies,
+            {
+                path: spread_of(
+                    value,
+                    self._store.saved_dtypes.get(path, value.dtype),
+                    self._store.rows.get(path),
+                )
+                for path, value in spread.items()
+            },
+        )
 
     @contextlib.contextmanager
     def visible(self, values: CallValues) -> Iterator[None]:
@@ -353,22 +386,22 @@ class ModelValues:
         self, wanted: set[str], step: Step, checkpoint: str | None
     ) -> None:
         """Keeps values of more variables."""
-        read: AnyValues = {}
         if checkpoint is not None and wanted:
             read = restoring.restored_values(
-                self._store, checkpoint, wanted, step.reads
+                self._store, self._places, checkpoint, wanted, step.reads
             )
             self._overridden |= self._store.constants & read.keys()
-        rest = wanted - read.keys()
-        initial: AnyValues = {}
+            self._kept = self._kept | read
+        rest = wanted - self._kept.keys()
         if rest:
-            initial = restoring.initial_values(
-                self._store,
-                rest,
-                {**self._kept, **read},
-                self._warm_start if checkpoint is None else None,
+            self._keep(
+                restoring.initial_values(
+                    self._store,
+                    rest,
+                    self._kept,
+                    self._warm_start if checkpoint is None else None,
+                )
             )
-        self._keep({**read, **initial})
 
     def _keep(self, values: AnyValues) -> None:
         if values:
@@ -378,10 +411,8 @@ class ModelValues:
         self, step: Step, values: AnyValues, checkpoint: str | None
     ) -> Values:
         """What the step's scaffold wants in place of some values."""
-        return self._put(
-            restoring.in_place_of(
-                step.scaffold, values, checkpoint, self._store.variables
-            )
+        return restoring.in_place_of(
+            step.scaffold, values, checkpoint, self._store, self._places
         )
 
 

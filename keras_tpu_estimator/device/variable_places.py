@@ -1,11 +1,13 @@
 """Where the values of variables lie on the cores."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.program.slot_owners import slot_owners
 from keras_tpu_estimator.program.store import VariableStore
@@ -37,6 +39,29 @@ class VariablePlaces:
             path: self._cores.put_whole(value, places[path])
             for path, value in values.items()
         }
+
+    def spread(self, paths: Iterable[str]) -> set[str]:
+        """Those of some variables that no core has whole."""
+        if self._all_are_whole:
+            return set()
+        return {
+            path
+            for path, place in self._places_of(paths).items()
+            if not place.is_fully_replicated
+        }
+
+    def put_by_part(
+        self, path: str, part: Callable[[Box], np.ndarray]
+    ) -> jax.Array:
+        """Makes a variable of parts, one after the other.
+
+        Args:
+            path: The variable.
+            part: Gives what a core is to have.
+        """
+        shape = tuple(self._store.variables[path].shape)
+        place = self._places_of([path])[path]
+        return self._cores.put_by_part(shape, place, part)
 
     def own_copies(self, values: Values) -> Values:
         """The same values for this host's cores alone."""
@@ -73,9 +98,10 @@ class VariablePlaces:
         return self._cores.layout is None and not self._store.rows
 
     def _places_of(
-        self, values: Mapping[str, jax.Array | np.ndarray]
+        self, paths: Iterable[str]
     ) -> dict[str, jax.sharding.Sharding]:
-        new = values.keys() - self._places.keys()
+        paths = list(paths)
+        new = {*paths} - self._places.keys()
         if new:
             owners = slot_owners(self._store.variables)
             for path in sorted(new):
@@ -88,7 +114,7 @@ class VariablePlaces:
                 )
                 self._places[path] = place
                 self._log(path, shape, place)
-        return {path: self._places[path] for path in values}
+        return {path: self._places[path] for path in paths}
 
     def _log(
         self, path: str, shape: tuple[int, ...], place: jax.sharding.Sharding

@@ -3,6 +3,7 @@
 Only this module knows how the mesh is laid out.
 """
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
@@ -136,6 +138,30 @@ class Cores:
             )
 
         return jax.tree.map(put, nest)
+
+    def put_by_part(
+        self,
+        shape: tuple[int, ...],
+        sharding: jax.sharding.Sharding,
+        part: Callable[[Box], np.ndarray],
+    ) -> jax.Array:
+        """Makes an array of parts, of which no more than one is on the host.
+
+        Args:
+            shape: Its shape.
+            sharding: How it shall lie.
+            part: Gives what a core is to have.
+        """
+        devices = collections.defaultdict(list)
+        places = sharding.addressable_devices_indices_map(shape)
+        for device, index in places.items():
+            devices[Box.of(index, shape)].append(device)
+        arrays = []
+        for box, own in devices.items():
+            value = part(box)
+            put = [jax.device_put(value, device) for device in own]
+            arrays += jax.block_until_ready(put)
+        return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
     def put_parts(self, nest: Nest, axis: int) -> Nest:
         """Copies to the devices batches of which each host has its cores' part.

@@ -11,10 +11,10 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.base.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import pieces
-from keras_tpu_estimator.checkpoints.boxes import Box
-from keras_tpu_estimator.checkpoints.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.inspection.directories import Directory
