@@ -166,7 +166,10 @@ class Placement:
         size = self.batch_sizes[mode]
         if not self.is_on_tpu(mode) or size is None:
             return undivided(size)
-        return input_plan(mode, self._way(mode), self.cores.topology, size)
+        topology = self.cores.topology
+        if mode == ModeKeys.PREDICT:
+            topology = topology.of_lone_hosts
+        return input_plan(mode, self._way(mode), topology, size)
 
     def _way(self, mode: str) -> InputPipelineConfig:
         return validation.input_deployment(mode, self.config.tpu_config)

@@ -30,6 +30,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 def initial_values(
     store: VariableStore,
+    places: VariablePlaces,
     wanted: set[str],
     known: AnyValues,
     warm_start: WarmStartSettings | None,
@@ -38,19 +39,22 @@ def initial_values(
 
     Args:
         store: The variables.
+        places: Where they lie. What lies over several cores is made there.
         wanted: Paths of those whose values are wanted.
         known: Values of others, which they may depend on.
         warm_start: Another model's checkpoint that some of them come from.
     """
+    made_at = places.of(wanted) if places.spread(wanted) else None
     if warm_start is None:
-        return store.initial_values(wanted, known)
+        return store.initial_values(wanted, known, made_at)
     weights = {path: store.as_saved(path) for path in store.weights()}
     values, report = warm_start_values(warm_start, weights)
     _logger.info("%s", report)
     warm = with_all_rows(
         store, {path: v for path, v in values.items() if path in wanted}
     )
-    made = store.initial_values(wanted - warm.keys(), {**known, **warm})
+    rest = wanted - warm.keys()
+    made = store.initial_values(rest, {**known, **warm}, made_at)
     return {**made, **warm}
 
 

@@ -1,6 +1,7 @@
 """What of a call's values goes into a checkpoint, and how."""
 
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Mapping
 
 import jax
@@ -65,6 +66,29 @@ def on_host(
         path: np.array(fetched[path]) if _is_on_cpu(value) else fetched[path]
         for path, value in values.items()
     }
+
+
+def check_whole(
+    what: str, wanted: Collection[str], there: Collection[str]
+) -> None:
+    """Checks that this host has all of some variables.
+
+    Args:
+        what: What wants them.
+        wanted: Their paths.
+        there: The paths of those that it has.
+
+    Raises:
+        ValueError: It has only parts of one.
+    """
+    parts = sorted(set(wanted) - set(there))
+    if parts:
+        raise ValueError(
+            f"{what} should have whole variables on each host. Received "
+            f"{len(parts)} that lie over several hosts, such as {parts[0]!r}. "
+            "Set RunConfig(checkpoint_format='hdf5'), leave shard_optimizer "
+            "out, or use fewer cores per replica."
+        )
 
 
 def _fetched(data: jax.Array) -> np.ndarray:

@@ -21,6 +21,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.saving import ToSave
+from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.device.saving import on_host
 from keras_tpu_estimator.device.saving import spread_of
 from keras_tpu_estimator.device.variable_places import VariablePlaces
@@ -190,7 +191,16 @@ class ModelValues:
             checkpoint: As in `load`.
             slots: As in `load`.
         """
-        loaded = self.load(step, checkpoint, slots)
+        source = self
+        # Initial values are made by all hosts together, too.
+        is_new = checkpoint is None and self._places.are_on_hosts
+        if self._is_alone(step.mode) or (
+            is_new and step.mode == ModeKeys.PREDICT
+        ):
+            source = ModelValues(
+                self._model, self._places.own(), self._warm_start
+            )
+        loaded = source.load(step, checkpoint, slots)
         values = CallValues(self._where_used(loaded, step.mode), step.mode)
         self._borrowers += 1
         try:
@@ -219,7 +229,7 @@ class ModelValues:
         missing = {*self._model.paths(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))
-            values.update(self._where_used(self._put(initial), values.mode))
+            values.update(self._put_for(initial, values.mode))
 
     def to_save(
         self, values: CallValues, in_parts: bool, is_chief: bool
@@ -246,9 +256,9 @@ class ModelValues:
             for path, value in wanted.items()
             if in_parts and not value.is_fully_replicated
         }
-        own = self._own_copies(
-            {p: value for p, value in wanted.items() if p not in spread}
-        )
+        wanted = {p: v for p, v in wanted.items() if p not in spread}
+        own = self._own_copies(wanted)
+        check_whole("Checkpoints in the format of TensorFlow", wanted, own)
         copies = on_host(own) if is_chief else {}
         for path in copies.keys() & self._store.saved_dtypes.keys():
             dtype = self._store.saved_dtypes[path]
@@ -314,7 +324,9 @@ class ModelValues:
         self.show()
         before = {path: self._current(path) for path in self._lent}
         # Keras knows nothing of other hosts.
-        self._model.assign(jax.tree.map(jnp.copy, self._own_copies(before)))
+        own = self._own_copies(before)
+        check_whole("Keras's own loops", before, own)
+        self._model.assign(jax.tree.map(jnp.copy, own))
         try:
             yield
         finally:
@@ -353,13 +365,11 @@ class ModelValues:
             values: The call's values.
             assigned: Values by path.
         """
-        put = self._put(
-            {
-                path: value.astype(values[path].dtype)
-                for path, value in assigned.items()
-            }
-        )
-        values.edit(self._where_used(put, values.mode))
+        cast = {
+            path: value.astype(values[path].dtype)
+            for path, value in assigned.items()
+        }
+        values.edit(self._put_for(cast, values.mode))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 
@@ -374,6 +384,16 @@ class ModelValues:
             first = {p: v.addressable_data(0) for p, v in lasting.items()}
             return self._put(first)
         return lasting
+
+    def _is_alone(self, mode: str) -> bool:
+        """Whether a mode has values that only all hosts together have."""
+        return mode == ModeKeys.PREDICT and self._places.need_others
+
+    def _put_for(self, values: AnyValues, mode: str) -> Values:
+        """Copies values to the cores of a mode."""
+        if self._is_alone(mode):
+            return self._places.own().put(values)
+        return self._where_used(self._put(values), mode)
 
     def _where_used(self, values: Values, mode: str) -> Values:
         """The values on the cores of a mode: each host predicts by itself."""
@@ -397,6 +417,7 @@ class ModelValues:
             self._keep(
                 restoring.initial_values(
                     self._store,
+                    self._places,
                     rest,
                     self._kept,
                     self._warm_start if checkpoint is None else None,

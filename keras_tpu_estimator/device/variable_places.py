@@ -63,6 +63,24 @@ class VariablePlaces:
         place = self._places_of([path])[path]
         return self._cores.put_by_part(shape, place, part)
 
+    def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
+        """Where some variables lie."""
+        return self._places_of(paths)
+
+    def own(self) -> "VariablePlaces":
+        """The same on this host's cores alone."""
+        return VariablePlaces(self._store, self._cores.own())
+
+    @property
+    def are_on_hosts(self) -> bool:
+        """Whether some of the cores belong to other processes."""
+        return self._cores.are_on_hosts
+
+    @property
+    def need_others(self) -> bool:
+        """Whether no host has all of what lies over several."""
+        return self._cores.need_others
+
     def own_copies(self, values: Values) -> Values:
         """The same values for this host's cores alone."""
         return self._cores.own_copies(values)

@@ -94,9 +94,11 @@ class TableVariables:
                 keras_internals.set_path(variable, path)
                 yield path, variable
 
-    def _initial(self, paths: Collection[str], values: AnyValues) -> Values:
+    def _initial(
+        self, paths: Collection[str], values: AnyValues, places: object
+    ) -> Values:
         """Initial values of some of them, made where they are to lie."""
-        del values
+        del values, places
         return {
             path: jax.jit(
                 self._filler(path), out_shardings=self.cores.rows_sharding

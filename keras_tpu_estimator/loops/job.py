@@ -195,7 +195,7 @@ class Job:
             mode,
             pipeline,
             self.hosts,
-            self.placement.cores.topology.replicas_per_host,
+            self.placement.cores.topology,
         )
 
     def host_metrics(

@@ -6,6 +6,7 @@ Only this module knows how the mesh is laid out.
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -130,8 +131,14 @@ class Cores:
             return jax.device_put(nest, sharding)
 
         def put(leaf: jax.Array | np.ndarray) -> jax.Array:
-            if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
-                return leaf
+            if isinstance(leaf, jax.Array):
+                if leaf.sharding == sharding:
+                    return leaf
+                if not leaf.is_fully_replicated and not (
+                    leaf.is_fully_addressable
+                ):
+                    # All hosts have called this.
+                    return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
             array = np.asarray(leaf)
             return jax.make_array_from_callback(
                 array.shape, sharding, array.__getitem__
@@ -173,7 +180,7 @@ class Cores:
             axis: Their dimension that is the batch.
         """
         sharding = self.batch_sharding(axis)
-        hosts = self.topology.num_hosts
+        hosts = self.topology.num_readers
 
         def put(leaf: np.ndarray) -> jax.Array:
             before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
@@ -197,12 +204,19 @@ class Cores:
         if devices.size == 1:
             return ONE_CORE
         mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
-        per_replica = self.topology.cores_per_replica
+        per_replica = self.topology.of_lone_hosts.cores_per_replica
         topology = Topology(
             devices.size // per_replica, cores_per_replica=per_replica
         )
         axes = self.axes if topology.num_replicas > 1 else ()
-        return Cores(topology, mesh, axes, self.model_axes, self.layout)
+        layout = self.layout and self.layout.over(mesh.shape, per_replica)
+        return Cores(topology, mesh, axes, self.model_axes, layout)
+
+    @property
+    def need_others(self) -> bool:
+        """Whether values lie over several hosts, of which none has all."""
+        is_shared = self.share_slots or self.topology.hosts_per_replica > 1
+        return self.are_on_hosts and is_shared
 
     def variable_sharding(
         self, path: str, shape: tuple[int, ...], owner: str | None = None
@@ -269,7 +283,7 @@ class Cores:
     ) -> dict[str, jax.Array]:
         """What this host's devices hold of variables, on `own` cores.
 
-        Nothing is copied.
+        Nothing is copied. What other hosts have parts of is left out.
 
         Args:
             values: Arrays by name.
@@ -278,9 +292,11 @@ class Cores:
         if not self.are_on_hosts:
             return dict(values)
 
-        def view(value: jax.Array) -> jax.Array:
+        def view(value: jax.Array) -> jax.Array | None:
             if value.is_fully_addressable:
                 return value
+            if not _is_whole_here(value):
+                return None
             sharding = (
                 _one_device()
                 if mesh is None
@@ -291,7 +307,8 @@ class Cores:
                 value.shape, sharding, shards
             )
 
-        return {name: view(value) for name, value in values.items()}
+        views = {name: view(value) for name, value in values.items()}
+        return {n: value for n, value in views.items() if value is not None}
 
     def per_core(
         self,
@@ -418,24 +435,13 @@ def _of_mesh(
         num_hosts=jax.process_count(),
         host_index=jax.process_index(),
         cores_per_replica=mesh.size // replicas,
+        hosts_per_replica=_hosts_per_replica(mesh, batch_axis),
     )
     if rules and topology.cores_per_replica == 1:
         raise ValueError(
             "With `layout_map` a replica should be several cores, over which "
             f"variables are spread. Received: {dict(rules)} for single cores. "
             "Set TPUConfig.num_cores_per_replica, or leave it out."
-        )
-    if replicas % topology.num_hosts:
-        raise ValueError(
-            "Each host should have whole replicas. Received: "
-            f"{replicas} replicas of {topology.cores_per_replica} cores on "
-            f"{topology.num_hosts} hosts. Use fewer cores per replica."
-        )
-    if shard_optimizer and topology.num_hosts > 1:
-        raise ValueError(
-            "Replicas of several hosts should have their optimizers' slots "
-            "whole, as the chief saves them. Received: shard_optimizer=True on "
-            f"{topology.num_hosts} hosts. Leave it out."
         )
     if mesh.size == 1:
         return dataclasses.replace(ONE_CORE, topology=topology)
@@ -474,6 +480,43 @@ def _mesh(per_replica: int) -> jax.sharding.Mesh:
         (_BATCH, *map(_part, range(twos))),
         axis_types=(jax.sharding.AxisType.Auto,) * (twos + 1),
     )
+
+
+def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str) -> int:
+    """How many hosts a replica is on.
+
+    Raises:
+        ValueError: Neither has each host whole replicas, nor is it one of
+            those that one replica is on.
+    """
+    if not mesh.is_multi_process:
+        return 1
+    axis = mesh.axis_names.index(batch_axis)
+    replicas = np.moveaxis(mesh.devices, axis, 0).reshape(
+        mesh.shape[batch_axis], -1
+    )
+    hosts = [sorted({d.process_index for d in each}) for each in replicas]
+    count = len(hosts[0])
+    per_host = max(1, len(hosts) * count // jax.process_count())
+    # Hosts read the parts of the input in their order.
+    expected = [
+        [number // per_host * count + k for k in range(count)]
+        for number in range(len(hosts))
+    ]
+    if hosts != expected:
+        raise ValueError(
+            "Each host should have whole replicas, or each replica should "
+            "have whole hosts, in their order. Received replicas on the hosts "
+            f"{hosts}. Use another number of cores per replica."
+        )
+    return count
+
+
+def _is_whole_here(value: jax.Array) -> bool:
+    """Whether this host has all of what an array has on any."""
+    shape = value.shape
+    boxes = {Box.of(each.index, shape) for each in value.addressable_shards}
+    return sum(math.prod(box.shape) for box in boxes) == value.size
 
 
 def _part(number: int) -> str:

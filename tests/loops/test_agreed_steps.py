@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.batch import Batch
@@ -47,7 +48,8 @@ def read(on_each, store):
         def take_all(host):
             hosts = OneConversation(host, len(sizes), 10.0)
             pipeline = Pipeline(100 * host, sizes[host], is_whole)
-            steps = AgreedSteps(mode, pipeline, hosts, replicas_per_host=2)
+            replicas = Topology(2 * len(sizes), len(sizes))
+            steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
             while (each := steps.take(at_once)) is not None:
                 numbers = each.batch.features["number"].tolist()
@@ -60,7 +62,7 @@ def read(on_each, store):
 
 
 def test_one_host_reads_its_input_as_it_is():
-    steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), 2)
+    steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), Topology(2))
     taken = [steps.take(5), steps.take(5), steps.take(5)]
     assert [each and each.batch.examples for each in taken] == [4, 3, None]
     assert not taken[0].is_part
