@@ -94,10 +94,11 @@ class OpenedFile:
     def _runs_in(
         self, dataset: h5py.Dataset, offset: int, box: Box
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """The pieces that have something of a box.
+        """What the pieces have that have something of a box.
 
         Yields:
-            The number of the first element, and the elements.
+            The number of the first element, and the elements, in memory that
+            is used again.
         """
         itemsize = dataset.dtype.itemsize
         at, end = offset, offset + dataset.nbytes
@@ -111,10 +112,9 @@ class OpenedFile:
                 not part.within(box).is_empty
                 for _, part in boxes_of_run(first, first + count, dataset.shape)
             ):
-                run = np.empty(count, dataset.dtype)
-                extent = pieces.Extent.of(at, run)
-                pieces.read(self.path, [extent], self.written)
-                yield first, run
+                for before, chunk in pieces.chunks(self.path, piece):
+                    run = np.frombuffer(chunk, dataset.dtype)
+                    yield first + before // itemsize, run
             at += piece.length
 
 

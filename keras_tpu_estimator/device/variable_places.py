@@ -79,7 +79,8 @@ class VariablePlaces:
     @property
     def need_others(self) -> bool:
         """Whether no host has all of what lies over several."""
-        return self._cores.need_others
+        has_tables = self.are_on_hosts and bool(self._store.rows)
+        return self._cores.need_others or has_tables
 
     def own_copies(self, values: Values) -> Values:
         """The same values for this host's cores alone."""

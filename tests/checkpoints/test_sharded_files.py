@@ -103,6 +103,7 @@ def test_whole_values_come_back(tmp_path):
 def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
     # Rows of 32 bytes lie in several pieces.
     monkeypatch.setattr(pieces, "_PIECE", 24)
+    monkeypatch.setattr(pieces, "_CHUNK", 8)
     prefix = (
         save(tmp_path)
         if is_sharded

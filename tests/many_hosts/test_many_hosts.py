@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.many_hosts import other_scenarios
+from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
 from tests.many_hosts.launching import PROGRAM
 from tests.many_hosts.launching import launch
@@ -25,7 +26,7 @@ from tests.many_hosts.program import SCENARIOS
 from tests.many_hosts.training_scenarios import ELASTIC_STEPS
 from tests.many_hosts.training_scenarios import WAYS
 
-ON_FOUR = ("evaluations", "ways", "elastic", "not_a_number")
+ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program.
 ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
@@ -56,6 +57,7 @@ def alone(base):
 @pytest.fixture(scope="module")
 def first_part(base):
     """The part of one host in the run that goes on with two."""
+    spread_scenarios.moved(Here(str(base / "two" / "moved")))
     here = Here(str(base / "two" / "elastic"))
     return training_scenarios.elastic(here)
 
@@ -76,7 +78,8 @@ def two(base, first_part):
 def four(base, two):
     """Four hosts of four cores, which go on where two were stopped."""
     del two
-    shutil.copytree(base / "two" / "elastic", base / "four" / "elastic")
+    for name in ("elastic", "moved"):
+        shutil.copytree(base / "two" / name, base / "four" / name)
     return launch(
         *PROGRAM,
         str(base / "four"),
@@ -126,14 +129,42 @@ def test_what_is_trained_is_equal_to_one_host(name, two, alone):
     assert_close(first, expected)
 
 
-def test_replicas_of_several_cores(two, alone):
-    first, second = both(two, "spread")
-    expected = alone("spread")
-    # Each host predicts its own input.
-    predicted = first.pop("predicted") + second.pop("predicted")
-    np.testing.assert_allclose(predicted, expected.pop("predicted"), atol=1e-6)
+@pytest.mark.parametrize(
+    "name", ["spread", "shared_slots", "spanning", "tables"]
+)
+def test_replicas_and_slots_over_several_cores(name, two, alone):
+    first, second = both(two, name)
+    expected = alone(name)
+    for key in [key for key in first if key.startswith("predicted")]:
+        # Each host predicts its own input.
+        predicted = first.pop(key) + second.pop(key)
+        np.testing.assert_allclose(predicted, expected.pop(key), atol=1e-6)
     assert first == second
     assert_close(first, expected)
+
+
+def test_other_hosts_and_cores_read_what_others_have_written(
+    first_part, two, four, base
+):
+    del first_part
+    directory = base / "four" / "moved"
+    names = {path.name for path in directory.glob("model.ckpt-*.shard*")}
+    written = {0: 1, 4: 1, 8: 2, 12: 4}
+    assert names == {
+        f"model.ckpt-{step}.shard-{number}-of-{count}"
+        for step, count in written.items()
+        for number in range(count)
+    }
+    here = Here(str(directory))
+    estimator = spread_scenarios.estimator_of(here, None)
+    last = spread_scenarios.part(estimator, spread_scenarios.LAST_STEP, here)
+    undisturbed = Here(str(base / "alone" / "unmoved"))
+    expected = spread_scenarios.undisturbed(undisturbed)
+    for each in two.each("moved"):
+        assert_close(each, expected[1])
+    for each in four.each("moved"):
+        assert_close(each, expected[2])
+    assert_close(last, expected[3])
 
 
 def test_what_is_left_of_an_input_that_is_longer(two):
