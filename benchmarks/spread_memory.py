@@ -59,7 +59,7 @@ def measure() -> dict[str, float]:
     make = jax.jit(lambda: jax.numpy.ones(shape), out_shardings=by_row)
     held = {}
     # Once before, for what is loaded and allocated by the way.
-    for name in ("warm", "measured"):
+    for _ in ("warm", "measured"):
         with tempfile.TemporaryDirectory() as directory:
             before = _resident()
             value = jax.block_until_ready(make())
@@ -94,7 +94,6 @@ def measure() -> dict[str, float]:
                 held[what] = _peak() - before
                 np.testing.assert_array_equal(value[::512, ::512], 1)
                 del value
-    del name
     return held
 
 

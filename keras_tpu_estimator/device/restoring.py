@@ -1,18 +1,22 @@
 """Where the values of a model's variables come from before its first step."""
 
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints.pairing import Described
+from keras_tpu_estimator.checkpoints.pairing import read_part
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reading import load_checkpoint
-from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
+from keras_tpu_estimator.checkpoints.warm_start import compared
+from keras_tpu_estimator.checkpoints.warm_start import values_of
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -47,15 +51,46 @@ def initial_values(
     made_at = places.of(wanted) if places.spread(wanted) else None
     if warm_start is None:
         return store.initial_values(wanted, known, made_at)
-    weights = {path: store.as_saved(path) for path in store.weights()}
-    values, report = warm_start_values(warm_start, weights)
-    _logger.info("%s", report)
-    warm = with_all_rows(
-        store, {path: v for path, v in values.items() if path in wanted}
-    )
+    warm = _warm_values(store, places, wanted, warm_start)
     rest = wanted - warm.keys()
     made = store.initial_values(rest, {**known, **warm}, made_at)
     return {**made, **warm}
+
+
+def _warm_values(
+    store: VariableStore,
+    places: VariablePlaces,
+    wanted: set[str],
+    settings: WarmStartSettings,
+) -> AnyValues:
+    """What variables take from another model's checkpoint."""
+    weights = {path: store.as_saved(path) for path in store.weights()}
+    reader, report = compared(settings, weights)
+    _logger.info("%s", report)
+    pairs = {p.path: p for p in report.matched if p.path in wanted}
+    # Rows that words have elsewhere are found in the whole.
+    remapped = settings.var_name_to_vocab_info or {}
+    spread = places.spread(pairs.keys() - remapped.keys())
+    with reader.held_open():
+        whole = values_of(
+            settings,
+            weights,
+            reader,
+            [pair for path, pair in pairs.items() if path not in spread],
+        )
+        parts = {
+            path: places.put_by_part(
+                path,
+                _with_zeros(
+                    pairs[path].shape,
+                    functools.partial(
+                        read_part, reader, pairs[path], weights[path].dtype
+                    ),
+                ),
+            )
+            for path in spread
+        }
+    return dict(with_all_rows(store, whole)) | parts
 
 
 def restored_values(
@@ -163,19 +198,38 @@ def _read(
 def _parts_of(
     reader: CheckpointReader, name: str, path: str
 ) -> Callable[[Box], np.ndarray]:
-    """Reads parts of a variable, which may have more rows on the devices."""
+    """Reads parts of a variable in the dtype of devices."""
     stored = reader.by_any_name()[name]
     dtype = _narrow(path, stored)
+    return _with_zeros(
+        stored.shape,
+        lambda box: reader.get_part(name, box).astype(dtype, copy=False),
+    )
+
+
+def _with_zeros(
+    shape: Sequence[int], read: Callable[[Box], np.ndarray]
+) -> Callable[[Box], np.ndarray]:
+    """Reads parts of what may have more rows on the devices, of zeros.
+
+    Args:
+        shape: Its shape where it is read.
+        read: Reads what is there.
+    """
 
     def part(box: Box) -> np.ndarray:
-        there = box.within(Box.whole(stored.shape))
+        there = box.within(Box.whole(shape))
         if there == box:
-            read = reader.get_part(name, box)
-            return read.astype(dtype, copy=False)
-        made = np.zeros(box.shape, dtype)
-        if not there.is_empty:
-            made[there.seen_from(box).slices] = reader.get_part(name, there)
-        return made
+            return read(box)
+        if there.is_empty:
+            # One number, for its dtype.
+            first = read(Box((0,) * len(shape), (1,) * len(shape)))
+            return np.zeros(box.shape, first.dtype)
+        more = [
+            (0, size - own)
+            for size, own in zip(box.shape, there.shape, strict=True)
+        ]
+        return np.pad(read(there), more)
 
     return part
 

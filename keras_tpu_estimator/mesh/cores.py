@@ -162,7 +162,7 @@ class Cores:
         devices = collections.defaultdict(list)
         places = sharding.addressable_devices_indices_map(shape)
         for device, index in places.items():
-            devices[Box.of(index, shape)].append(device)
+            devices[Box.of(index or (), shape)].append(device)
         arrays = []
         for box, own in devices.items():
             value = part(box)

@@ -29,7 +29,7 @@ def adam():
     return keras.optimizers.Adam(0.01, epsilon=1e-3)
 
 
-def estimator_of(model_dir, cores, rules=None, **config):
+def estimator_of(model_dir, cores, rules=None, warm_start_from=None, **config):
     """With so many cores in a replica; `None` for one core."""
     return kte.TPUEstimator(
         model_fn_of(network, adam),
@@ -43,6 +43,7 @@ def estimator_of(model_dir, cores, rules=None, **config):
             **config,
         ),
         use_tpu=cores is not None,
+        warm_start_from=warm_start_from,
         train_batch_size=16,
         eval_batch_size=16,
         predict_batch_size=16,
@@ -64,12 +65,13 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
-    """The values of one core after 2 and 4 steps."""
+    """The values of one core after 2 and 4 steps, and after none."""
     directory = tmp_path_factory.mktemp("one")
     made = estimator_of(directory, None).train(repeated(X, Y), steps=2)
     first = values_of(directory)
+    new = checkpoints.read(directory / "model.ckpt-0")
     made.train(repeated(X, Y), steps=2)
-    return first, values_of(directory)
+    return first, values_of(directory), new
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ def test_other_cores_go_on(saved, one, tmp_path, largest, cores, rules, part):
 
 def test_whole_variables_are_read_in_parts(one, tmp_path, largest, monkeypatch):
     monkeypatch.setattr(pieces, "_PIECE", WIDE // 8)
-    first, last = one
+    first, last, _ = one
     step = first["global_step"]
     values = {name: v for name, v in first.items() if name != "global_step"}
     checkpoints.save(tmp_path, int(step), values)
@@ -144,3 +146,19 @@ def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
     made.train(repeated(X, Y), steps=2)
     assert_close(values_of(tmp_path), one[1])
     assert (tmp_path / "model.ckpt-4.shard-0-of-1").is_file()
+
+
+def test_initial_values_are_those_of_one_core(saved, one):
+    new = checkpoints.read(saved / "model.ckpt-0")
+    for name, value in one[2].items():
+        np.testing.assert_array_equal(new[name], value)
+
+
+def test_warm_start(saved, one, tmp_path, largest):
+    made = estimator_of(tmp_path, 8, RULES, warm_start_from=str(saved))
+    largest.clear()
+    made.train(repeated(X, Y), steps=2)
+    assert max(largest) == WIDE // 8
+    new = checkpoints.read(tmp_path / "model.ckpt-0")
+    for name in ("wide/kernel", "wide/bias", "out/kernel"):
+        np.testing.assert_allclose(new[name], one[0][name], atol=1e-6)

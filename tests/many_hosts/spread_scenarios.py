@@ -43,6 +43,18 @@ def perceptron(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
+def averaged(features, labels, mode, params):
+    """The same, whose averages are evaluated, and predict."""
+    spec = perceptron(features, labels, mode, params)
+    averages = kte.ExponentialMovingAverage(0.5)
+    if mode == kte.ModeKeys.TRAIN:
+        return spec._replace(train_op=[*spec.train_op, averages.apply()])
+    names = averages.variables_to_restore()
+    return spec._replace(
+        scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names)
+    )
+
+
 def estimator_of(
     here: Here,
     cores: int | None,
@@ -72,9 +84,10 @@ def estimator_of(
 
 
 def shared_slots(here: Here) -> dict[str, Any]:
-    """Each core of all hosts has an eighth of what Adam keeps."""
+    """Each core of all hosts has an eighth of slots, and of averages."""
     config = {"shard_optimizer": True} if here.hosts > 1 else {}
-    estimator = estimator_of(here, 1 if config else None, **config)
+    cores = 1 if config else None
+    estimator = estimator_of(here, cores, averaged, **config)
     result = _all_modes(estimator, here, listed(here.share(SIZES)))
     if config:
         values = estimator._job.runtime.values._kept
