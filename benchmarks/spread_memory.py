@@ -88,7 +88,7 @@ def measure() -> dict[str, float]:
                         shape,
                         place,
                         lambda box, reader=reader: reader.get_part(
-                            "kernel", box
+                            "kernel", box.slices
                         ),
                     )
                 held[what] = _peak() - before

@@ -144,7 +144,7 @@ def read_part(
     Raises:
         ValueError: As for `read_values`.
     """
-    return _cast(reader.get_part(pair.name, box), dtype, pair)
+    return _cast(reader.get_part(pair.name, box.slices), dtype, pair)
 
 
 def _cast(value: np.ndarray, dtype: npt.DTypeLike, pair: Pairing) -> np.ndarray:

@@ -120,7 +120,7 @@ class CheckpointReader(abc.ABC):
         values = self._read([self._names[name] for name in names])
         return {name: values[self._names[name]] for name in names}
 
-    def get_part(self, name: str, box: Box) -> np.ndarray:
+    def get_part(self, name: str, index: Sequence[slice]) -> np.ndarray:
         """Reads a part of a variable.
 
         Of a checkpoint of this package little more than that is in memory
@@ -128,18 +128,26 @@ class CheckpointReader(abc.ABC):
 
         Args:
             name: Its name.
-            box: The part.
+            index: A slice of step 1 for each dimension.
 
         Returns:
             The values, with the dtype that was saved.
 
         Raises:
             VariableNotFoundError: There is no such variable.
-            ValueError: The file is damaged.
+            ValueError: The file is damaged, or the slices do not fit.
         """
         if name not in self._names:
             raise VariableNotFoundError(self.explain_missing([name]))
-        return self._read_part(self._names[name], box)
+        name = self._names[name]
+        shape = self._listed[name].shape
+        steps = {1, None}
+        if len(index) != len(shape) or {s.step for s in index} - steps:
+            raise ValueError(
+                "`index` should have a slice of step 1 for each dimension of "
+                f"{name!r}, whose shape is {shape}. Received: {index}."
+            )
+        return self._read_part(name, Box.of(index, shape))
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:

@@ -203,7 +203,7 @@ def _parts_of(
     dtype = _narrow(path, stored)
     return _with_zeros(
         stored.shape,
-        lambda box: reader.get_part(name, box).astype(dtype, copy=False),
+        lambda box: reader.get_part(name, box.slices).astype(dtype, copy=False),
     )
 
 
