@@ -49,7 +49,7 @@ def measure() -> dict[str, float]:
 
     from keras_tpu_estimator.checkpoints.spread import ShardFiles
     from keras_tpu_estimator.device.saving import spread_of
-    from keras_tpu_estimator.mesh.cores import all_cores
+    from keras_tpu_estimator.mesh.all_cores import all_cores
 
     cores = all_cores(8, {"rows": ("model",), "columns": (None, "model")})
     shape = (_ROWS, _COLUMNS)

@@ -23,9 +23,9 @@ from keras_tpu_estimator.inputs.partition import partitioned
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.shared import unmarked
 from keras_tpu_estimator.inputs.shared import unmarked_of_core
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.mesh.cores import all_cores
 from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Partition

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Collection
 from collections.abc import Mapping
+from typing import Self
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.program.store import VariableStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +24,35 @@ class ToSave:
 
     whole: Mapping[str, np.ndarray]
     spread: Mapping[str, Spread]
+
+    @classmethod
+    def of(
+        cls,
+        store: VariableStore,
+        whole: Mapping[str, jax.Array],
+        spread: Mapping[str, jax.Array],
+    ) -> Self:
+        """Values as checkpoints have them.
+
+        Args:
+            store: The variables.
+            whole: What this host writes whole, by path.
+            spread: What lies over several cores.
+        """
+        copies = on_host(whole)
+        for path in copies.keys() & store.saved_dtypes.keys():
+            copies[path] = copies[path].astype(store.saved_dtypes[path])
+        for path in copies.keys() & store.rows.keys():
+            copies[path] = copies[path][: store.rows[path]]
+        parts = {
+            path: spread_of(
+                value,
+                store.saved_dtypes.get(path, value.dtype),
+                store.rows.get(path),
+            )
+            for path, value in spread.items()
+        }
+        return cls(copies, parts)
 
 
 def spread_of(

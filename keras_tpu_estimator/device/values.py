@@ -22,8 +22,6 @@ from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.saving import ToSave
 from keras_tpu_estimator.device.saving import check_whole
-from keras_tpu_estimator.device.saving import on_host
-from keras_tpu_estimator.device.saving import spread_of
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -256,26 +254,10 @@ class ModelValues:
             for path, value in wanted.items()
             if in_parts and not value.is_fully_replicated
         }
-        wanted = {p: v for p, v in wanted.items() if p not in spread}
-        own = self._own_copies(wanted)
-        check_whole("Checkpoints in the format of TensorFlow", wanted, own)
-        copies = on_host(own) if is_chief else {}
-        for path in copies.keys() & self._store.saved_dtypes.keys():
-            dtype = self._store.saved_dtypes[path]
-            copies[path] = copies[path].astype(dtype)
-        for path in copies.keys() & self._store.rows.keys():
-            copies[path] = copies[path][: self._store.rows[path]]
-        return ToSave(
-            copies,
-            {
-                path: spread_of(
-                    value,
-                    self._store.saved_dtypes.get(path, value.dtype),
-                    self._store.rows.get(path),
-                )
-                for path, value in spread.items()
-            },
-        )
+        whole = {p: value for p, value in wanted.items() if p not in spread}
+        own = self._own_copies(whole)
+        check_whole("Checkpoints in the format of TensorFlow", whole, own)
+        return ToSave.of(self._store, own if is_chief else {}, spread)
 
     @contextlib.contextmanager
     def visible(self, values: CallValues) -> Iterator[None]:

@@ -16,6 +16,7 @@ from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints.location import name_for
+from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.checkpoints.writer import Writer
@@ -91,7 +92,8 @@ class Saver:
 
         Raises:
             NanLossDuringTrainingError: Trained variables of the one before
-                were not finite, so that it was not written.
+                were not finite, so that it was not written; or those of this
+                one that lie over several cores are not.
             Exception: It could not be written.
         """
         self.wait()
@@ -114,16 +116,11 @@ class Saver:
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         trained = self._trained_paths() if is_new else set()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
-        shard_files = ShardFiles(
-            prefix,
-            {
-                path: _finite(path, each, step) if path in trained else each
-                for path, each in saved.spread.items()
-            },
-        )
-        # Training goes on when they are there: of what is spread over cores
-        # there is no second copy.
-        seal = shard_files.write(self._hosts.index)
+        spread = {
+            path: _finite(path, each, step) if path in trained else each
+            for path, each in saved.spread.items()
+        }
+        sharded = self._write_shards(ShardFiles(prefix, spread), patience)
         self._remember(directory, prefix)
         self._writes_into = directory
         beside = self._positions.beside(prefix, step)
@@ -136,18 +133,18 @@ class Saver:
             for path in sorted(saved.whole.keys() & trained):
                 _check_finite(path, saved.whole[path], step)
             with beside:
-                seals = self._others.gather(seal, patience)
+                self._others.barrier(patience)
                 if self._hosts.is_chief:
                     checkpoints.save(
                         directory,
                         step,
-                        {**saved.whole, **shard_files.sharded(seals)},
+                        {**saved.whole, **sharded},
                         retention=retention,
                         basename=basename,
                         format_name=self._format,
                     )
                 self._others.barrier(patience)
-                if saved.spread:
+                if sharded:
                     checkpoints.trust(prefix)
 
         def write_together() -> None:
@@ -189,6 +186,19 @@ class Saver:
         if not is_saved or self._writer.is_busy:
             return None
         return self._last[self._key(directory)].prefix
+
+    def _write_shards(
+        self, files: ShardFiles, patience: float
+    ) -> dict[str, Sharded]:
+        """Writes the parts of variables that this host has, before it goes on.
+
+        There is no second copy of them. All hosts go on together, for who was
+        first would wait for the devices of the others, and take them for stuck.
+        """
+        if not files.variables:
+            return {}
+        seal = files.write(self._hosts.index)
+        return files.sharded(self._others.gather(seal, patience))
 
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._progress.values.values())
