@@ -16,7 +16,6 @@ from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.report import WarmStartReport
 from keras_tpu_estimator.checkpoints.retention import Retention
 from keras_tpu_estimator.checkpoints.saving import save
-from keras_tpu_estimator.checkpoints.sealed import trust
 from keras_tpu_estimator.checkpoints.warm_start import WarmStartError
 from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
 
@@ -37,7 +36,6 @@ __all__ = [
     "save",
     "step_of",
     "training_is_complete",
-    "trust",
     "value",
     "warm_start_values",
 ]

@@ -169,6 +169,7 @@ def _read(
             f"{reader.explain_missing(missing)} "
             "Restore the layer's name, or start in another model_dir."
         )
+    given = f" model_fn was given {store.inputs}." if store.inputs else ""
     for path, name in names.items():
         expected = tuple(store.as_saved(path).shape)
         if there[name].shape != expected:
@@ -177,7 +178,7 @@ def _read(
                 f"{expected} in model_fn, but "
                 f"{there[name].shape} in the checkpoint {reader.path!r}. "
                 "Restore the layer's size, or start in another model_dir."
-                + (f" model_fn was given {store.inputs}." if store.inputs else "")
+                f"{given}"
             )
     spread = places.spread(names)
     with reader.held_open():

@@ -15,6 +15,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints.location import name_for
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
@@ -145,7 +146,7 @@ class Saver:
                     )
                 self._others.barrier(patience)
                 if sharded:
-                    checkpoints.trust(prefix)
+                    sealed.trust(prefix)
 
         def write_together() -> None:
             with watch.told_of_errors("saving a checkpoint"):

@@ -12,7 +12,11 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.device.saving import check_whole
+from keras_tpu_estimator.loops import saver
 
 X, Y = regression_data(size=16)
 RULES = {".*kernel": ("model",), "wide/bias": ("model",)}
@@ -162,3 +166,19 @@ def test_warm_start(saved, one, tmp_path, largest):
     new = checkpoints.read(tmp_path / "model.ckpt-0")
     for name in ("wide/kernel", "wide/bias", "out/kernel"):
         np.testing.assert_allclose(new[name], one[0][name], atol=1e-6)
+
+
+def test_parts_that_are_not_finite_are_not_written():
+    box = Box((0,), (2,))
+    values = np.array([1.0, np.nan])
+    spread = Spread((2,), values.dtype, {box: 0}, lambda box: values)
+    with pytest.raises(
+        kte.hooks.NanLossDuringTrainingError, match="'wide/bias' is not finite"
+    ):
+        saver._finite("wide/bias", spread, 4).part(box)
+
+
+def test_what_no_host_has_whole_is_refused_by_name():
+    check_whole("These", ["a", "b"], ["a", "b"])
+    with pytest.raises(ValueError, match=r"Received 1 .* such as 'b'. Set"):
+        check_whole("These", ["a", "b"], ["a"])
