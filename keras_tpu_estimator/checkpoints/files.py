@@ -54,7 +54,7 @@ def write(path: str, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
         arrays,
         (
             (name, each)
-            for name, each in arrays.items()
+            for name, each in sorted(arrays.items())
             if not isinstance(each, Sharded)
         ),
     )

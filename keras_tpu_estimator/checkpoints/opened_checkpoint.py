@@ -45,6 +45,8 @@ class OpenedCheckpoint:
         self._path = path
         self._main = main
         self._stack = stack
+        self._datasets: dict[str, h5py.Dataset] = {}
+        self._shards: dict[str, tuple[Shard, ...]] = {}
         self._shard_files: dict[str, OpenedFile] = {}
 
     def describe(self) -> dict[str, Stored]:
@@ -94,20 +96,24 @@ class OpenedCheckpoint:
         return self._main.read_box(path, dataset, box)
 
     def _named(self, paths: list[str]) -> dict[str, h5py.Dataset]:
-        datasets = _named(self._main.file, paths)
-        missing = [path for path in paths if path not in datasets]
+        """At least those of the datasets of these variables."""
+        if not self._datasets.keys() >= {*paths}:
+            self._datasets |= _named(self._main.file, paths)
+        missing = [path for path in paths if path not in self._datasets]
         if missing:
             raise VariableNotFoundError(
-                explain_missing(missing, sorted(datasets), self._name)
+                explain_missing(missing, sorted(self._datasets), self._name)
             )
-        return datasets
+        return self._datasets
 
     def _joined(self, path: str, dataset: h5py.Dataset, box: Box) -> np.ndarray:
         """A part of a variable, from the shards that have something of it."""
-        encoding.check(path, dataset)
+        if path not in self._shards:
+            encoding.check(path, dataset)
+            self._shards[path] = shards.of(dataset)
         joined = np.empty(box.shape, encoding.dtype_of(path, dataset))
         missing = joined.size
-        for shard in shards.of(dataset):
+        for shard in self._shards[path]:
             cut = shard.box.within(box)
             if cut.is_empty:
                 continue
