@@ -185,6 +185,20 @@ def checked_once(
     return known
 
 
+def is_trusted(identity: tuple[object, ...]) -> bool:
+    """Whether `checked_once` knows that a content is right.
+
+    Args:
+        identity: What tells it from others.
+
+    Example:
+
+    >>> is_trusted(("one more file", 1))
+    False
+    """
+    return _KNOWN.get(identity, False)
+
+
 def trust_as(identity: tuple[object, ...]) -> None:
     """Has `checked_once` believe in a content without a check.
 

@@ -101,11 +101,13 @@ def remove(prefix: str, kept: Collection[str] = ()) -> None:
             paths.remove(path)
 
 
-def is_intact(prefix: str) -> bool:
+def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
     """Whether a checkpoint is as it was written.
 
     Args:
         prefix: That of an existing one.
+        host: As in `sealed.is_intact`. Defaults to 0.
+        hosts: The same. Defaults to 1.
 
     Example:
 
@@ -117,5 +119,5 @@ def is_intact(prefix: str) -> bool:
     """
     path = prefix + location.SUFFIX
     if location.main_file(prefix) == path:
-        return sealed.is_intact(prefix)
+        return sealed.is_intact(prefix, host, hosts)
     return tensorflow_bundle.is_intact(prefix)

@@ -14,6 +14,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints import pieces
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
@@ -175,6 +176,15 @@ def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
     verdict = verify(prefix)
     assert not verdict.is_intact
     assert shard in verdict.problem
+
+
+def test_hosts_check_files_of_their_own(tmp_path):
+    prefix = save(tmp_path)
+    damage(prefix + ".shard-1-of-2")
+    assert formats.is_intact(prefix, host=0, hosts=2)
+    assert not formats.is_intact(prefix, host=1, hosts=2)
+    # Nobody takes the part for the whole.
+    assert not formats.is_intact(prefix)
 
 
 def test_a_save_that_was_killed_between_files(tmp_path):

@@ -143,6 +143,17 @@ def test_replicas_and_slots_over_several_cores(name, two, alone):
     assert_close(first, expected)
 
 
+def test_all_hosts_find_what_one_finds_damaged(two, base):
+    first, second = both(two, "damaged_part")
+    assert first == second
+    expected = spread_scenarios.estimator_of(Here(str(base / "whole")), None)
+    expected.train(spread_scenarios.dealt, max_steps=8)
+    assert_close(first, spread_scenarios.weights(expected))
+    damaged = "ckpt-4.h5' is truncated or damaged. Using"
+    for host in range(2):
+        assert damaged in two.log(host)
+
+
 def test_other_hosts_and_cores_read_what_others_have_written(
     first_part, two, four, base
 ):
