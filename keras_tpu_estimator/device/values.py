@@ -196,7 +196,7 @@ class ModelValues:
             is_new and step.mode == ModeKeys.PREDICT
         ):
             source = ModelValues(
-                self._model, self._places.own(), self._warm_start
+                self._model, self._places.own, self._warm_start
             )
         loaded = source.load(step, checkpoint, slots)
         values = CallValues(self._where_used(loaded, step.mode), step.mode)
@@ -374,7 +374,7 @@ class ModelValues:
     def _put_for(self, values: AnyValues, mode: str) -> Values:
         """Copies values to the cores of a mode."""
         if self._is_alone(mode):
-            return self._places.own().put(values)
+            return self._places.own.put(values)
         return self._where_used(self._put(values), mode)
 
     def _where_used(self, values: Values, mode: str) -> Values:

@@ -1,5 +1,6 @@
 """Where the values of variables lie on the cores."""
 
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -67,6 +68,7 @@ class VariablePlaces:
         """Where some variables lie."""
         return self._places_of(paths)
 
+    @functools.cached_property
     def own(self) -> "VariablePlaces":
         """The same on this host's cores alone."""
         return VariablePlaces(self._store, self._cores.own())
