@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 import keras_tpu_estimator as kte
+from benchmarks import spread_memory
 from benchmarks.datasets import endless
 from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
@@ -35,6 +36,7 @@ def rows() -> Iterator[Row]:
             "MB",
             _FLAT,
         )
+    yield from spread_memory.rows()
 
 
 def measure() -> dict[str, float]:

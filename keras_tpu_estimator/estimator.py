@@ -182,7 +182,6 @@ class TPUEstimator:
         check_usable(
             embedding_config_spec,
             is_tf1(model_fn),
-            hosts.count,
             config,
             batch_axis=batch_axis,
         )

@@ -45,7 +45,9 @@ def make_program(
     Args:
         call_model_fn: Called with features, labels, mode and the additional
             `params`; returns a spec. Its attribute `function`, if it has one,
-            is what the user wrote, and its `embeddings` are the tables.
+            is what the user wrote, its `embeddings` are the tables, and its
+            `features_inside` says where the features are, as in
+            `TablesProgram`.
         seed: Makes initial values and random layers repeatable. Defaults to
             `None`.
         options: How it is traced. Defaults to `TraceOptions()`.
@@ -71,7 +73,8 @@ def make_program(
     tables = getattr(call_model_fn, "embeddings", None)
     if tables is None:
         return program
-    return TablesProgram(program, tables, cores, seed)
+    inside = getattr(call_model_fn, "features_inside", None)
+    return TablesProgram(program, tables, cores, seed, inside)
 
 
 def input_form(

@@ -6,12 +6,12 @@ from keras_tpu_estimator.checkpoints.contents import names
 from keras_tpu_estimator.checkpoints.contents import read
 from keras_tpu_estimator.checkpoints.contents import step_of
 from keras_tpu_estimator.checkpoints.contents import value
-from keras_tpu_estimator.checkpoints.files import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.intact import latest_intact
 from keras_tpu_estimator.checkpoints.keep_best import KeepBest
 from keras_tpu_estimator.checkpoints.keep_best import best
 from keras_tpu_estimator.checkpoints.location import latest
 from keras_tpu_estimator.checkpoints.location import resolve
+from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.report import WarmStartReport
 from keras_tpu_estimator.checkpoints.retention import Retention

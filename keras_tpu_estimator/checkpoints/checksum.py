@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterable
+from typing import BinaryIO
 
 import numpy as np
 
@@ -33,19 +34,23 @@ _MOST_KNOWN = 64
 _KNOWN_LOCK = threading.Lock()
 
 
-def append(path: str, pieces: Iterable[Piece] = ()) -> None:
+def append(path: str, pieces: Iterable[Piece] = ()) -> int:
     """Adds checksums to the end of a file.
 
     Args:
         path: A complete file without checksums.
         pieces: The pieces of it whose checksums are known. Defaults to none.
 
+    Returns:
+        What `seal` gives for the file from now on.
+
     Example:
 
     >>> import os, pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
     >>> size = path.write_bytes(b"content")
-    >>> append(str(path))
+    >>> append(str(path)) == seal(str(path))
+    True
     >>> is_intact(str(path))
     True
     """
@@ -55,6 +60,32 @@ def append(path: str, pieces: Iterable[Piece] = ()) -> None:
         crc = _crc_of_rest(file.fileno(), length, table)
         file.write(table.tobytes())
         file.write(_TRAILER.pack(_MAGIC, length, len(table), crc))
+    return crc
+
+
+def seal(path: str) -> int | None:
+    """What tells a file with checksums from others.
+
+    It is a checksum of the others, and of all else: it says which content the
+    file should have, not that it has it.
+
+    Args:
+        path: An existing file.
+
+    Returns:
+        A number; `None` if there are no checksums at its end.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
+    >>> size = path.write_bytes(b"content")
+    >>> seal(str(path)) is None
+    True
+    """
+    with open(path, "rb") as file:
+        trailer = _trailer(file)
+    return trailer and trailer[2]
 
 
 def load(path: str) -> dict[int, Piece] | None:
@@ -73,7 +104,7 @@ def load(path: str) -> dict[int, Piece] | None:
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
     >>> size = path.write_bytes(b"content")
-    >>> append(str(path))
+    >>> crc = append(str(path))
     >>> load(str(path))
     {}
     >>> size = path.write_bytes(path.read_bytes().replace(b"ten", b"man"))
@@ -81,16 +112,12 @@ def load(path: str) -> dict[int, Piece] | None:
     True
     """
     with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size < _TRAILER.size:
+        trailer = _trailer(file)
+        if trailer is None:
             return None
-        file.seek(size - _TRAILER.size)
-        magic, length, rows, crc = _TRAILER.unpack(file.read(_TRAILER.size))
-        end = length + rows * _ROW.itemsize
-        if magic != _MAGIC or end != size - _TRAILER.size:
-            return None
+        length, rows, crc = trailer
         file.seek(length)
-        table = np.frombuffer(file.read(end - length), _ROW)
+        table = np.frombuffer(file.read(rows * _ROW.itemsize), _ROW)
         try:
             if _crc_of_rest(file.fileno(), length, table) != crc:
                 return None
@@ -158,6 +185,20 @@ def checked_once(
     return known
 
 
+def is_trusted(identity: tuple[object, ...]) -> bool:
+    """Whether `checked_once` knows that a content is right.
+
+    Args:
+        identity: What tells it from others.
+
+    Example:
+
+    >>> is_trusted(("one more file", 1))
+    False
+    """
+    return _KNOWN.get(identity, False)
+
+
 def trust_as(identity: tuple[object, ...]) -> None:
     """Has `checked_once` believe in a content without a check.
 
@@ -171,6 +212,19 @@ def trust_as(identity: tuple[object, ...]) -> None:
     True
     """
     _remember(identity, True)
+
+
+def _trailer(file: BinaryIO) -> tuple[int, int, int] | None:
+    """Bytes before the table, rows of the table, and the CRC of all that."""
+    size = file.seek(0, os.SEEK_END)
+    if size < _TRAILER.size:
+        return None
+    file.seek(size - _TRAILER.size)
+    magic, length, rows, crc = _TRAILER.unpack(file.read(_TRAILER.size))
+    end = length + rows * _ROW.itemsize
+    if magic != _MAGIC or end != size - _TRAILER.size:
+        return None
+    return length, rows, crc
 
 
 def _is_intact(path: str) -> bool:

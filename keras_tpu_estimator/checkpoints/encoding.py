@@ -1,10 +1,12 @@
 """How a variable becomes an HDF5 dataset, without a byte that could be code.
 
 Each variable is one dataset, found under the variable's path: 'dense/kernel'
-is dataset 'kernel' of group 'dense'. Two things need more than that:
+is dataset 'kernel' of group 'dense'. Three things need more than that:
 
 * HDF5 has no dtype for bfloat16, float8 and the like. Such an array is stored
   as unsigned integers of the same bits; attribute `dtype` has its name.
+* A variable that lay over several cores is a virtual dataset: its parts are in
+  other files, as `shards` says.
 * HDF5 cannot hold some paths: 'a' beside 'a/b', which makes 'a' a group, or a
   part that is empty or '.'. Such a variable is stored as '%0', '%1', ... at
   the top; attribute `path` has its path. So have paths that start with '%'.
@@ -12,6 +14,7 @@ is dataset 'kernel' of group 'dense'. Two things need more than that:
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -19,14 +22,15 @@ from collections.abc import Mapping
 import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
 import numpy as np
-import numpy.typing as npt
 
-from keras_tpu_estimator.checkpoints.pieces import Extent
+from keras_tpu_estimator.checkpoints import shards
+from keras_tpu_estimator.checkpoints.shards import Sharded
+from keras_tpu_estimator.checkpoints.stored import Stored
 
 
 def lay_out(
-    file: h5py.File, variables: Mapping[str, npt.ArrayLike]
-) -> list[Extent]:
+    file: h5py.File, variables: Mapping[str, np.ndarray | Stored | Sharded]
+) -> dict[str, int]:
     """Makes room for variables in an empty HDF5 file.
 
     Values are left to the caller, but for scalars, who can write them faster
@@ -34,10 +38,11 @@ def lay_out(
 
     Args:
         file: A file open for writing.
-        variables: Arrays of numbers or booleans by variable path.
+        variables: By path, arrays of numbers or booleans; what describes them,
+            if they are no scalars; or in which files their parts are.
 
     Returns:
-        Values, and where in the file they belong once it is closed.
+        Where in the file values belong once it is closed, by path.
 
     Raises:
         TypeError: A value is not an array of numbers or booleans.
@@ -46,29 +51,54 @@ def lay_out(
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     extents = lay_out(
+    ...     offsets = lay_out(
     ...         file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
     ...     sorted(file), sorted(file["dense"]), file["%0"].attrs["path"]
     (['%0', 'dense'], ['bias'], 'dense')
-    >>> [len(extent.content) for extent in extents]
-    [8, 16]
+    >>> sorted(offsets)
+    ['dense', 'dense/bias']
     """
-    extents = []
-    for path, key in _keys(variables).items():
-        array = np.asarray(variables[path], order="C")
-        bits, extension = _bits(path, array)
-        if array.ndim and array.size:
+    offsets = {}
+    for path, key in keys(variables).items():
+        value = variables[path]
+        bits, extension = _bits(path, value.dtype)
+        if isinstance(value, Sharded):
+            dataset = shards.create(file, key, value, bits)
+        elif math.prod(value.shape) and value.shape:
             dataset = file.create_dataset(
-                key, array.shape, bits.dtype, dcpl=_at_once()
+                key, value.shape, bits, dcpl=_at_once()
             )
-            extents.append(Extent.of(dataset.id.get_offset(), array))
+            offsets[path] = dataset.id.get_offset()
         else:
-            dataset = file.create_dataset(key, data=bits)
+            dataset = file.create_dataset(
+                key, data=np.asarray(value).view(bits)
+            )
         if extension is not None:
             dataset.attrs["dtype"] = extension
         if key != path:
             dataset.attrs["path"] = path
-    return extents
+    return offsets
+
+
+def keys(paths: Iterable[str]) -> dict[str, str]:
+    """Gives each variable path the dataset path that it is stored under.
+
+    Args:
+        paths: Those of all variables of a file.
+
+    Example:
+
+    >>> keys(["dense/bias", "dense"])
+    {'dense': '%0', 'dense/bias': 'dense/bias'}
+    """
+    paths = sorted(paths)
+    groups = {group for path in paths for group in _parents(path)}
+    given = {}
+    numbers = itertools.count()
+    for path in paths:
+        is_plain = path not in groups and _fits_hdf5(path)
+        given[path] = path if is_plain else f"%{next(numbers)}"
+    return given
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
@@ -85,7 +115,7 @@ def path_of(key: str, dataset: h5py.Dataset) -> str:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     extents = lay_out(file, {"%a": np.zeros(1)})
+    ...     offsets = lay_out(file, {"%a": np.zeros(1)})
     ...     path_of("%0", file["%0"])
     '%a'
     """
@@ -107,7 +137,7 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     extents = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
+    ...     offsets = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
     ...     find_plain(file, "a/b").shape, find_plain(file, "%a")
     ((2,), None)
     """
@@ -139,7 +169,7 @@ def check(path: str, dataset: h5py.Dataset) -> None:
     >>> with h5py.File(io.BytesIO(), "w") as file:
     ...     check("a", file.create_dataset("a", data=np.ones(2)))
     """
-    if dataset.external or dataset.is_virtual:
+    if dataset.external or (dataset.is_virtual and not shards.of(dataset)):
         raise ValueError(
             f"The values of variable {path!r} of {dataset.file.filename!r} lie "
             "in another file, which is not read. Use a checkpoint that this "
@@ -152,7 +182,7 @@ def check(path: str, dataset: h5py.Dataset) -> None:
             "a checkpoint that this package wrote."
         )
     stored = dataset.id.get_storage_size()
-    if stored != dataset.nbytes:
+    if stored != dataset.nbytes and not dataset.is_virtual:
         raise ValueError(
             f"Variable {path!r} of {dataset.file.filename!r} is declared to "
             f"have {dataset.nbytes} bytes, of which the file has {stored}. Use "
@@ -178,7 +208,7 @@ def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     extents = lay_out(file, {"a": np.ones(2, "bfloat16")})
+    ...     offsets = lay_out(file, {"a": np.ones(2, "bfloat16")})
     ...     decode("a", file["a"], np.full(2, 0x3F80, "uint16"))
     array([1, 1], dtype=bfloat16)
     """
@@ -203,7 +233,7 @@ def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     extents = lay_out(file, {"a": np.ones(2, "bfloat16")})
+    ...     offsets = lay_out(file, {"a": np.ones(2, "bfloat16")})
     ...     dtype_of("a", file["a"])
     dtype(bfloat16)
     """
@@ -211,18 +241,6 @@ def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
     if extension is None:
         return dataset.dtype.newbyteorder("=")
     return _named(path, extension)
-
-
-def _keys(paths: Iterable[str]) -> dict[str, str]:
-    """Gives each variable path the dataset path that it is stored under."""
-    paths = sorted(paths)
-    groups = {group for path in paths for group in _parents(path)}
-    keys = {}
-    numbers = itertools.count()
-    for path in paths:
-        is_plain = path not in groups and _fits_hdf5(path)
-        keys[path] = path if is_plain else f"%{next(numbers)}"
-    return keys
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -234,18 +252,17 @@ def _fits_hdf5(path: str) -> bool:
     return not path.startswith("%") and "" not in parts and "." not in parts
 
 
-def _bits(path: str, array: np.ndarray) -> tuple[np.ndarray, str | None]:
-    """An array of a dtype that HDF5 has, and the name of its own if not."""
-    if _is_native(array.dtype):
-        return array, None
-    if not _is_extension(array.dtype):
+def _bits(path: str, dtype: np.dtype) -> tuple[np.dtype, str | None]:
+    """The dtype of the same bits that HDF5 has, and the name of its own."""
+    if _is_native(dtype):
+        return dtype, None
+    if not _is_extension(dtype):
         raise TypeError(
             f"Variable {path!r} cannot be saved: a checkpoint holds arrays of "
-            f"numbers or booleans, and this has dtype {array.dtype}. Keep such "
+            f"numbers or booleans, and this has dtype {dtype}. Keep such "
             "values out of the model's variables."
         )
-    bits = np.dtype(f"u{array.dtype.itemsize}")
-    return array.view(bits), array.dtype.name
+    return np.dtype(f"u{dtype.itemsize}"), dtype.name
 
 
 def _at_once() -> h5py.h5p.PropDCID:

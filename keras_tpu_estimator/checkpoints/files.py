@@ -1,11 +1,7 @@
 """The checkpoint file: named variables in HDF5, followed by checksums."""
 
-import contextlib
-import dataclasses
-import difflib
 import os
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 
 import h5py
@@ -16,11 +12,11 @@ from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import encoding
-from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.opened_checkpoint import opened
+from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.sparse import SparseFile
 from keras_tpu_estimator.checkpoints.stored import Stored
-from keras_tpu_estimator.storage.copies import local_copy
 
 GLOBAL_STEP = "global_step"
 
@@ -28,33 +24,14 @@ GLOBAL_STEP = "global_step"
 _STRUCTURE_BLOCK = 16 << 10
 
 
-class VariableNotFoundError(KeyError):
-    """A checkpoint has no variable of the name asked for.
-
-    Args:
-        message: What was asked for, and what the checkpoint has.
-
-    Example:
-
-    >>> try:
-    ...     raise VariableNotFoundError("no 'kernel'")
-    ... except KeyError as error:
-    ...     print(error)
-    no 'kernel'
-    """
-
-    def __str__(self) -> str:
-        # `KeyError` would show the message in quotes, with its quotes escaped.
-        return self.args[0]
-
-
-def write(path: str, variables: Mapping[str, npt.ArrayLike]) -> None:
+def write(path: str, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
     """Writes variables into a file, whole or not at all.
 
     Args:
         path: The file to make or replace.
         variables: Arrays of numbers or booleans by variable path. Whatever
-            `np.asarray` understands will do.
+            `np.asarray` understands will do. Of those whose parts are in
+            other files, where they are.
 
     Raises:
         TypeError: A value is not an array of numbers.
@@ -68,9 +45,19 @@ def write(path: str, variables: Mapping[str, npt.ArrayLike]) -> None:
     >>> names(path)
     ['dense/bias', 'global_step']
     """
-    with commit.replacing(path, is_kept=True) as partial:
-        checksum.append(partial, _write(partial, variables))
-    checksum.trust(path)
+    arrays = {
+        name: each if isinstance(each, Sharded) else np.asarray(each, order="C")
+        for name, each in variables.items()
+    }
+    write_file(
+        path,
+        arrays,
+        (
+            (name, each)
+            for name, each in sorted(arrays.items())
+            if not isinstance(each, Sharded)
+        ),
+    )
 
 
 def names(checkpoint_path: PathLike) -> list[str]:
@@ -92,8 +79,8 @@ def names(checkpoint_path: PathLike) -> list[str]:
     >>> names(checkpoints.save(tempfile.mkdtemp(), 20, {"bias": np.ones(2)}))
     ['bias', 'global_step']
     """
-    with _opened(checkpoint_path) as opened:
-        return sorted(_all(opened.file))
+    with opened(checkpoint_path) as checkpoint:
+        return sorted(checkpoint.describe())
 
 
 def describe(
@@ -118,11 +105,8 @@ def describe(
     >>> describe(prefix)["b"]
     Stored(shape=(2,), dtype=dtype('float64'))
     """
-    with _opened(checkpoint_path) as opened:
-        return {
-            path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
-            for path, dataset in _all(opened.file).items()
-        }
+    with opened(checkpoint_path) as checkpoint:
+        return checkpoint.describe()
 
 
 def read(
@@ -150,50 +134,50 @@ def read(
     >>> read(prefix, ["b"])
     {'b': array([1., 1.])}
     """
-    with _opened(checkpoint_path) as opened:
-        wanted = sorted(_all(opened.file)) if paths is None else list(paths)
-        datasets = _named(opened.file, wanted)
-        missing = [path for path in wanted if path not in datasets]
-        if missing:
-            raise VariableNotFoundError(
-                explain_missing(missing, sorted(datasets), checkpoint_path)
-            )
-        return opened.read({path: datasets[path] for path in wanted})
+    with opened(checkpoint_path) as checkpoint:
+        return checkpoint.read(paths)
 
 
-def explain_missing(
-    missing: list[str],
-    there: list[str],
-    checkpoint_path: PathLike,
-) -> str:
-    """Says that variables are not there, and which have names like theirs.
+def write_file(
+    path: str,
+    variables: Mapping[str, np.ndarray | Stored | Sharded],
+    values: Iterable[tuple[str, np.ndarray]],
+) -> int:
+    """Writes a file, whole or not at all, one value after the other.
 
     Args:
-        missing: The variables that were asked for.
-        there: Those that the checkpoint has.
-        checkpoint_path: The checkpoint.
+        path: The file to make or replace.
+        variables: What will be in it, as for `encoding.lay_out`.
+        values: The values of all arrays that are no scalars, by path.
 
     Returns:
-        Sentences for an error message.
+        What `checksum.seal` gives for it.
 
-    Example:
-
-    >>> explain_missing(["biases"], ["bias", "kernel"], "/model.ckpt-20")
-    "The checkpoint '/model.ckpt-20' has no variable 'biases'. Close to the
-    first: 'bias'."
+    Raises:
+        TypeError: A value is not an array of numbers.
+        OSError: The disk is full, say.
     """
-    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
-    hint = "Close to the first" if near else "Among those that it has"
-    return (
-        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
-        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
-    )
+    with commit.replacing(path, is_kept=True) as partial:
+        offsets = _write_structure(partial, variables)
+        seal = checksum.append(
+            partial,
+            [
+                piece
+                for name, value in values
+                if name in offsets
+                for piece in pieces.write(
+                    partial, [pieces.Extent.of(offsets[name], value)]
+                )
+            ],
+        )
+    checksum.trust(path)
+    return seal
 
 
-def _write(
-    path: str, variables: Mapping[str, npt.ArrayLike]
-) -> list[pieces.Piece]:
-    """Writes structure and data; returns the pieces of the data."""
+def _write_structure(
+    path: str, variables: Mapping[str, np.ndarray | Stored | Sharded]
+) -> dict[str, int]:
+    """Writes all but the data; returns where they belong, by path."""
     sparse = SparseFile()
     # The format of HDF5 1.10 is written in half the time of the oldest.
     with h5py.File(
@@ -202,105 +186,10 @@ def _write(
         libver=("v110", "v110"),
         meta_block_size=_STRUCTURE_BLOCK,
     ) as file:
-        extents = encoding.lay_out(file, variables)
+        offsets = encoding.lay_out(file, variables)
     with open(path, "wb") as file:
         for offset, page in sparse.pages():
             file.seek(offset)
             file.write(page)
         file.truncate(sparse.seek(0, os.SEEK_END))
-    return pieces.write(path, extents)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Opened:
-    """A checkpoint whose structure is as it was written.
-
-    Attributes:
-        path: The file.
-        file: The same, open.
-        written: The pieces that its data were written in, by offset.
-    """
-
-    path: str
-    file: h5py.File
-    written: Mapping[int, pieces.Piece]
-
-    def read(
-        self, datasets: Mapping[str, h5py.Dataset]
-    ) -> dict[str, np.ndarray]:
-        """Reads datasets by the paths of their variables, and checks them."""
-        arrays, extents = {}, []
-        for path, dataset in datasets.items():
-            encoding.check(path, dataset)
-            offset = dataset.id.get_offset()
-            if offset in self.written:
-                arrays[path] = np.empty(dataset.shape, dataset.dtype)
-                extents.append(pieces.Extent.of(offset, arrays[path]))
-            else:
-                # It is empty, or of another program, and was checked with the
-                # structure. h5py gives a scalar as a NumPy number, of the
-                # machine's byte order.
-                arrays[path] = np.asarray(dataset[()], dataset.dtype)
-        pieces.read(self.path, extents, self.written)
-        return {
-            path: encoding.decode(path, datasets[path], array)
-            for path, array in arrays.items()
-        }
-
-
-@contextlib.contextmanager
-def _opened(checkpoint_path: PathLike) -> Iterator[_Opened]:
-    """Opens a checkpoint whose structure is as it was written."""
-    path = location.resolve(checkpoint_path) + location.SUFFIX
-    copy = local_copy(path)
-    written = checksum.load(copy.path)
-    if written is None:
-        raise _damaged(path, "its checksum is wrong or missing")
-    try:
-        # A file never changes once it has its name, so nothing need be locked;
-        # some network file systems cannot.
-        with h5py.File(copy.path, "r", locking=False) as file:
-            yield _Opened(copy.path, file, written)
-    except (VariableNotFoundError, FileNotFoundError, PermissionError):
-        raise
-    except (
-        OSError,
-        RuntimeError,
-        KeyError,
-        pieces.DamagedPieceError,
-    ) as error:
-        raise _damaged(path, error) from error
-
-
-def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
-    """At least those of the datasets of these variables that are there."""
-    found = {path: encoding.find_plain(file, path) for path in paths}
-    return _all(file) if None in found.values() else found
-
-
-def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets by variable path."""
-    found: dict[str, h5py.Dataset] = {}
-
-    def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[encoding.path_of(key, item)] = item
-
-    # This follows no links, which may lead to other files.
-    file.visititems(collect)
-    return found
-
-
-def _damaged(path: str, reason: str | Exception) -> ValueError:
-    return ValueError(
-        f"The checkpoint file {path!r} is truncated or damaged, or was not "
-        f"written by this package ({reason}). Copy it again if it is a copy; "
-        "otherwise delete it and use another one. "
-        f"{location.alternatives(path)}"
-    )
-
-
-def _listed(paths: list[str], limit: int = 10) -> str:
-    more = len(paths) - limit
-    suffix = f" and {more} more" if more > 0 else ""
-    return ", ".join(map(repr, paths[:limit])) + suffix
+    return offsets

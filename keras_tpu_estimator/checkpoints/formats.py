@@ -2,16 +2,21 @@
 
 import contextlib
 import glob
+import os
 import re
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
+from typing import Any
 
 import numpy.typing as npt
 
-from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import sealed
+from keras_tpu_estimator.checkpoints import shards
 from keras_tpu_estimator.checkpoints import tensorflow_bundle
+from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.storage import paths
 
 HDF5 = "hdf5"
@@ -20,7 +25,7 @@ TENSORFLOW = "tensorflow"
 _MAIN_FILE = {HDF5: location.SUFFIX, TENSORFLOW: location.INDEX}
 # Beside the index of a bundle.
 _OTHERS = re.compile(r"\.(meta|data-[0-9]+-of-[0-9]+)")
-_WRITE: dict[str, Callable[[str, Mapping[str, npt.ArrayLike]], None]] = {
+_WRITE: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
     HDF5: lambda prefix, variables: files.write(
         prefix + location.SUFFIX, variables
     ),
@@ -29,13 +34,16 @@ _WRITE: dict[str, Callable[[str, Mapping[str, npt.ArrayLike]], None]] = {
 
 
 def write(
-    prefix: str, variables: Mapping[str, npt.ArrayLike], format_name: str
+    prefix: str,
+    variables: Mapping[str, npt.ArrayLike | Sharded],
+    format_name: str,
 ) -> None:
     """Writes a checkpoint, in place of one in any format.
 
     Args:
         prefix: Its path, without the ends of its files.
-        variables: Arrays of numbers or booleans by variable path.
+        variables: Arrays of numbers or booleans by variable path; in HDF5
+            also what says in which files parts of them are.
         format_name: The name of the format.
 
     Raises:
@@ -52,16 +60,23 @@ def write(
     'model.ckpt-3.index'
     """
     _WRITE[format_name](prefix, variables)
-    remove(prefix, kept=prefix + _MAIN_FILE[format_name])
+    directory = os.path.dirname(prefix)
+    shard_files = {
+        os.path.join(directory, shard.file)
+        for each in variables.values()
+        if isinstance(each, Sharded)
+        for shard in each.shards
+    }
+    remove(prefix, kept={prefix + _MAIN_FILE[format_name], *shard_files})
 
 
-def remove(prefix: str, kept: str | None = None) -> None:
+def remove(prefix: str, kept: Collection[str] = ()) -> None:
     """Removes the files of a checkpoint, whichever there are.
 
     Args:
         prefix: The path of a checkpoint, without '.h5' or '.index'.
-        kept: The main file of another kind that is not removed. Defaults to
-            None.
+        kept: Those of another one that are not removed: its main file and
+            others. Defaults to none.
 
     Example:
 
@@ -73,22 +88,26 @@ def remove(prefix: str, kept: str | None = None) -> None:
     False
     """
     main_files = (prefix + end for end in _MAIN_FILE.values())
-    gone = [f for f in main_files if f != kept and paths.is_file(f)]
-    index = prefix + location.INDEX
-    if index in gone:
-        found = paths.matching(glob.escape(prefix) + ".*")
-        # After the index, which says that they are whole.
-        gone += [f for f in found if _OTHERS.fullmatch(f.removeprefix(prefix))]
+    gone = [f for f in main_files if f not in kept and paths.is_file(f)]
+    is_bundle = prefix + location.INDEX in gone
+    # After the main file, which says that they are whole.
+    for path in paths.matching(glob.escape(prefix) + ".*"):
+        is_of_bundle = _OTHERS.fullmatch(path.removeprefix(prefix))
+        is_shard = shards.prefix_of(path) == prefix and path not in kept
+        if (is_bundle and is_of_bundle) or is_shard:
+            gone.append(path)
     for path in gone:
         with contextlib.suppress(FileNotFoundError):
             paths.remove(path)
 
 
-def is_intact(prefix: str) -> bool:
+def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
     """Whether a checkpoint is as it was written.
 
     Args:
         prefix: That of an existing one.
+        host: As in `sealed.is_intact`. Defaults to 0.
+        hosts: The same. Defaults to 1.
 
     Example:
 
@@ -100,5 +119,5 @@ def is_intact(prefix: str) -> bool:
     """
     path = prefix + location.SUFFIX
     if location.main_file(prefix) == path:
-        return checksum.is_intact(path)
+        return sealed.is_intact(prefix, host, hosts)
     return tensorflow_bundle.is_intact(prefix)

@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+from collections.abc import Callable
 
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import formats
@@ -11,7 +12,10 @@ from keras_tpu_estimator.checkpoints import location
 _logger = logging.getLogger(__name__)
 
 
-def latest_intact(model_dir: PathLike) -> str | None:
+def latest_intact(
+    model_dir: PathLike,
+    is_intact: Callable[[str], bool] = formats.is_intact,
+) -> str | None:
     """Finds the latest checkpoint of a directory whose checksums are right.
 
     Where newer ones are damaged, a warning names them, once in a process. A
@@ -20,6 +24,8 @@ def latest_intact(model_dir: PathLike) -> str | None:
 
     Args:
         model_dir: A directory, which need not exist.
+        is_intact: Whether the checksums of the checkpoint of a prefix are
+            right. Defaults to reading all of it.
 
     Returns:
         A prefix such as '<model_dir>/model.ckpt-20', or None if there is no
@@ -41,10 +47,10 @@ def latest_intact(model_dir: PathLike) -> str | None:
     """
     model_dir = os.fsdecode(model_dir)
     newest = location.latest(model_dir)
-    if newest is None or formats.is_intact(newest):
+    if newest is None or is_intact(newest):
         return newest
     others = filter(location.exists, location.listed(model_dir))
-    found = next((each for each in others if formats.is_intact(each)), None)
+    found = next(filter(is_intact, others), None)
     if found is None:
         raise ValueError(
             f"All checkpoints of {model_dir!r} are truncated or damaged, the "

@@ -1,11 +1,17 @@
 """Reads the checkpoints of this package like all others."""
 
+import contextlib
+from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints.opened_checkpoint import OpenedCheckpoint
+from keras_tpu_estimator.checkpoints.opened_checkpoint import opened
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.storage import paths
 
@@ -40,5 +46,30 @@ class OwnReader(CheckpointReader):
     def __init__(self, path: str):
         super().__init__(path, files.describe(path))
 
+        self._opened: OpenedCheckpoint | None = None
+
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[Self]:
+        """Keeps the files open in a `with` block."""
+        if self._opened is not None:
+            yield self
+            return
+        with opened(self.path) as self._opened:
+            try:
+                yield self
+            finally:
+                self._opened = None
+
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        return files.read(self.path, names)
+        with self.held_open():
+            return self._now_open.read(names)
+
+    def _read_part(self, name: str, box: Box) -> np.ndarray:
+        with self.held_open():
+            return self._now_open.read_box(name, box)
+
+    @property
+    def _now_open(self) -> OpenedCheckpoint:
+        if self._opened is None:
+            raise RuntimeError("The checkpoint should be open.")
+        return self._opened

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 
 
@@ -127,6 +128,23 @@ def read_values(
         pair.path: _cast(read[pair.name], variables[pair.path].dtype, pair)
         for pair in pairs
     }
+
+
+def read_part(
+    reader: CheckpointReader, pair: Pairing, dtype: npt.DTypeLike, box: Box
+) -> np.ndarray:
+    """Reads a part of what a variable starts from, in its own dtype.
+
+    Args:
+        reader: The checkpoint.
+        pair: The variable, which is in the checkpoint.
+        dtype: Its dtype.
+        box: The part.
+
+    Raises:
+        ValueError: As for `read_values`.
+    """
+    return _cast(reader.get_part(pair.name, box.slices), dtype, pair)
 
 
 def _cast(value: np.ndarray, dtype: npt.DTypeLike, pair: Pairing) -> np.ndarray:

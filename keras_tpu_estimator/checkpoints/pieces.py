@@ -118,6 +118,40 @@ def read(
     _verify(path, [job for extent in extents for job in _jobs(extent, pieces)])
 
 
+def chunks(path: str, piece: Piece) -> Iterator[tuple[int, memoryview]]:
+    """Reads a piece bit by bit, and checks it.
+
+    Args:
+        path: A file.
+        piece: The piece.
+
+    Yields:
+        How many bytes of the piece come before, and the next ones, in memory
+        that is used again.
+
+    Raises:
+        DamagedPieceError: The checksum is wrong, which is known at the end.
+
+    Example:
+
+    >>> import tempfile
+    >>> _, path = tempfile.mkstemp()
+    >>> (piece,) = write(path, [Extent.of(100, np.ones(2, "float32"))])
+    >>> [(at, len(chunk)) for at, chunk in chunks(path, piece)]
+    [(0, 8)]
+    """
+    memory = memoryview(bytearray(min(_CHUNK, piece.length)))
+    crc = 0
+    with open(path, "rb", buffering=0) as file:
+        for at in range(0, piece.length, _CHUNK):
+            chunk = memory[: piece.length - at]
+            _fill(file.fileno(), chunk, piece.offset + at)
+            crc = zlib.crc32(chunk, crc)
+            yield at, chunk
+    if crc != piece.crc:
+        raise DamagedPieceError(piece.offset)
+
+
 def check(path: str, pieces: Iterable[Piece]) -> None:
     """Checks pieces of a file.
 

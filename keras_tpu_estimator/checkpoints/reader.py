@@ -2,14 +2,18 @@
 
 import abc
 import collections
+import contextlib
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.files import VariableNotFoundError
-from keras_tpu_estimator.checkpoints.files import explain_missing
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
+from keras_tpu_estimator.checkpoints.missing import explain_missing
 from keras_tpu_estimator.checkpoints.stored import Stored
 
 
@@ -50,6 +54,8 @@ class CheckpointReader(abc.ABC):
         self.path = path
         self._listed = dict(sorted(listed.items()))
         self._names = {**(aliases or {}), **{name: name for name in listed}}
+        # The variable of which a part was read last.
+        self._last: tuple[str, np.ndarray] | None = None
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Shapes by name.
@@ -114,6 +120,43 @@ class CheckpointReader(abc.ABC):
         values = self._read([self._names[name] for name in names])
         return {name: values[self._names[name]] for name in names}
 
+    def get_part(self, name: str, index: Sequence[slice]) -> np.ndarray:
+        """Reads a part of a variable.
+
+        Of a checkpoint of this package little more than that is in memory
+        meanwhile; of another one, the whole variable.
+
+        Args:
+            name: Its name.
+            index: A slice of step 1 for each dimension.
+
+        Returns:
+            The values, with the dtype that was saved.
+
+        Raises:
+            VariableNotFoundError: There is no such variable.
+            ValueError: The file is damaged, or the slices do not fit.
+        """
+        if name not in self._names:
+            raise VariableNotFoundError(self.explain_missing([name]))
+        name = self._names[name]
+        shape = self._listed[name].shape
+        steps = {1, None}
+        if len(index) != len(shape) or {s.step for s in index} - steps:
+            raise ValueError(
+                "`index` should have a slice of step 1 for each dimension of "
+                f"{name!r}, whose shape is {shape}. Received: {index}."
+            )
+        return self._read_part(name, Box.of(index, shape))
+
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[Self]:
+        """Reads faster in a `with` block, if much is read in turn."""
+        try:
+            yield self
+        finally:
+            self._last = None
+
     def explain_missing(self, missing: list[str]) -> str:
         """Says that names are not there, and which are like them.
 
@@ -148,6 +191,12 @@ class CheckpointReader(abc.ABC):
     @abc.abstractmethod
     def _read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Reads variables by the names that they are listed under."""
+
+    def _read_part(self, name: str, box: Box) -> np.ndarray:
+        """Reads a part of a variable by the name that it is listed under."""
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._read([name])[name]
+        return self._last[1][box.slices]
 
 
 def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -16,6 +16,8 @@ from keras_tpu_estimator.checkpoints import keep_best
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints.retention import Retention
+from keras_tpu_estimator.checkpoints.shards import Sharded
+from keras_tpu_estimator.checkpoints.spread import remove_orphans
 from keras_tpu_estimator.checkpoints.state_file import CheckpointState
 from keras_tpu_estimator.checkpoints.state_file import Saved
 from keras_tpu_estimator.storage import paths
@@ -24,7 +26,7 @@ from keras_tpu_estimator.storage import paths
 def save(
     model_dir: PathLike,
     step: int,
-    variables: Mapping[str, npt.ArrayLike],
+    variables: Mapping[str, npt.ArrayLike | Sharded],
     *,
     retention: Retention = Retention(),  # noqa: B008, it is frozen
     basename: str = location.BASENAME,
@@ -42,7 +44,8 @@ def save(
     Args:
         model_dir: The directory, made if need be.
         step: The global step, at least 0; also saved, as 'global_step'.
-        variables: Arrays of numbers or booleans by variable path.
+        variables: Arrays of numbers or booleans by variable path. In HDF5 also
+            what `ShardFiles` says of those whose parts are in other files.
         retention: Which older checkpoints stay. Defaults to the newest five.
         basename: What the file's name begins with. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
@@ -91,6 +94,8 @@ def save(
     state_file.store(model_dir, after)
     for name in dropped:
         formats.remove(os.path.join(model_dir, name))
+    if any(isinstance(each, Sharded) for each in variables.values()):
+        remove_orphans(model_dir)
     return prefix
 
 

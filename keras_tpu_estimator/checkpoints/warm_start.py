@@ -1,6 +1,7 @@
 """Values for a model's variables from a checkpoint of another model."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -120,17 +121,51 @@ def warm_start_values(
 
     Reference: `tf.compat.v1.train.warm_start`.
     """
+    reader, report = compared(settings, variables)
+    return values_of(settings, variables, reader, report.matched), report
+
+
+def compared(
+    settings: WarmStartSettings, variables: Mapping[str, Described]
+) -> tuple[CheckpointReader, WarmStartReport]:
+    """The checkpoint that variables start from, all of which are there.
+
+    Args:
+        settings: As for `warm_start_values`.
+        variables: The same.
+
+    Raises:
+        WarmStartError: Some are not.
+        ValueError: As for `warm_start_values`.
+    """
     reader = load_checkpoint(settings.ckpt_to_initialize_from)
     report = compare(settings, variables, reader)
     if not report.is_complete:
         raise WarmStartError(report)
-    values = read_values(reader, report.matched, variables)
+    return reader, report
+
+
+def values_of(
+    settings: WarmStartSettings,
+    variables: Mapping[str, Described],
+    reader: CheckpointReader,
+    pairs: Sequence[Pairing],
+) -> dict[str, np.ndarray]:
+    """Reads what some variables start from.
+
+    Args:
+        settings: As for `warm_start_values`.
+        variables: The same.
+        reader: The checkpoint.
+        pairs: The variables.
+    """
+    values = read_values(reader, pairs, variables)
     remapped = settings.var_name_to_vocab_info or {}
-    for pair in report.matched:
+    for pair in pairs:
         info = remapped.get(pair.path)
         if info is not None:
             values[pair.path] = _remap(info, values[pair.path], pair)
-    return values, report
+    return values
 
 
 def _remap(info: VocabInfo, old: np.ndarray, pair: Pairing) -> np.ndarray:

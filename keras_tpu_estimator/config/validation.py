@@ -273,6 +273,8 @@ def check_system(
             f"all cores, a multiple of {replicas}."
         )
     deployment = input_deployment(mode, tpu_config)
+    if mode == ModeKeys.PREDICT:
+        replicas = topology.of_lone_hosts.num_replicas
     broadcast = deployment == InputPipelineConfig.BROADCAST
     if not broadcast and size % replicas:
         raise ValueError(
@@ -403,16 +405,11 @@ def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
             f"{name} is larger than the system, which has {total} cores. "
             f"Received: {cores}. Pass a smaller number, or leave it None."
         )
-    if cores > on_host:
+    if total % cores or (on_host % cores and cores % on_host):
         raise ValueError(
-            f"The cores of a replica should be those of one host, of which "
-            f"there are {on_host}. Received: {name}={cores}. Pass a smaller "
-            "number."
-        )
-    if on_host % cores:
-        raise ValueError(
-            f"{name} should divide the number of cores of a host, {on_host}. "
-            f"Received: {cores}. Pass one of its divisors."
+            f"{name} should divide the number of cores of a host, {on_host}, "
+            f"or be that of several hosts. Received: {cores}, of {total} "
+            f"cores. Pass a divisor of {on_host}."
         )
 
 

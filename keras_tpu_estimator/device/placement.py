@@ -23,9 +23,9 @@ from keras_tpu_estimator.inputs.partition import partitioned
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.shared import unmarked
 from keras_tpu_estimator.inputs.shared import unmarked_of_core
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.mesh.cores import all_cores
 from keras_tpu_estimator.program.steps import Arrange
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Partition
@@ -166,7 +166,10 @@ class Placement:
         size = self.batch_sizes[mode]
         if not self.is_on_tpu(mode) or size is None:
             return undivided(size)
-        return input_plan(mode, self._way(mode), self.cores.topology, size)
+        topology = self.cores.topology
+        if mode == ModeKeys.PREDICT:
+            topology = topology.of_lone_hosts
+        return input_plan(mode, self._way(mode), topology, size)
 
     def _way(self, mode: str) -> InputPipelineConfig:
         return validation.input_deployment(mode, self.config.tpu_config)

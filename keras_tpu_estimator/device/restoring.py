@@ -1,30 +1,40 @@
 """Where the values of a model's variables come from before its first step."""
 
+import functools
 import logging
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import jax
-import keras
 import numpy as np
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints.warm_start import warm_start_values
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.pairing import Described
+from keras_tpu_estimator.checkpoints.pairing import read_part
+from keras_tpu_estimator.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.checkpoints.reading import load_checkpoint
+from keras_tpu_estimator.checkpoints.warm_start import compared
+from keras_tpu_estimator.checkpoints.warm_start import values_of
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import without_tensors
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.variables import AnyValues
+from keras_tpu_estimator.tracing.variables import Values
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def initial_values(
     store: VariableStore,
+    places: VariablePlaces,
     wanted: set[str],
     known: AnyValues,
     warm_start: WarmStartSettings | None,
@@ -33,32 +43,68 @@ def initial_values(
 
     Args:
         store: The variables.
+        places: Where they lie. What lies over several cores is made there.
         wanted: Paths of those whose values are wanted.
         known: Values of others, which they may depend on.
         warm_start: Another model's checkpoint that some of them come from.
     """
+    made_at = places.of(wanted) if places.spread(wanted) else None
     if warm_start is None:
-        return store.initial_values(wanted, known)
-    weights = {path: store.as_saved(path) for path in store.weights()}
-    values, report = warm_start_values(warm_start, weights)
-    _logger.info("%s", report)
-    warm = with_all_rows(
-        store, {path: v for path, v in values.items() if path in wanted}
-    )
-    made = store.initial_values(wanted - warm.keys(), {**known, **warm})
+        return store.initial_values(wanted, known, made_at)
+    warm = _warm_values(store, places, wanted, warm_start)
+    rest = wanted - warm.keys()
+    made = store.initial_values(rest, {**known, **warm}, made_at)
     return {**made, **warm}
+
+
+def _warm_values(
+    store: VariableStore,
+    places: VariablePlaces,
+    wanted: set[str],
+    settings: WarmStartSettings,
+) -> AnyValues:
+    """What variables take from another model's checkpoint."""
+    weights = {path: store.as_saved(path) for path in store.weights()}
+    reader, report = compared(settings, weights)
+    _logger.info("%s", report)
+    pairs = {p.path: p for p in report.matched if p.path in wanted}
+    # Rows that words have elsewhere are found in the whole.
+    remapped = settings.var_name_to_vocab_info or {}
+    spread = places.spread(pairs.keys() - remapped.keys())
+    with reader.held_open():
+        whole = values_of(
+            settings,
+            weights,
+            reader,
+            [pair for path, pair in pairs.items() if path not in spread],
+        )
+        parts = {
+            path: places.put_by_part(
+                path,
+                _with_zeros(
+                    pairs[path].shape,
+                    functools.partial(
+                        read_part, reader, pairs[path], weights[path].dtype
+                    ),
+                ),
+            )
+            for path in spread
+        }
+    return dict(with_all_rows(store, whole)) | parts
 
 
 def restored_values(
     store: VariableStore,
+    places: VariablePlaces,
     checkpoint: str,
     wanted: set[str],
     required: Iterable[str],
-) -> AnyValues:
-    """The values that a checkpoint has of variables.
+) -> Values:
+    """The values that a checkpoint has of variables, where they belong.
 
     Args:
         store: The variables.
+        places: Where they lie.
         checkpoint: The checkpoint's prefix.
         wanted: Paths of those whose values are wanted, if they are there.
         required: Paths of those that have to be there.
@@ -68,14 +114,13 @@ def restored_values(
             shape.
     """
     _logger.info("Restoring parameters from %s", checkpoint)
-    there = set(checkpoints.names(checkpoint))
+    reader = load_checkpoint(checkpoint)
+    there = reader.get_variable_to_shape_map().keys()
     saved = set(store.saved_paths())
     # A learning rate is there only if a callback has set it.
     paths = wanted & saved & ({*required} | there)
     paths |= wanted & there & store.constants
-    shapes = {p: tuple(store.as_saved(p).shape) for p in store.variables}
-    values = read_checked(checkpoint, paths, shapes, store.inputs)
-    return with_all_rows(store, values)
+    return _read(store, places, reader, {path: path for path in sorted(paths)})
 
 
 def with_all_rows(store: VariableStore, values: AnyValues) -> AnyValues:
@@ -96,49 +141,106 @@ def with_all_rows(store: VariableStore, values: AnyValues) -> AnyValues:
     }
 
 
-def read_checked(
-    checkpoint: str,
-    paths: Iterable[str],
-    shapes: Mapping[str, tuple[int, ...]],
-    inputs: str = "",
-) -> dict[str, np.ndarray]:
-    """Reads values from a checkpoint of this model.
+def _read(
+    store: VariableStore,
+    places: VariablePlaces,
+    reader: CheckpointReader,
+    names: Mapping[str, str],
+) -> Values:
+    """Reads values from a checkpoint of this model, to where they belong.
+
+    What lies over several cores is read core by core.
 
     Args:
-        checkpoint: The checkpoint's prefix.
-        paths: Paths of the variables.
-        shapes: Their shapes there, and those of others.
-        inputs: What `model_fn` was given, in words. Defaults to nothing.
+        store: The variables.
+        places: Where they lie.
+        reader: The checkpoint.
+        names: Names in it, by the paths of the variables.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
             shape.
     """
-    try:
-        values = checkpoints.read(checkpoint, sorted(paths))
-    except checkpoints.VariableNotFoundError as error:
+    there = reader.by_any_name()
+    missing = [name for name in names.values() if name not in there]
+    if missing:
         raise ValueError(
-            f"The checkpoint {checkpoint!r} does not fit the model: {error} "
+            f"The checkpoint {reader.path!r} does not fit the model: "
+            f"{reader.explain_missing(missing)} "
             "Restore the layer's name, or start in another model_dir."
-        ) from error
-    for path, value in values.items():
-        if shapes.get(path, value.shape) != value.shape:
+        )
+    given = f" model_fn was given {store.inputs}." if store.inputs else ""
+    for path, name in names.items():
+        expected = tuple(store.as_saved(path).shape)
+        if there[name].shape != expected:
             raise ValueError(
                 f"The variable {path!r} has shape "
-                f"{shapes[path]} in model_fn, but "
-                f"{value.shape} in the checkpoint {checkpoint!r}. Restore the "
-                "layer's size, or start in another model_dir."
-                + (f" model_fn was given {inputs}." if inputs else "")
+                f"{expected} in model_fn, but "
+                f"{there[name].shape} in the checkpoint {reader.path!r}. "
+                "Restore the layer's size, or start in another model_dir."
+                f"{given}"
             )
-    # Devices may have no 64-bit numbers; the step never has.
-    narrow = {
-        path: jax.dtypes.canonicalize_dtype(value.dtype)
-        for path, value in values.items()
-    } | {GLOBAL_STEP: np.int32}
-    return {
-        path: value.astype(narrow[path], copy=False)
-        for path, value in values.items()
-    }
+    spread = places.spread(names)
+    with reader.held_open():
+        read = reader.get_tensors(
+            [name for path, name in names.items() if path not in spread]
+        )
+        whole = {
+            path: read[name].astype(_narrow(path, read[name]), copy=False)
+            for path, name in names.items()
+            if path not in spread
+        }
+        return places.put(with_all_rows(store, whole)) | {
+            path: places.put_by_part(path, _parts_of(reader, names[path], path))
+            for path in spread
+        }
+
+
+def _parts_of(
+    reader: CheckpointReader, name: str, path: str
+) -> Callable[[Box], np.ndarray]:
+    """Reads parts of a variable in the dtype of devices."""
+    stored = reader.by_any_name()[name]
+    dtype = _narrow(path, stored)
+    return _with_zeros(
+        stored.shape,
+        lambda box: reader.get_part(name, box.slices).astype(dtype, copy=False),
+    )
+
+
+def _with_zeros(
+    shape: Sequence[int], read: Callable[[Box], np.ndarray]
+) -> Callable[[Box], np.ndarray]:
+    """Reads parts of what may have more rows on the devices, of zeros.
+
+    Args:
+        shape: Its shape where it is read.
+        read: Reads what is there.
+    """
+
+    def part(box: Box) -> np.ndarray:
+        there = box.within(Box.whole(shape))
+        if there == box:
+            return read(box)
+        if there.is_empty:
+            # One number, for its dtype.
+            first = read(Box((0,) * len(shape), (1,) * len(shape)))
+            return np.zeros(box.shape, first.dtype)
+        more = [
+            (0, size - own)
+            for size, own in zip(box.shape, there.shape, strict=True)
+        ]
+        return np.pad(read(there), more)
+
+    return part
+
+
+def _narrow(path: str, stored: Described) -> np.dtype:
+    """The dtype on devices, which may have no 64-bit numbers."""
+    # The step never has.
+    if path == GLOBAL_STEP:
+        return np.dtype(np.int32)
+    return jax.dtypes.canonicalize_dtype(stored.dtype)
 
 
 def assigned_by_init_fn(
@@ -156,8 +258,9 @@ def in_place_of(
     scaffold: Scaffold,
     values: AnyValues,
     checkpoint: str | None,
-    variables: Mapping[str, keras.Variable],
-) -> AnyValues:
+    store: VariableStore,
+    places: VariablePlaces,
+) -> Values:
     """The values that a scaffold wants in place of others.
 
     Args:
@@ -165,7 +268,8 @@ def in_place_of(
         values: Values by path.
         checkpoint: Where names are read that are not among the values;
             `None` for nowhere.
-        variables: The model's variables by path.
+        store: The model's variables.
+        places: Where they lie.
 
     Returns:
         The values by path of the variables that are to have them.
@@ -173,7 +277,7 @@ def in_place_of(
     Raises:
         ValueError: There is no such variable, or nothing of that name.
     """
-    sources = scaffold.sources
+    sources, variables = scaffold.sources, store.variables
     unknown = sources.keys() - variables.keys()
     if unknown:
         raise ValueError(
@@ -181,40 +285,26 @@ def in_place_of(
             f"model. Received others: {sorted(unknown)}. The model has "
             f"{sorted(variables)}."
         )
-    missing = set(sources.values()) - values.keys()
-    read: dict[str, np.ndarray] = {}
+    missing = {p: name for p, name in sources.items() if name not in values}
+    known: dict[str, Described] = dict(values)
+    reader = None
     if missing and checkpoint is not None:
-        shapes = {path: tuple(v.shape) for path, v in variables.items()}
-        read = read_checked(checkpoint, missing, shapes)
+        reader = load_checkpoint(checkpoint)
+        known |= reader.by_any_name() | known
     elif missing:
         raise ValueError(
             "`variables_to_restore` names what training does not have: "
-            f"{sorted(missing)}. It has {sorted(values)}."
+            f"{sorted(missing.values())}. It has {sorted(values)}."
         )
-    known = {**values, **read}
     for path, name in sources.items():
         expected = tuple(variables[path].shape)
-        if expected != tuple(known[name].shape):
+        if name in known and expected != tuple(known[name].shape):
             raise ValueError(
                 f"`variables_to_restore` should give {path!r} values of "
                 f"shape {expected}. Received {name!r} of shape "
                 f"{tuple(known[name].shape)}. Map it to a variable of its "
                 "own shape, such as its moving average."
             )
-    return {path: known[name] for path, name in sources.items()}
-
-
-def on_host(values: AnyValues) -> dict[str, np.ndarray]:
-    """Copies of values, which training may use up in the meantime."""
-    fetched = jax.device_get(dict(values))
-    return {
-        # What the CPU gives is the buffer itself.
-        path: np.array(fetched[path]) if _is_on_cpu(value) else fetched[path]
-        for path, value in values.items()
-    }
-
-
-def _is_on_cpu(value: jax.Array | np.ndarray) -> bool:
-    if not isinstance(value, jax.Array):
-        return True
-    return any(device.platform == "cpu" for device in value.devices())
+    read = {} if reader is None else _read(store, places, reader, missing)
+    rest = {p: values[n] for p, n in sources.items() if p not in missing}
+    return places.put(rest) | read

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.checkpoints import location
@@ -21,6 +20,8 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.saving import ToSave
+from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
@@ -93,6 +94,7 @@ class ModelValues:
     ):
         self._model = model
         self._store = model.program.store
+        self._places = places
         self._put = places.put
         self._own_copies = places.own_copies
         self._check_places = places.check
@@ -187,7 +189,16 @@ class ModelValues:
             checkpoint: As in `load`.
             slots: As in `load`.
         """
-        loaded = self.load(step, checkpoint, slots)
+        source = self
+        # Initial values are made by all hosts together, too.
+        is_new = checkpoint is None and self._places.are_on_hosts
+        if self._is_alone(step.mode) or (
+            is_new and step.mode == ModeKeys.PREDICT
+        ):
+            source = ModelValues(
+                self._model, self._places.own, self._warm_start
+            )
+        loaded = source.load(step, checkpoint, slots)
         values = CallValues(self._where_used(loaded, step.mode), step.mode)
         self._borrowers += 1
         try:
@@ -216,23 +227,37 @@ class ModelValues:
         missing = {*self._model.paths(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))
-            values.update(self._where_used(self._put(initial), values.mode))
+            values.update(self._put_for(initial, values.mode))
 
-    def to_save(self, values: CallValues) -> dict[str, np.ndarray]:
-        """Copies on the host of what belongs into a checkpoint."""
+    def to_save(
+        self, values: CallValues, in_parts: bool, is_chief: bool
+    ) -> ToSave:
+        """What belongs into a checkpoint.
+
+        Args:
+            values: The call's values.
+            in_parts: Whether each host writes the parts that it has of what
+                lies over several cores.
+            is_chief: Whether this host writes the rest.
+
+        Raises:
+            ValueError: They are to be written whole, and no host has them.
+        """
         saved = [*self._store.saved_paths(), *sorted(self._overridden)]
         wanted = {
             path: values[path]
             for path in saved
             if path in values and path != GLOBAL_STEP
         }
-        copies = restoring.on_host(self._own_copies(wanted))
-        for path in copies.keys() & self._store.saved_dtypes.keys():
-            dtype = self._store.saved_dtypes[path]
-            copies[path] = copies[path].astype(dtype)
-        for path in copies.keys() & self._store.rows.keys():
-            copies[path] = copies[path][: self._store.rows[path]]
-        return copies
+        spread = {
+            path: value
+            for path, value in wanted.items()
+            if in_parts and not value.is_fully_replicated
+        }
+        whole = {p: value for p, value in wanted.items() if p not in spread}
+        own = self._own_copies(whole)
+        check_whole("Checkpoints in the format of TensorFlow", whole, own)
+        return ToSave.of(self._store, own if is_chief else {}, spread)
 
     @contextlib.contextmanager
     def visible(self, values: CallValues) -> Iterator[None]:
@@ -281,7 +306,9 @@ class ModelValues:
         self.show()
         before = {path: self._current(path) for path in self._lent}
         # Keras knows nothing of other hosts.
-        self._model.assign(jax.tree.map(jnp.copy, self._own_copies(before)))
+        own = self._own_copies(before)
+        check_whole("Keras's own loops", before, own)
+        self._model.assign(jax.tree.map(jnp.copy, own))
         try:
             yield
         finally:
@@ -320,13 +347,11 @@ class ModelValues:
             values: The call's values.
             assigned: Values by path.
         """
-        put = self._put(
-            {
-                path: value.astype(values[path].dtype)
-                for path, value in assigned.items()
-            }
-        )
-        values.edit(self._where_used(put, values.mode))
+        cast = {
+            path: value.astype(values[path].dtype)
+            for path, value in assigned.items()
+        }
+        values.edit(self._put_for(cast, values.mode))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()
 
@@ -342,6 +367,16 @@ class ModelValues:
             return self._put(first)
         return lasting
 
+    def _is_alone(self, mode: str) -> bool:
+        """Whether a mode has values that only all hosts together have."""
+        return mode == ModeKeys.PREDICT and self._places.need_others
+
+    def _put_for(self, values: AnyValues, mode: str) -> Values:
+        """Copies values to the cores of a mode."""
+        if self._is_alone(mode):
+            return self._places.own.put(values)
+        return self._where_used(self._put(values), mode)
+
     def _where_used(self, values: Values, mode: str) -> Values:
         """The values on the cores of a mode: each host predicts by itself."""
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
@@ -353,22 +388,23 @@ class ModelValues:
         self, wanted: set[str], step: Step, checkpoint: str | None
     ) -> None:
         """Keeps values of more variables."""
-        read: AnyValues = {}
         if checkpoint is not None and wanted:
             read = restoring.restored_values(
-                self._store, checkpoint, wanted, step.reads
+                self._store, self._places, checkpoint, wanted, step.reads
             )
             self._overridden |= self._store.constants & read.keys()
-        rest = wanted - read.keys()
-        initial: AnyValues = {}
+            self._kept = self._kept | read
+        rest = wanted - self._kept.keys()
         if rest:
-            initial = restoring.initial_values(
-                self._store,
-                rest,
-                {**self._kept, **read},
-                self._warm_start if checkpoint is None else None,
+            self._keep(
+                restoring.initial_values(
+                    self._store,
+                    self._places,
+                    rest,
+                    self._kept,
+                    self._warm_start if checkpoint is None else None,
+                )
             )
-        self._keep({**read, **initial})
 
     def _keep(self, values: AnyValues) -> None:
         if values:
@@ -378,10 +414,8 @@ class ModelValues:
         self, step: Step, values: AnyValues, checkpoint: str | None
     ) -> Values:
         """What the step's scaffold wants in place of some values."""
-        return self._put(
-            restoring.in_place_of(
-                step.scaffold, values, checkpoint, self._store.variables
-            )
+        return restoring.in_place_of(
+            step.scaffold, values, checkpoint, self._store, self._places
         )
 
 

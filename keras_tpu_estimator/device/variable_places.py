@@ -1,11 +1,14 @@
 """Where the values of variables lie on the cores."""
 
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.program.slot_owners import slot_owners
 from keras_tpu_estimator.program.store import VariableStore
@@ -37,6 +40,49 @@ class VariablePlaces:
             path: self._cores.put_whole(value, places[path])
             for path, value in values.items()
         }
+
+    def spread(self, paths: Iterable[str]) -> set[str]:
+        """Those of some variables that no core has whole."""
+        if self._all_are_whole:
+            return set()
+        return {
+            path
+            for path, place in self._places_of(paths).items()
+            if not place.is_fully_replicated
+        }
+
+    def put_by_part(
+        self, path: str, part: Callable[[Box], np.ndarray]
+    ) -> jax.Array:
+        """Makes a variable of parts, one after the other.
+
+        Args:
+            path: The variable.
+            part: Gives what a core is to have.
+        """
+        shape = tuple(self._store.variables[path].shape)
+        place = self._places_of([path])[path]
+        return self._cores.put_by_part(shape, place, part)
+
+    def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
+        """Where some variables lie."""
+        return self._places_of(paths)
+
+    @functools.cached_property
+    def own(self) -> "VariablePlaces":
+        """The same on this host's cores alone."""
+        return VariablePlaces(self._store, self._cores.own())
+
+    @property
+    def are_on_hosts(self) -> bool:
+        """Whether some of the cores belong to other processes."""
+        return self._cores.are_on_hosts
+
+    @property
+    def need_others(self) -> bool:
+        """Whether no host has all of what lies over several."""
+        has_tables = self.are_on_hosts and bool(self._store.rows)
+        return self._cores.need_others or has_tables
 
     def own_copies(self, values: Values) -> Values:
         """The same values for this host's cores alone."""
@@ -73,9 +119,10 @@ class VariablePlaces:
         return self._cores.layout is None and not self._store.rows
 
     def _places_of(
-        self, values: Mapping[str, jax.Array | np.ndarray]
+        self, paths: Iterable[str]
     ) -> dict[str, jax.sharding.Sharding]:
-        new = values.keys() - self._places.keys()
+        paths = list(paths)
+        new = {*paths} - self._places.keys()
         if new:
             owners = slot_owners(self._store.variables)
             for path in sorted(new):
@@ -88,7 +135,7 @@ class VariablePlaces:
                 )
                 self._places[path] = place
                 self._log(path, shape, place)
-        return {path: self._places[path] for path in values}
+        return {path: self._places[path] for path in paths}
 
     def _log(
         self, path: str, shape: tuple[int, ...], place: jax.sharding.Sharding

@@ -6,14 +6,13 @@ from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 
 
 def check_usable(
-    spec: object, is_tf1: bool, hosts: int, config: Any, **others: Any
+    spec: object, is_tf1: bool, config: Any, **others: Any
 ) -> None:
     """Checks that an estimator can have tables.
 
     Args:
         spec: The value of `embedding_config_spec`; `None` passes.
         is_tf1: Whether `model_fn` builds graphs of TF1.
-        hosts: How many processes there are.
         config: The `RunConfig`.
         **others: Other arguments of the estimator that have to be `None`.
 
@@ -35,12 +34,6 @@ def check_usable(
             "or JAX. Received one that builds graphs of TensorFlow 1. Make its "
             "columns with tf.feature_column.embedding_column there, and leave "
             "embedding_config_spec out."
-        )
-    if hosts > 1:
-        raise NotImplementedError(
-            "With embedding_config_spec all cores should be those of one host. "
-            f"Received {hosts} hosts. Start one process, or use "
-            "keras.layers.Embedding in model_fn."
         )
     partition_dims = config.tpu_config.input_partition_dims
     unfit = {

@@ -41,6 +41,8 @@ class TablesProgram:
         spec: The tables, and what is looked up in them.
         cores: The cores that have a part of the rows each.
         seed: Makes initial values repeatable. Defaults to `None`.
+        inside: Where the features are in what a step takes as such. Defaults
+            to `None`, if that is all.
 
     Attributes:
         store: The variables, tables among them.
@@ -52,8 +54,10 @@ class TablesProgram:
         spec: EmbeddingConfigSpec,
         cores: Cores,
         seed: int | None = None,
+        inside: str | None = None,
     ):
         self.store = program.store
+        self._inside = inside
         self._program = program
         self._spec = spec
         self._variables = TableVariables(spec, cores, seed)
@@ -81,16 +85,25 @@ class TablesProgram:
             self._steps[key] = self._made(mode, example)
         return self._steps[key]
 
+    def _own(self, features: Features) -> Any:
+        """The features themselves."""
+        return features if self._inside is None else features[self._inside]
+
+    def _with_own(self, features: Features, own: Features) -> Features:
+        """What a step takes as features, with others."""
+        return own if self._inside is None else {**features, self._inside: own}
+
     def _check(self, example: StepInput) -> None:
-        if not isinstance(example.features, dict):
+        features = self._own(example.features)
+        if not isinstance(features, dict):
             raise ValueError(
                 "With embedding_config_spec the features should be a dict, "
                 f"with the ids {[each.name for each in self._features]}. "
-                f"Received: {type(example.features).__name__}. Return such a "
+                f"Received: {type(features).__name__}. Return such a "
                 "one from input_fn."
             )
         for each in self._features:
-            each.check(example.features)
+            each.check(features)
 
     def _made(self, mode: str, example: StepInput) -> Step:
         spread = SpreadRows(example.cores, example.is_split)
@@ -100,7 +113,10 @@ class TablesProgram:
             mode,
             dataclasses.replace(
                 example,
-                features=self._activated_example(example.features),
+                features=self._with_own(
+                    example.features,
+                    self._activated_example(self._own(example.features)),
+                ),
                 differentiated=names if is_training else (),
             ),
         )
@@ -109,15 +125,18 @@ class TablesProgram:
         def function(
             values: AnyValues, features: Features, labels: Labels
         ) -> tuple[Values, Outputs]:
-            asked = {f.name: f.asked(features) for f in self._features}
-            given = self._others(features) | {
+            ids = self._own(features)
+            asked = {f.name: f.asked(ids) for f in self._features}
+            given = self._others(ids) | {
                 name: tensor
                 for each in self._features
-                for name, tensor in each.lengths(features).items()
+                for name, tensor in each.lengths(ids).items()
             }
             given |= self._looked_up(spread, values, asked)
             own = {path: values[path] for path in step.reads}
-            changed, outputs = step.function(own, given, labels)
+            changed, outputs = step.function(
+                own, self._with_own(features, given), labels
+            )
             if not is_training:
                 return changed, outputs
             outputs = dict(outputs)

@@ -94,13 +94,18 @@ class TableVariables:
                 keras_internals.set_path(variable, path)
                 yield path, variable
 
-    def _initial(self, paths: Collection[str], values: AnyValues) -> Values:
+    def _initial(
+        self,
+        paths: Collection[str],
+        values: AnyValues,
+        places: Mapping[str, jax.sharding.Sharding] | None,
+    ) -> Values:
         """Initial values of some of them, made where they are to lie."""
         del values
+        at = dict.fromkeys(self.paths, self.cores.rows_sharding)
+        at |= places or {}
         return {
-            path: jax.jit(
-                self._filler(path), out_shardings=self.cores.rows_sharding
-            )()
+            path: jax.jit(self._filler(path), out_shardings=at[path])()
             for path in sorted(self.paths.intersection(paths))
         }
 

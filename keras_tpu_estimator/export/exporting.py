@@ -133,13 +133,6 @@ def run_export(
         TimeoutError: The trial took too long.
     """
     plans = list(_plans(export.receiver_fns, settings))
-    modes = {plan.mode for plan in plans} - {ModeKeys.PREDICT}
-    if model_fn.embeddings is not None and modes:
-        raise NotImplementedError(
-            "A model with embedding_config_spec can be exported in mode "
-            f"'infer' alone. Received receivers for {sorted(modes)}. Leave "
-            "them out."
-        )
     with (
         _first_request(settings, model_fn) as first_request,
         folders.export_folder(export.base) as (temporary, final),

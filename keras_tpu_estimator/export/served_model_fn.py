@@ -45,6 +45,8 @@ class ServedModelFn:
     Attributes:
         mode: The mode it is called in.
         embeddings: The tables of the user's function, or `None`.
+        features_inside: Where its features are among what receivers give,
+            labels among them; `None` if that is all.
         signatures: What the last call's signatures return.
         batch_config: What that call asked for, or `None`.
     """
@@ -56,6 +58,7 @@ class ServedModelFn:
         self.model_fn = model_fn
         self.mode = mode
         self.embeddings = getattr(model_fn, "embeddings", None)
+        self.features_inside = None if mode == ModeKeys.PREDICT else "features"
         self._use_tpu = use_tpu
 
     def __call__(

@@ -12,8 +12,10 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import Self
 from typing import TypeVar
@@ -237,7 +239,21 @@ class Conversation:
             ValueError: Some facts differ.
         """
         said = self.gather(dict(facts))
-        for name in {name: None for each in said for name in each}:
+        self.raise_if_unlike(said, dict.fromkeys(n for e in said for n in e))
+
+    def raise_if_unlike(
+        self, said: Sequence[Mapping[str, Any]], names: Iterable[str]
+    ) -> None:
+        """Raises an error if hosts have said different things.
+
+        Args:
+            said: What each has said, by name.
+            names: The names of what has to be equal.
+
+        Raises:
+            ValueError: Some facts differ.
+        """
+        for name in names:
             values = [each.get(name) for each in said]
             if any(value != values[0] for value in values):
                 by_host = "; ".join(

@@ -75,8 +75,8 @@ def input_plan(
         batch_size: Examples in a step, over all cores.
     """
     way = way_in(mode, way)
-    replicas, hosts = topology.num_replicas, topology.num_hosts
-    per_host, host = topology.replicas_per_host, topology.host_index
+    replicas, hosts = topology.num_replicas, topology.num_readers
+    per_host, host = topology.replicas_per_host, topology.reader_index
     calls: tuple[Deployment, ...]
     calls = (Deployment(host, hosts, per_host, batch_size // hosts),)
     batches_per_call = 1

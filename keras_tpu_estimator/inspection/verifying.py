@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from keras_tpu_estimator.checkpoints import contents
 from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import reading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,13 @@ def verify(prefix: str) -> Verdict:
     >>> verify(prefix).is_intact
     True
     """
-    if not formats.is_intact(prefix):
-        return Verdict(prefix, "it is not as it was written")
     try:
-        contents.read(prefix)
+        reader = reading.load_checkpoint(prefix)
+        with reader.held_open():
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
     except (ValueError, OSError) as error:
         return Verdict(prefix, str(error))
+    if not formats.is_intact(prefix):
+        return Verdict(prefix, "it is not as it was written")
     return Verdict(prefix)

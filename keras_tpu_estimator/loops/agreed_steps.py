@@ -9,12 +9,14 @@ have one batch of its true size: nothing is padded, and nothing is lost.
 import dataclasses
 import logging
 import pickle
+import zlib
 from typing import Self
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.pipeline import Pipeline
@@ -42,7 +44,7 @@ class AgreedSteps:
         mode: A value of `ModeKeys`.
         pipeline: This host's input.
         hosts: The hosts.
-        replicas_per_host: Cores of each.
+        topology: The replicas that they feed.
     """
 
     def __init__(
@@ -50,12 +52,12 @@ class AgreedSteps:
         mode: str,
         pipeline: Pipeline,
         hosts: Hosts,
-        replicas_per_host: int,
+        topology: Topology,
     ):
         self._mode = mode
         self._pipeline = pipeline
         self._are_several = hosts.are_several
-        self._replicas_per_host = replicas_per_host
+        self._topology = topology
         self._conversation = hosts.conversation(f"the input of {mode}")
         # Steps that were read, but could not be used yet.
         self._rest: Batch | None = None
@@ -76,7 +78,8 @@ class AgreedSteps:
         batch = self._read(steps)
         if not self._are_several:
             return None if batch is None else Taken(batch, is_part=False)
-        own = _Said.of(batch)
+        are_readers = self._topology.hosts_per_replica > 1
+        own = _Said.of(batch, are_readers)
         said = [
             _Said(*each)
             for each in self._conversation.gather(dataclasses.astuple(own))
@@ -86,11 +89,12 @@ class AgreedSteps:
         if self._mode == ModeKeys.TRAIN and not all(e.steps for e in said):
             self._tell_end(said)
             return None
+        self._check_shared(said)
         is_even = len({each.examples for each in said}) == 1
         if self._pipeline.is_whole:
             _check_whole(said)
             return Taken(self._use(min(e.steps for e in said)), is_part=False)
-        if is_even and own.examples % self._replicas_per_host == 0:
+        if is_even and own.examples % self._topology.replicas_per_host == 0:
             return Taken(self._use(min(e.steps for e in said)), is_part=True)
         return Taken(self._of_all(), is_part=False)
 
@@ -132,14 +136,29 @@ class AgreedSteps:
         """One step with the examples of all hosts, in their order."""
         own = None if self._batch is None else self._use(1)
         nest = None if own is None else (own.features, own.labels)
+        said = self._conversation.gather_bytes(pickle.dumps(nest))
+        # Of hosts that share a replica, the first one's.
+        said = said[:: self._topology.hosts_per_replica]
         parts = [
-            part
-            for said in self._conversation.gather_bytes(pickle.dumps(nest))
-            if (part := pickle.loads(said)) is not None
+            part for each in said if (part := pickle.loads(each)) is not None
         ]
         return Batch(
             *jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *parts)
         )
+
+    def _check_shared(self, said: list["_Said"]) -> None:
+        """Checks that hosts which share a replica have read the same."""
+        count = self._topology.hosts_per_replica
+        for first in range(0, len(said), count):
+            some = said[first : first + count]
+            if len({(each.examples, each.checksum) for each in some}) > 1:
+                raise ValueError(
+                    "Hosts that have a replica together should read the same "
+                    f"examples. Received others on the hosts {first} to "
+                    f"{first + count - 1}. Do not shuffle the input without a "
+                    "seed, and shard it by "
+                    'params["context"].current_input_fn_deployment().'
+                )
 
     def _tell_end(self, said: list["_Said"]) -> None:
         ended = [host for host, each in enumerate(said) if not each.steps]
@@ -171,13 +190,22 @@ def _check_whole(said: list["_Said"]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Said:
-    """How many steps a host has ready, and the examples of each."""
+    """How many steps a host has ready, and the examples of each.
+
+    Where others should have the same, also a checksum of the first step.
+    """
 
     steps: int
     examples: int
+    checksum: int = 0
 
     @classmethod
-    def of(cls, batch: Batch | None) -> Self:
+    def of(cls, batch: Batch | None, are_shared: bool) -> Self:
         if batch is None:
             return cls(0, 0)
-        return cls(batch.steps, batch.examples)
+        checksum = 0
+        if are_shared:
+            for leaf in jax.tree.leaves((batch.features, batch.labels)):
+                first = np.ascontiguousarray(leaf[0])
+                checksum = zlib.crc32(first.tobytes(), checksum)
+        return cls(batch.steps, batch.examples, checksum)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import os
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -34,6 +37,9 @@ from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
+
+# Reading a large checkpoint takes its time, on one host longer than on others.
+_LONG_SECS = 86400.0
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -131,6 +137,33 @@ class Job:
         """
         return checkpoints.latest_intact(self.model_dir)
 
+    def latest_of_all(self, call: Conversation) -> str | None:
+        """The same on several hosts, each of which reads some of its files.
+
+        Args:
+            call: With the other hosts.
+
+        Raises:
+            ValueError: As for `latest_checkpoint`, or hosts see others.
+        """
+        if not self.hosts.are_several:
+            return self.latest_checkpoint()
+
+        def is_intact(prefix: str) -> bool:
+            index, count = self.hosts.index, self.hosts.count
+            own = {
+                "checkpoint": os.path.basename(prefix),
+                "is intact": formats.is_intact(prefix, index, count),
+            }
+            said = call.gather(own, _LONG_SECS)
+            call.raise_if_unlike(said, ["checkpoint"])
+            are_intact = all(each["is intact"] for each in said)
+            if are_intact:
+                sealed.trust(prefix)
+            return are_intact
+
+        return checkpoints.latest_intact(self.model_dir, is_intact)
+
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
         """Whether a checkpoint has come so far that there is nothing to do."""
         if checkpoint is None or max_steps is None:
@@ -195,7 +228,7 @@ class Job:
             mode,
             pipeline,
             self.hosts,
-            self.placement.cores.topology.replicas_per_host,
+            self.placement.cores.topology,
         )
 
     def host_metrics(

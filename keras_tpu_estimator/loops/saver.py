@@ -1,19 +1,25 @@
 """The checkpoints of one call of `train`, written while it goes on."""
 
+import dataclasses
 import functools
 import logging
 import math
 import os
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import NamedTuple
 from typing import Self
 
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints.location import name_for
+from keras_tpu_estimator.checkpoints.shards import Sharded
+from keras_tpu_estimator.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
 from keras_tpu_estimator.hosts import watch
@@ -30,8 +36,9 @@ class Saver:
     """Writes a training loop's checkpoints and remembers the last one.
 
     They are written in the background, one at a time, from copies of the
-    values. The end of its `with` block waits for the last one. Of several
-    processes only the chief writes.
+    values; what lies over several cores is written before training goes on,
+    by the hosts that have it. The end of the `with` block waits for the last
+    one.
 
     Args:
         job: Says where, and how many to keep.
@@ -86,7 +93,8 @@ class Saver:
 
         Raises:
             NanLossDuringTrainingError: Trained variables of the one before
-                were not finite, so that it was not written.
+                were not finite, so that it was not written; or those of this
+                one that lie over several cores are not.
             Exception: It could not be written.
         """
         self.wait()
@@ -100,11 +108,20 @@ class Saver:
             step,
             os.path.join(os.fsdecode(directory), basename),
         )
-        values = self._to_save()
+        saved = self._runtime.values.to_save(
+            self._progress.values,
+            in_parts=self._format == formats.HDF5,
+            is_chief=self._hosts.is_chief,
+        )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        trained = sorted(values.keys() & self._trained_paths())
+        trained = self._trained_paths() if is_new else set()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
+        spread = {
+            path: _finite(path, each, step) if path in trained else each
+            for path, each in saved.spread.items()
+        }
+        sharded = self._write_shards(ShardFiles(prefix, spread), patience)
         self._remember(directory, prefix)
         self._writes_into = directory
         beside = self._positions.beside(prefix, step)
@@ -114,20 +131,22 @@ class Saver:
         )
 
         def write() -> None:
-            if is_new:
-                _check_finite({path: values[path] for path in trained}, step)
+            for path in sorted(saved.whole.keys() & trained):
+                _check_finite(path, saved.whole[path], step)
             with beside:
                 self._others.barrier(patience)
                 if self._hosts.is_chief:
                     checkpoints.save(
                         directory,
                         step,
-                        values,
+                        {**saved.whole, **sharded},
                         retention=retention,
                         basename=basename,
                         format_name=self._format,
                     )
                 self._others.barrier(patience)
+                if sharded:
+                    sealed.trust(prefix)
 
         def write_together() -> None:
             with watch.told_of_errors("saving a checkpoint"):
@@ -169,11 +188,18 @@ class Saver:
             return None
         return self._last[self._key(directory)].prefix
 
-    def _to_save(self) -> dict[str, np.ndarray]:
-        """What this host writes."""
-        if not self._hosts.is_chief:
+    def _write_shards(
+        self, files: ShardFiles, patience: float
+    ) -> dict[str, Sharded]:
+        """Writes the parts of variables that this host has, before it goes on.
+
+        There is no second copy of them. All hosts go on together, for who was
+        first would wait for the devices of the others, and take them for stuck.
+        """
+        if not files.variables:
             return {}
-        return self._runtime.values.to_save(self._progress.values)
+        seal = files.write(self._hosts.index)
+        return files.sharded(self._others.gather(seal, patience))
 
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._progress.values.values())
@@ -190,21 +216,31 @@ class Saver:
         self._last[self._key(directory)] = saved
 
 
-def _check_finite(values: Mapping[str, np.ndarray], step: int) -> None:
-    """Checks trained values before they are written."""
-    for path, value in values.items():
-        with np.errstate(all="ignore"):
-            # A finite sum, which is quick, has finite terms only.
-            if np.isfinite(value.sum()) or np.isfinite(value).all():
-                continue
-        raise NanLossDuringTrainingError(
-            f"The trained variable {path!r} is not finite after step {step}, "
-            "though the loss is. Expected numbers. Received NaN or infinity, "
-            "so nothing was saved, and the latest checkpoint is one from "
-            "before. Lower the learning rate, clip the gradients, or look for "
-            "the derivative of a square root or a norm at 0: "
-            "RunConfig(debug_nans=True) finds the operation."
-        )
+def _finite(path: str, spread: Spread, step: int) -> Spread:
+    """A trained value whose parts are checked before they are written."""
+
+    def part(box: Box) -> np.ndarray:
+        value = spread.part(box)
+        _check_finite(path, value, step)
+        return value
+
+    return dataclasses.replace(spread, part=part)
+
+
+def _check_finite(path: str, value: np.ndarray, step: int) -> None:
+    """Checks a trained value before it is written."""
+    with np.errstate(all="ignore"):
+        # A finite sum, which is quick, has finite terms only.
+        if np.isfinite(value.sum()) or np.isfinite(value).all():
+            return
+    raise NanLossDuringTrainingError(
+        f"The trained variable {path!r} is not finite after step {step}, "
+        "though the loss is. Expected numbers. Received NaN or infinity, "
+        "so nothing was saved, and the latest checkpoint is one from "
+        "before. Lower the learning rate, clip the gradients, or look for "
+        "the derivative of a square root or a norm at 0: "
+        "RunConfig(debug_nans=True) finds the operation."
+    )
 
 
 class _Saved(NamedTuple):

@@ -69,7 +69,7 @@ class Training:
             Preemption() as preemption,
         ):
             # Not before the lock: another training may just be saving.
-            checkpoint = self.job.latest_checkpoint()
+            checkpoint = self.job.latest_of_all(call)
             self.job.check_together(
                 call,
                 checkpoint=checkpoint and os.path.basename(checkpoint),

@@ -1,30 +1,27 @@
 """The cores that run one program, and the mesh they form.
 
-Only this module knows how the mesh is laid out.
+Only this room knows how the mesh is laid out.
 """
 
+import collections
 import dataclasses
-import functools
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
+from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
-from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
-from keras_tpu_estimator.mesh.variable_layout import Rules
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
-from keras_tpu_estimator.mesh.variable_layout import rules_of
 
 _BATCH = "batch"
 
@@ -128,14 +125,44 @@ class Cores:
             return jax.device_put(nest, sharding)
 
         def put(leaf: jax.Array | np.ndarray) -> jax.Array:
-            if isinstance(leaf, jax.Array) and leaf.sharding == sharding:
-                return leaf
+            if isinstance(leaf, jax.Array):
+                if leaf.sharding == sharding:
+                    return leaf
+                if not leaf.is_fully_replicated and not (
+                    leaf.is_fully_addressable
+                ):
+                    # All hosts have called this.
+                    return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
             array = np.asarray(leaf)
             return jax.make_array_from_callback(
                 array.shape, sharding, array.__getitem__
             )
 
         return jax.tree.map(put, nest)
+
+    def put_by_part(
+        self,
+        shape: tuple[int, ...],
+        sharding: jax.sharding.Sharding,
+        part: Callable[[Box], np.ndarray],
+    ) -> jax.Array:
+        """Makes an array of parts, of which no more than one is on the host.
+
+        Args:
+            shape: Its shape.
+            sharding: How it shall lie.
+            part: Gives what a core is to have.
+        """
+        devices = collections.defaultdict(list)
+        places = sharding.addressable_devices_indices_map(shape)
+        for device, index in places.items():
+            devices[Box.of(index or (), shape)].append(device)
+        arrays = []
+        for box, own in devices.items():
+            value = part(box)
+            put = [jax.device_put(value, device) for device in own]
+            arrays += jax.block_until_ready(put)
+        return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
     def put_parts(self, nest: Nest, axis: int) -> Nest:
         """Copies to the devices batches of which each host has its cores' part.
@@ -147,7 +174,7 @@ class Cores:
             axis: Their dimension that is the batch.
         """
         sharding = self.batch_sharding(axis)
-        hosts = self.topology.num_hosts
+        hosts = self.topology.num_readers
 
         def put(leaf: np.ndarray) -> jax.Array:
             before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
@@ -171,12 +198,19 @@ class Cores:
         if devices.size == 1:
             return ONE_CORE
         mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
-        per_replica = self.topology.cores_per_replica
+        per_replica = self.topology.of_lone_hosts.cores_per_replica
         topology = Topology(
             devices.size // per_replica, cores_per_replica=per_replica
         )
         axes = self.axes if topology.num_replicas > 1 else ()
-        return Cores(topology, mesh, axes, self.model_axes, self.layout)
+        layout = self.layout and self.layout.over(mesh.shape, per_replica)
+        return Cores(topology, mesh, axes, self.model_axes, layout)
+
+    @property
+    def need_others(self) -> bool:
+        """Whether values lie over several hosts, of which none has all."""
+        is_shared = self.share_slots or self.topology.hosts_per_replica > 1
+        return self.are_on_hosts and is_shared
 
     def variable_sharding(
         self, path: str, shape: tuple[int, ...], owner: str | None = None
@@ -243,7 +277,7 @@ class Cores:
     ) -> dict[str, jax.Array]:
         """What this host's devices hold of variables, on `own` cores.
 
-        Nothing is copied.
+        Nothing is copied. What other hosts have parts of is left out.
 
         Args:
             values: Arrays by name.
@@ -252,9 +286,11 @@ class Cores:
         if not self.are_on_hosts:
             return dict(values)
 
-        def view(value: jax.Array) -> jax.Array:
+        def view(value: jax.Array) -> jax.Array | None:
             if value.is_fully_addressable:
                 return value
+            if not _is_whole_here(value):
+                return None
             sharding = (
                 _one_device()
                 if mesh is None
@@ -265,7 +301,8 @@ class Cores:
                 value.shape, sharding, shards
             )
 
-        return {name: view(value) for name, value in values.items()}
+        views = {name: view(value) for name, value in values.items()}
+        return {n: value for n, value in views.items() if value is not None}
 
     def per_core(
         self,
@@ -325,138 +362,11 @@ class Cores:
 ONE_CORE = Cores(Topology(num_replicas=1))
 
 
-def all_cores(
-    per_replica: int = 1,
-    layout_map: Mapping[str, Any] | None = None,
-    shard_optimizer: bool = False,
-) -> Cores:
-    """The cores of the current Keras distribution, or all of the machine's.
-
-    Args:
-        per_replica: Cores that a model is spread over, where no distribution
-            says it. Defaults to 1.
-        layout_map: How its variables are spread, by patterns of their paths.
-            Defaults to `None`, which splits large ones.
-        shard_optimizer: Whether replicas share the optimizers' slots. Defaults
-            to `False`.
-
-    Raises:
-        ValueError: The current distribution is neither a `DataParallel` nor a
-            `ModelParallel`, or there is a `layout_map` for single cores.
-    """
-    distribution = keras.distribution.distribution()
-    batch_axis = _BATCH
-    sizes = None
-    if distribution is None and per_replica > 1:
-        mesh, sizes = _mesh(per_replica), {MODEL_AXIS: per_replica}
-    else:
-        distribution = distribution or _over_all_devices()
-        _check_kind(distribution)
-        batch_axis = distribution.batch_dim_name
-        mesh = distribution.device_mesh.backend_mesh
-    rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer)
-
-
-def _check_kind(distribution: object) -> None:
-    kinds = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
-    if not isinstance(distribution, kinds):
-        raise ValueError(
-            "Expected keras.distribution.DataParallel or ModelParallel as the "
-            f"distribution of a TPUEstimator. Received: {distribution}. Set "
-            "another with keras.distribution.set_distribution(...), or set "
-            "None to use every device."
-        )
-
-
-def _of_mesh(
-    mesh: jax.sharding.Mesh,
-    batch_axis: str,
-    sizes: Mapping[str, int] | None,
-    rules: Rules | None,
-    shard_optimizer: bool,
-) -> Cores:
-    """All cores of a mesh, one axis of which is that of the replicas.
-
-    Args:
-        mesh: The mesh.
-        batch_axis: That axis.
-        sizes: Names that layouts have for the others, and sizes. Defaults to
-            the mesh's.
-        rules: As in `VariableLayout`.
-        shard_optimizer: Whether replicas share the optimizers' slots.
-    """
-    replicas = mesh.shape[batch_axis]
-    topology = Topology(
-        num_replicas=replicas,
-        num_hosts=jax.process_count(),
-        host_index=jax.process_index(),
-        cores_per_replica=mesh.size // replicas,
-    )
-    if rules and topology.cores_per_replica == 1:
-        raise ValueError(
-            "With `layout_map` a replica should be several cores, over which "
-            f"variables are spread. Received: {dict(rules)} for single cores. "
-            "Set TPUConfig.num_cores_per_replica, or leave it out."
-        )
-    if replicas % topology.num_hosts:
-        raise ValueError(
-            "Each host should have whole replicas. Received: "
-            f"{replicas} replicas of {topology.cores_per_replica} cores on "
-            f"{topology.num_hosts} hosts. Use fewer cores per replica."
-        )
-    if shard_optimizer and topology.num_hosts > 1:
-        raise ValueError(
-            "Replicas of several hosts should have their optimizers' slots "
-            "whole, as the chief saves them. Received: shard_optimizer=True on "
-            f"{topology.num_hosts} hosts. Leave it out."
-        )
-    if mesh.size == 1:
-        return dataclasses.replace(ONE_CORE, topology=topology)
-    others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
-    layout = None
-    if others or shard_optimizer:
-        if sizes is None:
-            sizes = {axis: mesh.shape[axis] for axis in others}
-        layout = VariableLayout(
-            tuple(sizes.items()),
-            (batch_axis, replicas),
-            rules,
-            shard_optimizer,
-        )
-    axes = (batch_axis,) if replicas > 1 else ()
-    return Cores(topology, mesh, axes, others, layout)
-
-
-def _mesh(per_replica: int) -> jax.sharding.Mesh:
-    """A mesh of replicas that are several cores each, of one host.
-
-    Those of a replica lie on axes of two, for each dimension of an input may
-    be split over some of them.
-    """
-    # An attribute that JAX makes when it is imported.
-    if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
-        raise ValueError(
-            "Models are spread over several cores by JAX's Shardy "
-            "partitioner. Received: jax_use_shardy_partitioner=False. Leave it "
-            "on, or set num_cores_per_replica=None."
-        )
-    twos = per_replica.bit_length() - 1
-    devices = np.array(jax.devices()).reshape(-1, *[2] * twos)
-    return jax.sharding.Mesh(
-        devices,
-        (_BATCH, *map(_part, range(twos))),
-        axis_types=(jax.sharding.AxisType.Auto,) * (twos + 1),
-    )
-
-
-def _part(number: int) -> str:
-    return f"{MODEL_AXIS}_{number}"
-
-
-@functools.cache
-def _over_all_devices() -> keras.distribution.DataParallel:
-    return keras.distribution.DataParallel(auto_shard_dataset=False)
+def _is_whole_here(value: jax.Array) -> bool:
+    """Whether this host has all of what an array has on any."""
+    shape = value.shape
+    boxes = {Box.of(each.index, shape) for each in value.addressable_shards}
+    return sum(math.prod(box.shape) for box in boxes) == value.size
 
 
 def _spec_of(value: jax.Array) -> PartitionSpec:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping
 from typing import Any
+from typing import Self
 from typing import TypeAlias
 
 Axes: TypeAlias = tuple[str | None, ...]
@@ -35,6 +36,22 @@ class VariableLayout:
     replicas: tuple[str, int]
     rules: Rules | None = None
     slots_are_shared: bool = False
+
+    def over(self, shape: Mapping[str, int], per_replica: int) -> Self:
+        """The same over fewer cores.
+
+        Args:
+            shape: The size of each axis of their mesh.
+            per_replica: How many of them a replica has.
+        """
+        name, _ = self.replicas
+        return dataclasses.replace(
+            self,
+            sizes=tuple(
+                (axis, shape.get(axis, per_replica)) for axis, _ in self.sizes
+            ),
+            replicas=(name, shape[name]),
+        )
 
     def axes(
         self, path: str, shape: tuple[int, ...], owner: str | None = None

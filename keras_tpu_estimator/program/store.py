@@ -118,14 +118,15 @@ class VariableStore:
     def add(
         self,
         variables: Mapping[str, keras.Variable],
-        initial: Callable[[Collection[str], AnyValues], Values],
+        initial: Callable[..., Values],
     ) -> None:
         """Adds variables.
 
         Args:
             variables: The variables by path.
             initial: Given the paths of variables that want initial values,
-                and the values of others, returns those of them that it has.
+                the values of others, and as `places` where they are to be
+                made, if that is known, returns those of them that it has.
         """
         self.variables.update(variables)
         self._initial.append(initial)
@@ -134,12 +135,14 @@ class VariableStore:
         self,
         paths: Collection[str] | None = None,
         values: AnyValues | None = None,
+        places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> Values:
         """Initial values, computed anew.
 
         Args:
             paths: The variables to compute them for. Defaults to all.
             values: Values of others, which they may depend on.
+            places: Where each of them is to be made. Defaults to one device.
 
         Returns:
             Values by path, of those variables.
@@ -151,7 +154,7 @@ class VariableStore:
             **self._from_checkpoints(given),
         }
         for initial in self._initial:
-            made = initial(paths, {**made, **given}) | made
+            made = initial(paths, {**made, **given}, places=places) | made
         return {path: made[path] for path in paths}
 
     def _from_checkpoints(self, values: AnyValues) -> Values:

@@ -103,6 +103,7 @@ def _initial_values(
     own: Collection[str],
     paths: Collection[str],
     values: AnyValues,
+    places: object = None,
 ) -> Values:
     """What the initializers of a graph make, in a session.
 
@@ -111,7 +112,9 @@ def _initial_values(
         own: The variables whose initial values are those of this graph.
         paths: The variables that want initial values.
         values: Those of others, which initializers may read.
+        places: Where they will be. A session has them whole.
     """
+    del places
     wanted = [name for name in own if name in paths]
     if not wanted:
         return {}

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.extend import core as jex
@@ -122,6 +121,7 @@ class Captured:
         paths: Collection[str],
         values: AnyValues,
         inputs: Mapping[int, np.ndarray],
+        places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> Values:
         """The initial values of some of `new`.
 
@@ -132,6 +132,7 @@ class Captured:
                 do not depend on may be left out.
             inputs: Leaves of the function's arguments by their number, those
                 of `initial_inputs` among them.
+            places: Where each is to be made. Defaults to one device.
         """
         made = [path for path in self._initial_paths if path in paths]
         chosen = [self._initial_paths.index(path) for path in made]
@@ -152,9 +153,11 @@ class Captured:
                 return inputs[name]
             if name in values:
                 return values[name]
-            return jnp.zeros(self._known[name].shape, self._known[name].dtype)
+            return np.zeros(self._known[name].shape, self._known[name].dtype)
 
-        flat = jax.jit(jex.jaxpr_as_fun(initial))(*map(argument, used))
+        at = places and [places[path] for path in made]
+        compute = jax.jit(jex.jaxpr_as_fun(initial), out_shardings=at)
+        flat = compute(*map(argument, used))
         computed = dict(zip(made, flat, strict=True))
         # What is not made here was adopted, and has a value already.
         return {

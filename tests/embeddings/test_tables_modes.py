@@ -294,17 +294,37 @@ def test_export(tmp_path, model_dir):
         np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6)
 
 
-def test_what_else_cannot_be_exported(tmp_path, model_dir):
+def test_exports_of_all_modes(tmp_path, model_dir):
+    import tensorflow as tf
+
     estimator = tables_estimator(two_tables(), SIZE, model_dir)
     features, labels = data_of()
     export = kte.export
-    receiver_fn = export.build_raw_supervised_input_receiver_fn(
-        features, labels
+    modes = kte.ModeKeys
+    supervised = export.build_raw_supervised_input_receiver_fn(features, labels)
+    folder = estimator.experimental_export_all_saved_models(
+        str(tmp_path),
+        {
+            modes.TRAIN: supervised,
+            modes.EVAL: supervised,
+            modes.PREDICT: export.build_raw_serving_input_receiver_fn(features),
+        },
     )
-    with pytest.raises(NotImplementedError, match="mode 'infer' alone"):
-        estimator.experimental_export_all_saved_models(
-            str(tmp_path), {kte.ModeKeys.EVAL: receiver_fn}
-        )
+    _, loss = expected(in_checkpoint(estimator))
+    given = {**features, "label": labels}
+    for tag, name in (("train", "train"), ("eval", "eval")):
+        signature = tf.saved_model.load(folder, [tag]).signatures[name]
+        arguments = {
+            key: tf.constant(given[key])
+            for key in signature.structured_input_signature[1]
+        }
+        got = signature(**arguments)["loss"]
+        np.testing.assert_allclose(got, loss, rtol=1e-5)
+
+
+def test_what_cannot_be_exported(tmp_path, model_dir):
+    estimator = tables_estimator(two_tables(), SIZE, model_dir)
+    features, _ = data_of()
     with pytest.raises(NotImplementedError, match="export_saved_model"):
         kte.export_keras(
             estimator,

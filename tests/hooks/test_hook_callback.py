@@ -17,8 +17,8 @@ from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.mesh.cores import all_cores
 
 X, Y = regression_data()
 

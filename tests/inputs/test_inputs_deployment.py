@@ -22,7 +22,7 @@ from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.context import TPUContext
 from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.mesh.cores import all_cores
+from keras_tpu_estimator.mesh.all_cores import all_cores
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.batch import Batch
@@ -41,13 +42,17 @@ class OneConversation(Hosts):
 def read(on_each, store):
     """What each host is given of its input, until it ends."""
 
-    def run(mode, sizes, at_once=4, is_whole=False):
+    def run(mode, sizes, at_once=4, is_whole=False, shared=None):
         store.values.clear()
+        firsts = shared or [100 * host for host in range(len(sizes))]
+        replicas = Topology(2 * len(sizes), len(sizes))
+        if shared:
+            replicas = Topology(2, 4, hosts_per_replica=2)
 
         def take_all(host):
             hosts = OneConversation(host, len(sizes), 10.0)
-            pipeline = Pipeline(100 * host, sizes[host], is_whole)
-            steps = AgreedSteps(mode, pipeline, hosts, replicas_per_host=2)
+            pipeline = Pipeline(firsts[host], sizes[host], is_whole)
+            steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
             while (each := steps.take(at_once)) is not None:
                 numbers = each.batch.features["number"].tolist()
@@ -60,7 +65,7 @@ def read(on_each, store):
 
 
 def test_one_host_reads_its_input_as_it_is():
-    steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), 2)
+    steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), Topology(2))
     taken = [steps.take(5), steps.take(5), steps.take(5)]
     assert [each and each.batch.examples for each in taken] == [4, 3, None]
     assert not taken[0].is_part
@@ -87,6 +92,21 @@ def test_a_host_without_any_examples(read, sizes):
     numbers = [n for is_part, steps in one for step in steps for n in step]
     assert one == two and len(numbers) == sum(map(sum, sizes))
     assert not any(is_part for is_part, _ in one)
+
+
+def test_hosts_that_share_a_replica_count_once(read):
+    sizes = [[2, 1], [2, 1], [2], [2]]
+    each = read("eval", sizes, shared=[0, 0, 100, 100])
+    assert each[0] == each[1]
+    assert each[0][0] == (True, [[0, 1]])
+    assert each[2][0] == (True, [[100, 101]])
+    assert [one[1:] for one in each] == [[(False, [[2]])]] * 4
+
+
+def test_hosts_that_share_a_replica_read_the_same(read):
+    for error in read("train", [[2]] * 4, shared=[0, 0, 100, 101]):
+        assert "should read the same examples" in str(error)
+        assert "on the hosts 2 to 3" in str(error)
 
 
 def test_sizes_that_do_not_divide_travel_too(read):

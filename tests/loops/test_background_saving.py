@@ -19,7 +19,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints.writer import wait_for
-from keras_tpu_estimator.device.restoring import on_host
+from keras_tpu_estimator.device.saving import on_host
 
 X, Y = regression_data()
 

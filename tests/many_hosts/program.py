@@ -12,10 +12,15 @@ import jax
 
 import keras_tpu_estimator as kte
 from tests.many_hosts import other_scenarios
+from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
 from tests.many_hosts.problems import Here
 
-SCENARIOS = training_scenarios.SCENARIOS | other_scenarios.SCENARIOS
+SCENARIOS = (
+    training_scenarios.SCENARIOS
+    | other_scenarios.SCENARIOS
+    | spread_scenarios.SCENARIOS
+)
 
 
 def main(directory: str, *names: str) -> None:

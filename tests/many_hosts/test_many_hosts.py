@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.many_hosts import other_scenarios
+from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
 from tests.many_hosts.launching import PROGRAM
 from tests.many_hosts.launching import launch
@@ -25,7 +26,7 @@ from tests.many_hosts.program import SCENARIOS
 from tests.many_hosts.training_scenarios import ELASTIC_STEPS
 from tests.many_hosts.training_scenarios import WAYS
 
-ON_FOUR = ("evaluations", "ways", "elastic", "not_a_number")
+ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program.
 ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
@@ -56,6 +57,7 @@ def alone(base):
 @pytest.fixture(scope="module")
 def first_part(base):
     """The part of one host in the run that goes on with two."""
+    spread_scenarios.moved(Here(str(base / "two" / "moved")))
     here = Here(str(base / "two" / "elastic"))
     return training_scenarios.elastic(here)
 
@@ -76,7 +78,8 @@ def two(base, first_part):
 def four(base, two):
     """Four hosts of four cores, which go on where two were stopped."""
     del two
-    shutil.copytree(base / "two" / "elastic", base / "four" / "elastic")
+    for name in ("elastic", "moved"):
+        shutil.copytree(base / "two" / name, base / "four" / name)
     return launch(
         *PROGRAM,
         str(base / "four"),
@@ -126,14 +129,53 @@ def test_what_is_trained_is_equal_to_one_host(name, two, alone):
     assert_close(first, expected)
 
 
-def test_replicas_of_several_cores(two, alone):
-    first, second = both(two, "spread")
-    expected = alone("spread")
-    # Each host predicts its own input.
-    predicted = first.pop("predicted") + second.pop("predicted")
-    np.testing.assert_allclose(predicted, expected.pop("predicted"), atol=1e-6)
+@pytest.mark.parametrize(
+    "name", ["spread", "shared_slots", "spanning", "tables"]
+)
+def test_replicas_and_slots_over_several_cores(name, two, alone):
+    first, second = both(two, name)
+    expected = alone(name)
+    for key in [key for key in first if key.startswith("predicted")]:
+        # Each host predicts its own input.
+        predicted = first.pop(key) + second.pop(key)
+        np.testing.assert_allclose(predicted, expected.pop(key), atol=1e-6)
     assert first == second
     assert_close(first, expected)
+
+
+def test_all_hosts_find_what_one_finds_damaged(two, base):
+    first, second = both(two, "damaged_part")
+    assert first == second
+    expected = spread_scenarios.estimator_of(Here(str(base / "whole")), None)
+    expected.train(spread_scenarios.dealt, max_steps=8)
+    assert_close(first, spread_scenarios.weights(expected))
+    damaged = "ckpt-4.h5' is truncated or damaged. Using"
+    for host in range(2):
+        assert damaged in two.log(host)
+
+
+def test_other_hosts_and_cores_read_what_others_have_written(
+    first_part, two, four, base
+):
+    del first_part
+    directory = base / "four" / "moved"
+    names = {path.name for path in directory.glob("model.ckpt-*.shard*")}
+    written = {0: 1, 4: 1, 8: 2, 12: 4}
+    assert names == {
+        f"model.ckpt-{step}.shard-{number}-of-{count}"
+        for step, count in written.items()
+        for number in range(count)
+    }
+    here = Here(str(directory))
+    estimator = spread_scenarios.estimator_of(here, None)
+    last = spread_scenarios.part(estimator, spread_scenarios.LAST_STEP, here)
+    undisturbed = Here(str(base / "alone" / "unmoved"))
+    expected = spread_scenarios.undisturbed(undisturbed)
+    for each in two.each("moved"):
+        assert_close(each, expected[1])
+    for each in four.each("moved"):
+        assert_close(each, expected[2])
+    assert_close(last, expected[3])
 
 
 def test_what_is_left_of_an_input_that_is_longer(two):
@@ -253,11 +295,13 @@ def test_the_chief_exports(two, base):
 
 def test_one_host_writes_event_files_and_metrics(two, base):
     directories = [path.parent for path in base.glob("two/**/events.*")]
-    # The part that one host had in it has a file, too.
+    # The parts that one host had in it have a file, too.
     directories.remove(base / "two" / "elastic")
-    assert len(directories) == len({*directories}) > len(ON_TWO)
+    directories.remove(base / "two" / "moved" / "eval")
+    writing = {*ON_TWO} - spread_scenarios.SCENARIOS.keys()
+    assert len(directories) == len({*directories}) > len(writing)
     files = [*base.glob("two/**/metrics.jsonl")]
-    assert len(files) > len(ON_TWO)
+    assert len(files) > len(writing)
     for file in files:
         steps = [
             json.loads(line)["step"] for line in file.read_text().splitlines()

@@ -6,7 +6,7 @@ import keras
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from keras_tpu_estimator.mesh.cores import all_cores
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
 
 SIZES = (("model", 4),)

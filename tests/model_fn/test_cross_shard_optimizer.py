@@ -14,8 +14,8 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.mesh.cores import all_cores
 
 X, Y = regression_data()
 RATE = 0.1

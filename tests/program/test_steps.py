@@ -11,7 +11,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.inputs.shared import Shared
-from keras_tpu_estimator.mesh.cores import all_cores
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.program.steps import BatchLayout
 
 KERNEL, BIAS = "dense/kernel", "dense/bias"

@@ -1,0 +1,135 @@
+"""Variables whose parts are in files of the hosts that had them.
+
+In the main file of a checkpoint such a variable is a virtual dataset, so that
+other programs read it as any other. HDF5 itself takes a part that is missing
+for zeros, and follows any name; here only files are read that the main file
+lists in its attributes, each with the seal that it had.
+"""
+
+import dataclasses
+import os
+import re
+
+import h5py
+import numpy as np
+
+from keras_tpu_estimator.base.boxes import Box
+
+_NAME = re.compile(r"(.+)\.shard-[0-9]+-of-[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A part of a variable.
+
+    Attributes:
+        box: Which one.
+        file: The name of the file that it is in, beside the main file.
+        key: The dataset in it.
+        seal: What tells that file from others, as `checksum.seal` does.
+    """
+
+    box: Box
+    file: str
+    key: str
+    seal: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """A variable that no file has whole.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its NumPy dtype.
+        shards: Its parts.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    shards: tuple[Shard, ...]
+
+
+def file_name(prefix: str, number: int, count: int) -> str:
+    """The path of a file with parts of variables.
+
+    Args:
+        prefix: That of the checkpoint.
+        number: Which of the files.
+        count: How many there are.
+
+    Example:
+
+    >>> file_name("/run/model.ckpt-20", 0, 4)
+    '/run/model.ckpt-20.shard-0-of-4'
+    """
+    return f"{prefix}.shard-{number}-of-{count}"
+
+
+def prefix_of(name: str) -> str | None:
+    """The prefix of the checkpoint that a file has parts of, by its name.
+
+    Args:
+        name: The name or path of any file.
+
+    Example:
+
+    >>> prefix_of("model.ckpt-20.shard-0-of-4"), prefix_of("checkpoint")
+    ('model.ckpt-20', None)
+    """
+    match = _NAME.fullmatch(name)
+    return match and match.group(1)
+
+
+def create(
+    file: h5py.File, key: str, variable: Sharded, bits: np.dtype
+) -> h5py.Dataset:
+    """Makes a dataset that stands for the parts of a variable.
+
+    Args:
+        file: The main file of a checkpoint, open for writing.
+        key: Where the dataset shall be.
+        variable: The variable.
+        bits: The dtype that it is stored as.
+    """
+    layout = h5py.VirtualLayout(variable.shape, bits)
+    for shard in variable.shards:
+        layout[shard.box.slices] = h5py.VirtualSource(
+            shard.file, shard.key, shard.box.shape, bits
+        )
+        file.attrs[shard.file] = np.uint32(shard.seal)
+    return file.create_virtual_dataset(key, layout)
+
+
+def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
+    """The parts of a variable; none if the files are not ones to be read.
+
+    Args:
+        dataset: One of those that `create` makes.
+    """
+    seals = seals_of(dataset.file)
+    found = []
+    for source in dataset.virtual_sources():
+        if source.file_name not in seals:
+            return ()
+        first, last = source.vspace.get_select_bounds()
+        box = Box(tuple(first), tuple(end + 1 for end in last))
+        seal = seals[source.file_name]
+        found.append(Shard(box, source.file_name, source.dset_name, seal))
+    return tuple(found)
+
+
+def seals_of(file: h5py.File) -> dict[str, int]:
+    """The files that belong to the main file of a checkpoint.
+
+    Args:
+        file: The main file.
+
+    Returns:
+        What tells each of them from others, by name.
+    """
+    return {
+        name: int(seal)
+        for name, seal in file.attrs.items()
+        if prefix_of(name) and os.path.basename(name) == name
+    }

@@ -1,0 +1,173 @@
+"""Which cores there are: those of a Keras distribution, or of the machine."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
+from keras_tpu_estimator.mesh.variable_layout import Rules
+from keras_tpu_estimator.mesh.variable_layout import VariableLayout
+from keras_tpu_estimator.mesh.variable_layout import rules_of
+
+_BATCH = "batch"
+
+
+def all_cores(
+    per_replica: int = 1,
+    layout_map: Mapping[str, Any] | None = None,
+    shard_optimizer: bool = False,
+) -> Cores:
+    """The cores of the current Keras distribution, or all of the machine's.
+
+    Args:
+        per_replica: Cores that a model is spread over, where no distribution
+            says it. Defaults to 1.
+        layout_map: How its variables are spread, by patterns of their paths.
+            Defaults to `None`, which splits large ones.
+        shard_optimizer: Whether replicas share the optimizers' slots. Defaults
+            to `False`.
+
+    Raises:
+        ValueError: The current distribution is neither a `DataParallel` nor a
+            `ModelParallel`, or there is a `layout_map` for single cores.
+    """
+    distribution = keras.distribution.distribution()
+    batch_axis = _BATCH
+    sizes = None
+    if distribution is None and per_replica > 1:
+        mesh, sizes = _mesh(per_replica), {MODEL_AXIS: per_replica}
+    else:
+        distribution = distribution or _over_all_devices()
+        _check_kind(distribution)
+        batch_axis = distribution.batch_dim_name
+        mesh = distribution.device_mesh.backend_mesh
+    rules = None if layout_map is None else rules_of(layout_map)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer)
+
+
+def _check_kind(distribution: object) -> None:
+    kinds = (keras.distribution.DataParallel, keras.distribution.ModelParallel)
+    if not isinstance(distribution, kinds):
+        raise ValueError(
+            "Expected keras.distribution.DataParallel or ModelParallel as the "
+            f"distribution of a TPUEstimator. Received: {distribution}. Set "
+            "another with keras.distribution.set_distribution(...), or set "
+            "None to use every device."
+        )
+
+
+def _of_mesh(
+    mesh: jax.sharding.Mesh,
+    batch_axis: str,
+    sizes: Mapping[str, int] | None,
+    rules: Rules | None,
+    shard_optimizer: bool,
+) -> Cores:
+    """All cores of a mesh, one axis of which is that of the replicas.
+
+    Args:
+        mesh: The mesh.
+        batch_axis: That axis.
+        sizes: Names that layouts have for the others, and sizes. Defaults to
+            the mesh's.
+        rules: As in `VariableLayout`.
+        shard_optimizer: Whether replicas share the optimizers' slots.
+    """
+    replicas = mesh.shape[batch_axis]
+    topology = Topology(
+        num_replicas=replicas,
+        num_hosts=jax.process_count(),
+        host_index=jax.process_index(),
+        cores_per_replica=mesh.size // replicas,
+        hosts_per_replica=_hosts_per_replica(mesh, batch_axis),
+    )
+    if rules and topology.cores_per_replica == 1:
+        raise ValueError(
+            "With `layout_map` a replica should be several cores, over which "
+            f"variables are spread. Received: {dict(rules)} for single cores. "
+            "Set TPUConfig.num_cores_per_replica, or leave it out."
+        )
+    if mesh.size == 1:
+        return dataclasses.replace(ONE_CORE, topology=topology)
+    others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
+    layout = None
+    if others or shard_optimizer:
+        if sizes is None:
+            sizes = {axis: mesh.shape[axis] for axis in others}
+        layout = VariableLayout(
+            tuple(sizes.items()),
+            (batch_axis, replicas),
+            rules,
+            shard_optimizer,
+        )
+    axes = (batch_axis,) if replicas > 1 else ()
+    return Cores(topology, mesh, axes, others, layout)
+
+
+def _mesh(per_replica: int) -> jax.sharding.Mesh:
+    """A mesh of replicas that are several cores each, of one host.
+
+    Those of a replica lie on axes of two, for each dimension of an input may
+    be split over some of them.
+    """
+    # An attribute that JAX makes when it is imported.
+    if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
+        raise ValueError(
+            "Models are spread over several cores by JAX's Shardy "
+            "partitioner. Received: jax_use_shardy_partitioner=False. Leave it "
+            "on, or set num_cores_per_replica=None."
+        )
+    twos = per_replica.bit_length() - 1
+    devices = np.array(jax.devices()).reshape(-1, *[2] * twos)
+    return jax.sharding.Mesh(
+        devices,
+        (_BATCH, *map(_part, range(twos))),
+        axis_types=(jax.sharding.AxisType.Auto,) * (twos + 1),
+    )
+
+
+def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str) -> int:
+    """How many hosts a replica is on.
+
+    Raises:
+        ValueError: Neither has each host whole replicas, nor is it one of
+            those that one replica is on.
+    """
+    if not mesh.is_multi_process:
+        return 1
+    axis = mesh.axis_names.index(batch_axis)
+    replicas = np.moveaxis(mesh.devices, axis, 0).reshape(
+        mesh.shape[batch_axis], -1
+    )
+    hosts = [sorted({d.process_index for d in each}) for each in replicas]
+    count = len(hosts[0])
+    per_host = max(1, len(hosts) * count // jax.process_count())
+    # Hosts read the parts of the input in their order.
+    expected = [
+        [number // per_host * count + k for k in range(count)]
+        for number in range(len(hosts))
+    ]
+    if hosts != expected:
+        raise ValueError(
+            "Each host should have whole replicas, or each replica should "
+            "have whole hosts, in their order. Received replicas on the hosts "
+            f"{hosts}. Use another number of cores per replica."
+        )
+    return count
+
+
+def _part(number: int) -> str:
+    return f"{MODEL_AXIS}_{number}"
+
+
+@functools.cache
+def _over_all_devices() -> keras.distribution.DataParallel:
+    return keras.distribution.DataParallel(auto_shard_dataset=False)

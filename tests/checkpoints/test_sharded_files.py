@@ -1,0 +1,252 @@
+"""Checkpoints of variables whose parts several hosts have written."""
+
+import os
+import pathlib
+import shutil
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.base.boxes import boxes_of_run
+from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.inspection.directories import Directory
+from keras_tpu_estimator.inspection.verifying import verify
+
+KERNEL = np.arange(48.0, dtype="float32").reshape(6, 8)
+BIAS = np.arange(8).astype(ml_dtypes.bfloat16)
+VALUES = {"up/kernel": KERNEL, "up": BIAS, "step_size": np.float32(0.5)}
+
+
+def spread(value, *counts):
+    """Cut into so many parts along each dimension, dealt to two hosts."""
+    hosts = {}
+    for number in np.ndindex(*counts):
+        size = np.array(value.shape) // counts
+        start = size * number
+        box = Box(tuple(start.tolist()), tuple((start + size).tolist()))
+        hosts[box] = len(hosts) % 2
+    return Spread(
+        value.shape, value.dtype, hosts, lambda box: value[box.slices]
+    )
+
+
+def write_shards(directory, step=20, scale=1):
+    made = ShardFiles(
+        os.path.join(directory, f"model.ckpt-{step}"),
+        {"up/kernel": spread(KERNEL * scale, 2, 4), "up": spread(BIAS, 2)},
+    )
+    return made.sharded([made.write(host) for host in range(2)])
+
+
+def save(directory, step=20, scale=1, **settings):
+    """A checkpoint with parts of two hosts."""
+    values = write_shards(directory, step, scale)
+    values["step_size"] = VALUES["step_size"]
+    return checkpoints.save(directory, step, values, **settings)
+
+
+def damage(path):
+    """Changes a bit of the last piece of a file."""
+    *_, piece = checksum.load(str(path)).values()
+    with open(path, "rb+") as file:
+        file.seek(piece.offset)
+        byte = file.read(1)[0]
+        file.seek(piece.offset)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, (1, 1))
+
+
+def test_whole_values_come_back(tmp_path):
+    prefix = save(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint",
+        "model.ckpt-20.h5",
+        "model.ckpt-20.shard-0-of-2",
+        "model.ckpt-20.shard-1-of-2",
+    ]
+    assert kte.list_variables(tmp_path) == [
+        ("global_step", []),
+        ("step_size", []),
+        ("up", [8]),
+        ("up/kernel", [6, 8]),
+    ]
+    read = checkpoints.read(prefix)
+    for name, value in VALUES.items():
+        assert read[name].dtype == value.dtype
+        np.testing.assert_array_equal(read[name], value)
+        np.testing.assert_array_equal(kte.load_variable(prefix, name), value)
+    assert Directory.of(str(tmp_path)).num_parameters == 58
+    assert verify(prefix).is_intact
+    with h5py.File(prefix + ".h5") as file:
+        np.testing.assert_array_equal(file["up/kernel"], KERNEL)
+
+
+@pytest.mark.parametrize("is_sharded", [True, False])
+@pytest.mark.parametrize(
+    "box",
+    [
+        Box((0, 0), (6, 8)),
+        Box((0, 2), (3, 4)),
+        Box((2, 1), (5, 7)),
+        Box((1, 0), (2, 8)),
+        Box((4, 4), (4, 8)),
+    ],
+)
+def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
+    # Rows of 32 bytes lie in several pieces.
+    monkeypatch.setattr(pieces, "_PIECE", 24)
+    monkeypatch.setattr(pieces, "_CHUNK", 8)
+    prefix = (
+        save(tmp_path)
+        if is_sharded
+        else checkpoints.save(tmp_path, 20, {"up/kernel": KERNEL})
+    )
+    reader = kte.load_checkpoint(prefix)
+    part = reader.get_part("up/kernel", box.slices)
+    np.testing.assert_array_equal(part, KERNEL[box.slices])
+    with reader.held_open():
+        np.testing.assert_array_equal(
+            reader.get_part("up/kernel", box.slices), KERNEL[box.slices]
+        )
+
+
+def test_a_part_that_nobody_reads_may_be_missing(tmp_path):
+    prefix = save(tmp_path)
+    os.remove(prefix + ".shard-1-of-2")
+    box = Box((0, 0), (3, 2))
+    part = kte.load_checkpoint(prefix).get_part("up/kernel", box.slices)
+    np.testing.assert_array_equal(part, KERNEL[box.slices])
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (3, 1, 2, 2)])
+def test_runs_are_cut_into_boxes(shape):
+    array = np.arange(np.prod(shape)).reshape(shape)
+    for start in range(array.size):
+        for stop in range(start + 1, array.size + 1):
+            found = []
+            for at, box in boxes_of_run(start, stop, shape):
+                part = array[box.slices].ravel().tolist()
+                assert part[0] == at
+                found += part
+            assert found == [*range(start, stop)]
+
+
+def remove(path):
+    os.remove(path)
+
+
+def cut(path):
+    os.truncate(path, 100)
+
+
+def take_another(path):
+    """Takes the file of another checkpoint."""
+    directory = pathlib.Path(path).parent / "other"
+    save(directory, scale=2)
+    shutil.copy(directory / os.path.basename(path), path)
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (remove, "is not there"),
+        (damage, r"is damaged \(the checksum of its bytes"),
+        (cut, r"is damaged \(its checksum is wrong or missing"),
+        (take_another, r"is damaged \(it is that of another checkpoint"),
+    ],
+)
+def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
+    older = save(tmp_path, step=10)
+    prefix = save(tmp_path)
+    shard = prefix + ".shard-1-of-2"
+    harm(shard)
+    said = rf"part \[\S+, \S+\] of the variable 'up/kernel' .*{shard}', "
+    with pytest.raises(ValueError, match=said + "which " + reason):
+        checkpoints.read(prefix, ["up/kernel"])
+    assert checkpoints.latest_intact(tmp_path) == older
+    verdict = verify(prefix)
+    assert not verdict.is_intact
+    assert shard in verdict.problem
+
+
+def test_hosts_check_files_of_their_own(tmp_path):
+    prefix = save(tmp_path)
+    damage(prefix + ".shard-1-of-2")
+    assert formats.is_intact(prefix, host=0, hosts=2)
+    assert not formats.is_intact(prefix, host=1, hosts=2)
+    # Nobody takes the part for the whole.
+    assert not formats.is_intact(prefix)
+
+
+def test_a_save_that_was_killed_between_files(tmp_path):
+    older = save(tmp_path, step=10)
+    # Again the same step, with other values, but no main file.
+    write_shards(tmp_path, step=10, scale=2)
+    write_shards(tmp_path, step=20)
+    assert checkpoints.latest(tmp_path) == older
+    with pytest.raises(ValueError, match="All checkpoints"):
+        checkpoints.latest_intact(tmp_path)
+    newest = save(tmp_path, step=30)
+    assert checkpoints.latest_intact(tmp_path) == newest
+    # What belongs to no checkpoint is gone.
+    assert not [*tmp_path.glob("model.ckpt-20*")]
+
+
+def test_no_file_of_old_checkpoints_stays(tmp_path):
+    retention = checkpoints.Retention(max_to_keep=1)
+    for step in (10, 20):
+        prefix = save(tmp_path, step, retention=retention)
+    names = {path.name for path in tmp_path.glob("model*")}
+    assert names == {
+        "model.ckpt-20.h5",
+        "model.ckpt-20.shard-0-of-2",
+        "model.ckpt-20.shard-1-of-2",
+    }
+    checkpoints.save(tmp_path, 20, VALUES, retention=retention)
+    assert [*map(str, tmp_path.glob("model*"))] == [prefix + ".h5"]
+
+
+def test_other_files_are_not_followed(tmp_path):
+    prefix = save(tmp_path)
+    secret = tmp_path / "secret.h5"
+    with h5py.File(secret, "w") as file:
+        file["a"] = KERNEL
+    path = str(tmp_path / "model.ckpt-30.h5")
+    layout = h5py.VirtualLayout(KERNEL.shape, "f4")
+    layout[:] = h5py.VirtualSource(str(secret), "a", KERNEL.shape)
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_virtual_dataset("a", layout)
+        file.attrs[str(secret)] = 1
+    checksum.append(path)
+    with pytest.raises(ValueError, match="lie in another file"):
+        checkpoints.read(path)
+    assert checkpoints.latest_intact(tmp_path) == prefix
+
+
+def test_behind_a_url(tmp_path):
+    prefix = save("memory://sharded/run")
+    read = kte.load_variable(prefix, "up/kernel")
+    np.testing.assert_array_equal(read, KERNEL)
+    assert checkpoints.latest_intact("memory://sharded/run") == prefix
+    kte.checkpoints.save("memory://sharded/run", 20, VALUES)
+    assert verify(prefix).is_intact
+
+
+@pytest.mark.parametrize(
+    "index", [np.s_[0:2,], np.s_[0:2, 0:4:2], np.s_[0:2, 0:4, 0:1]]
+)
+def test_slices_that_do_not_fit(tmp_path, index):
+    reader = kte.load_checkpoint(save(tmp_path))
+    with pytest.raises(
+        ValueError, match="a slice of step 1 for each dimension"
+    ):
+        reader.get_part("up/kernel", index)

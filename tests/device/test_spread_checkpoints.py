@@ -1,0 +1,184 @@
+"""What lies over several cores is saved and restored core by core."""
+
+import os
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.device.saving import check_whole
+from keras_tpu_estimator.loops import saver
+
+X, Y = regression_data(size=16)
+RULES = {".*kernel": ("model",), "wide/bias": ("model",)}
+OTHER_RULES = {"wide/kernel": (None, "model")}
+WIDE = 64 * 16 * 4
+
+
+def network(features, is_training):
+    hidden = keras.layers.Dense(64, "tanh", name="wide")(features)
+    return keras.layers.Dense(1, name="out")(hidden)
+
+
+def adam():
+    return keras.optimizers.Adam(0.01, epsilon=1e-3)
+
+
+def estimator_of(model_dir, cores, rules=None, warm_start_from=None, **config):
+    """With so many cores in a replica; `None` for one core."""
+    return kte.TPUEstimator(
+        model_fn_of(network, adam),
+        config=kte.RunConfig(
+            tpu_config=kte.TPUConfig(2, num_cores_per_replica=cores),
+            model_dir=str(model_dir),
+            tf_random_seed=1,
+            log_step_count_steps=None,
+            save_summary_steps=None,
+            layout_map=rules,
+            **config,
+        ),
+        use_tpu=cores is not None,
+        warm_start_from=warm_start_from,
+        train_batch_size=16,
+        eval_batch_size=16,
+        predict_batch_size=16,
+    )
+
+
+def values_of(directory):
+    return checkpoints.read(checkpoints.latest(directory))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint of two replicas of four cores, of step 2."""
+    directory = tmp_path_factory.mktemp("saved")
+    made = estimator_of(directory, 4, RULES, shard_optimizer=True)
+    made.train(repeated(X, Y), steps=2)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The values of one core after 2 and 4 steps, and after none."""
+    directory = tmp_path_factory.mktemp("one")
+    made = estimator_of(directory, None).train(repeated(X, Y), steps=2)
+    first = values_of(directory)
+    new = checkpoints.read(directory / "model.ckpt-0")
+    made.train(repeated(X, Y), steps=2)
+    return first, values_of(directory), new
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The sizes of arrays that go into files, or come from them."""
+    sizes = []
+    of = pieces.Extent.of
+
+    def noted(offset, array):
+        sizes.append(array.nbytes)
+        return of(offset, array)
+
+    monkeypatch.setattr(pieces.Extent, "of", noted)
+    return sizes
+
+
+def assert_close(values, expected):
+    assert values.keys() == expected.keys()
+    for name, value in values.items():
+        np.testing.assert_allclose(
+            value, expected[name], atol=1e-6, err_msg=name
+        )
+
+
+def test_parts_are_in_files_of_their_own(saved, one):
+    assert_close(values_of(saved), one[0])
+    names = os.listdir(saved)
+    assert "model.ckpt-2.shard-0-of-1" in names
+    with h5py.File(saved / "model.ckpt-2.h5") as file:
+        assert file["wide/kernel"].is_virtual
+        assert not file["out/bias"].is_virtual
+        # Four parts of the weights, and eight of their slots.
+        assert len(file["wide/kernel"].virtual_sources()) == 4
+        slot = file["adam/wide_kernel_momentum"]
+        assert len(slot.virtual_sources()) == 8
+    with h5py.File(saved / "model.ckpt-0.h5") as file:
+        assert file["wide/kernel"].is_virtual
+
+
+@pytest.mark.parametrize(
+    ("cores", "rules", "part"),
+    [(8, RULES, 8), (4, OTHER_RULES, 4), (2, RULES, 2), (None, None, 1)],
+)
+def test_other_cores_go_on(saved, one, tmp_path, largest, cores, rules, part):
+    made = estimator_of(tmp_path, cores, rules, keep_checkpoint_max=None)
+    for name in os.listdir(saved):
+        if "ckpt-0" not in name and not name.startswith("events"):
+            os.link(saved / name, tmp_path / name)
+    made.train(repeated(X, Y), max_steps=4)
+    assert_close(values_of(tmp_path), one[1])
+    assert max(largest) == WIDE // part
+
+
+def test_whole_variables_are_read_in_parts(one, tmp_path, largest, monkeypatch):
+    monkeypatch.setattr(pieces, "_PIECE", WIDE // 8)
+    first, last, _ = one
+    step = first["global_step"]
+    values = {name: v for name, v in first.items() if name != "global_step"}
+    checkpoints.save(tmp_path, int(step), values)
+    largest.clear()
+    made = estimator_of(tmp_path, 4, OTHER_RULES)
+    made.train(repeated(X, Y), max_steps=4)
+    assert max(largest) == WIDE // 4
+    assert_close(values_of(tmp_path), last)
+
+
+def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
+    made = estimator_of(tmp_path, 4, RULES, checkpoint_format="tensorflow")
+    made.train(repeated(X, Y), steps=2)
+    assert_close(values_of(tmp_path), one[0])
+    made = estimator_of(tmp_path, 8, RULES)
+    made.train(repeated(X, Y), steps=2)
+    assert_close(values_of(tmp_path), one[1])
+    assert (tmp_path / "model.ckpt-4.shard-0-of-1").is_file()
+
+
+def test_initial_values_are_those_of_one_core(saved, one):
+    new = checkpoints.read(saved / "model.ckpt-0")
+    for name, value in one[2].items():
+        np.testing.assert_array_equal(new[name], value)
+
+
+def test_warm_start(saved, one, tmp_path, largest):
+    made = estimator_of(tmp_path, 8, RULES, warm_start_from=str(saved))
+    largest.clear()
+    made.train(repeated(X, Y), steps=2)
+    assert max(largest) == WIDE // 8
+    new = checkpoints.read(tmp_path / "model.ckpt-0")
+    for name in ("wide/kernel", "wide/bias", "out/kernel"):
+        np.testing.assert_allclose(new[name], one[0][name], atol=1e-6)
+
+
+def test_parts_that_are_not_finite_are_not_written():
+    box = Box((0,), (2,))
+    values = np.array([1.0, np.nan])
+    spread = Spread((2,), values.dtype, {box: 0}, lambda box: values)
+    with pytest.raises(
+        kte.hooks.NanLossDuringTrainingError, match="'wide/bias' is not finite"
+    ):
+        saver._finite("wide/bias", spread, 4).part(box)
+
+
+def test_what_no_host_has_whole_is_refused_by_name():
+    check_whole("These", ["a", "b"], ["a", "b"])
+    with pytest.raises(ValueError, match=r"Received 1 .* such as 'b'. Set"):
+        check_whole("These", ["a", "b"], ["a"])

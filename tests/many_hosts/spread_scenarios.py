@@ -1,0 +1,209 @@
+"""Models and optimizers that lie over several hosts, and their checkpoints."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import keras
+from keras import ops
+
+from keras_tpu_estimator import experimental
+from tests.many_hosts.problems import BATCH
+from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import listed
+from tests.many_hosts.problems import weights
+
+RULES = {
+    "up/kernel": (None, "model"),
+    "up/bias": ("model",),
+    "down/kernel": ("model", None),
+}
+# Where each number of hosts leaves the run that goes over all of them: the
+# last step, the cores of a replica, and whether replicas share slots.
+MOVES = {1: (4, 4, True), 2: (8, 8, False), 4: (12, 8, True)}
+LAST_STEP = 16
+SIZES = [11, 3]
+
+
+def perceptron(features, labels, mode, params):
+    hidden = keras.layers.Dense(64, "tanh", name="up")(features["x"])
+    hidden = keras.layers.Dense(16, name="down")(hidden)
+    y = keras.layers.Dense(1, name="out")(hidden)
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    loss = ops.mean((y - labels) ** 2)
+    # With the usual epsilon, Adam divides rounding errors by themselves.
+    adam = keras.optimizers.Adam(0.01, epsilon=1e-3)
+    train_op = kte.CrossShardOptimizer(adam).minimize(loss)
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def averaged(features, labels, mode, params):
+    """The same, whose averages are evaluated, and predict."""
+    spec = perceptron(features, labels, mode, params)
+    averages = kte.ExponentialMovingAverage(0.5)
+    if mode == kte.ModeKeys.TRAIN:
+        return spec._replace(train_op=[*spec.train_op, averages.apply()])
+    names = averages.variables_to_restore()
+    return spec._replace(
+        scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names)
+    )
+
+
+def estimator_of(
+    here: Here,
+    cores: int | None,
+    model_fn: Callable[..., Any] = perceptron,
+    embedding_config_spec: Any = None,
+    **config: Any,
+) -> kte.TPUEstimator:
+    """With so many cores in a replica; one core in all for `None`."""
+    shards = 1 if cores is None else None
+    return kte.TPUEstimator(
+        model_fn,
+        embedding_config_spec=embedding_config_spec,
+        config=kte.RunConfig(
+            model_dir=here.directory,
+            tpu_config=kte.TPUConfig(
+                4, num_shards=shards, num_cores_per_replica=cores
+            ),
+            tf_random_seed=7,
+            log_step_count_steps=None,
+            save_summary_steps=None,
+            **config,
+        ),
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        predict_batch_size=BATCH,
+    )
+
+
+def shared_slots(here: Here) -> dict[str, Any]:
+    """Each core of all hosts has an eighth of slots, and of averages."""
+    config = {"shard_optimizer": True} if here.hosts > 1 else {}
+    cores = 1 if config else None
+    estimator = estimator_of(here, cores, averaged, **config)
+    result = _all_modes(estimator, here, listed(here.share(SIZES)))
+    if config:
+        values = estimator._job.runtime.values._kept
+        slots = [v for p, v in values.items() if p.startswith("adam/")]
+        own = sum(v.addressable_shards[0].data.nbytes for v in slots)
+        assert own <= 0.14 * sum(v.nbytes for v in slots)
+    return result
+
+
+def damaged_part(here: Here) -> dict[str, Any]:
+    """Only one host reads what is damaged; all start from the one before."""
+    for steps in (4, 8):
+        estimator = estimator_of(here, 1, shard_optimizer=True)
+        estimator.train(dealt, max_steps=steps)
+        if steps == 4 and here.is_last:
+            path = os.path.join(here.directory, "model.ckpt-4.shard-1-of-2")
+            os.truncate(path, os.path.getsize(path) - 1)
+    return weights(estimator)
+
+
+def spanning(here: Here) -> dict[str, Any]:
+    """One replica on the cores of all hosts, which read the same."""
+    cores, rules = (8, RULES) if here.hosts > 1 else (None, None)
+    estimator = estimator_of(here, cores, layout_map=rules)
+    return _all_modes(estimator, here, listed([*range(11)]))
+
+
+def tables(here: Here) -> dict[str, Any]:
+    """Rows of a table on the cores of all hosts."""
+
+    def with_tables(features, labels, mode, params):
+        features = dict(features)
+        looked_up = features.pop("id")
+        hidden = keras.layers.Dense(4, name="up")(features["x"])
+        y = ops.sum(hidden * looked_up, axis=-1, keepdims=True)
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+        loss = ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    def few(input_fn: Any) -> Any:
+        """Examples whose numbers are those of rows."""
+
+        def with_ids(params: dict[str, Any]) -> Iterator[Any]:
+            for features, labels in input_fn(params):
+                yield {**features, "id": features["id"] % 37}, labels
+
+        return with_ids
+
+    spec = experimental.EmbeddingConfigSpec(
+        table_to_config_dict={"rows": experimental.TableConfig(37, 4)},
+        feature_to_config_dict={"id": experimental.FeatureConfig("rows")},
+        optimization_parameters=experimental.AdagradParameters(0.1),
+    )
+    estimator = estimator_of(
+        here, 1, model_fn=with_tables, embedding_config_spec=spec
+    )
+    return _all_modes(estimator, here, few(listed(here.share(SIZES))), few)
+
+
+def _all_modes(
+    estimator: kte.TPUEstimator,
+    here: Here,
+    to_evaluate: Any,
+    way: Callable[[Any], Any] = lambda input_fn: input_fn,
+) -> dict[str, Any]:
+    input_fn = way(listed(here.share([6, 6])))
+    before = [float(row["y"][0]) for row in estimator.predict(input_fn)]
+    estimator.train(way(dealt), max_steps=4)
+    evaluated = estimator.evaluate(to_evaluate)
+    predicted = [float(row["y"][0]) for row in estimator.predict(input_fn)]
+    estimator.train(way(dealt), max_steps=20)
+    return {
+        "evaluated": {name: float(v) for name, v in evaluated.items()},
+        "predicted": predicted,
+        "predicted_before": before,
+        **weights(estimator),
+    }
+
+
+def moved(here: Here) -> dict[str, Any]:
+    """Trains a part of a run, and evaluates."""
+    steps, cores, shares = MOVES[here.hosts]
+    estimator = estimator_of(
+        here, cores, layout_map=RULES, shard_optimizer=shares
+    )
+    return part(estimator, steps, _readers(here, estimator))
+
+
+def undisturbed(here: Here) -> list[dict[str, Any]]:
+    """The same on one core from the beginning."""
+    estimator = estimator_of(here, None)
+    ends = [steps for steps, _, _ in MOVES.values()]
+    return [part(estimator, steps, here) for steps in [*ends, LAST_STEP]]
+
+
+def part(estimator: kte.TPUEstimator, steps: int, here: Here) -> dict[str, Any]:
+    """Trains to a step, and evaluates."""
+    estimator.train(dealt, max_steps=steps)
+    evaluated = estimator.evaluate(listed(here.share(SIZES)))
+    return {"loss": float(evaluated["loss"]), **weights(estimator)}
+
+
+def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
+    """Those that read parts of the input: hosts, or pairs of them."""
+    topology = estimator._job.placement.cores.topology
+    return dataclasses.replace(
+        here, host=topology.reader_index, hosts=topology.num_readers
+    )
+
+
+SCENARIOS = {
+    each.__name__: each
+    for each in (shared_slots, damaged_part, spanning, tables, moved)
+}
