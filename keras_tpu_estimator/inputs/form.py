@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
@@ -93,7 +94,41 @@ class Arrays(Form):
             )
 
     def items(self, state: Any = None) -> Iterator[Any]:
-        """The batch alone."""
+        """The batch alone.
+
+        Raises:
+            ValueError: It is a list that is no pair, or may be batches.
+        """
         if state is not None:
             raise ValueError("Arrays have no state. Received one.")
+        if isinstance(self._value, list):
+            _check_list(self._value)
         return iter([self._value])
+
+
+def _check_list(value: list[Any]) -> None:
+    """A list of two is a pair, and must not look like two batches.
+
+    Raises:
+        ValueError: It does, or is no pair.
+    """
+    kinds = {_keys_of_batch(each) for each in value}
+    are_batches = len(kinds) == 1 and None not in kinds
+    if len(value) != 2 or are_batches:
+        looks = ", whose items look like batches" if are_batches else ""
+        raise ValueError(
+            "A list that `input_fn` returns should have length 2: features and "
+            "labels. Received a list of length "
+            f"{len(value)}{looks}. Return iter(batches) for batches one after "
+            "the other, a tuple (features, labels) for one pair, and a dict "
+            "for several features."
+        )
+
+
+def _keys_of_batch(value: Any) -> Any:
+    """What two batches have in common; `None` for what is none by its looks."""
+    if isinstance(value, Mapping):
+        return frozenset(value)
+    if isinstance(value, tuple) and len(value) == 2:
+        return "pair"
+    return None
