@@ -70,6 +70,11 @@ def pytest_unconfigure():
 
 
 # Those that run under the last TensorFlow that had estimators, never here.
-collect_ignore = ["golden/make_golden.py", "tf1/golden", "without"]
+collect_ignore = [
+    "golden/make_golden.py",
+    "golden/make_metrics.py",
+    "tf1/golden",
+    "without",
+]
 # Programs of TF1, which tests run.
 collect_ignore_glob = ["tf1/programs/*"]

@@ -1,7 +1,9 @@
 """Starts programs on several hosts, and reads what they say."""
 
+import contextlib
 import dataclasses
 import functools
+import io
 import json
 import os
 import pathlib
@@ -14,8 +16,12 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import psutil
+
+from keras_tpu_estimator import launch as launcher
+from keras_tpu_estimator.hosts.detection import ADDRESS_VARIABLE
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ("-m", "tests.many_hosts.program")
@@ -27,7 +33,7 @@ class Ended:
     """A program that has ended on all hosts.
 
     Attributes:
-        code: The exit code of the launcher.
+        code: The exit code of the first that failed, or 0.
         text: What all of them wrote, each line with the number of its host,
             and what the launcher wrote.
         ended_at: When the last of them ended, in seconds since 1970.
@@ -83,38 +89,31 @@ def launch(
         limit_secs: After so long its processes show where they are, and are
             ended.
     """
-    options = ["--processes", str(processes), "--cores", str(cores)]
-    command = [sys.executable, "-m", "keras_tpu_estimator.launch", *options]
-    launcher = subprocess.Popen(
-        [*command, *script],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONFAULTHANDLER": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="backslashreplace",
-    )
-    with launcher:
+    arguments = ["--processes", str(processes), "--cores", str(cores), *script]
+    written = io.StringIO()
+    timer = threading.Timer(limit_secs, _end_hosts, [written])
+    with (
+        contextlib.chdir(ROOT),
+        mock.patch.dict(os.environ, PYTHONFAULTHANDLER="1"),
+        contextlib.redirect_stdout(written),
+        contextlib.redirect_stderr(written),
+    ):
+        timer.start()
         try:
-            text, _ = launcher.communicate(timeout=limit_secs)
-        except subprocess.TimeoutExpired:
-            text = _end(launcher)
-    return Ended(launcher.returncode, text, time.time())
+            # The command itself would begin with importing Keras again.
+            code = launcher.main(arguments)
+        finally:
+            timer.cancel()
+            timer.join()
+    return Ended(code, written.getvalue(), time.time())
 
 
-def _end(launcher: subprocess.Popen[str]) -> str:
-    """Ends a launcher with all that it has started."""
-    hosts = psutil.Process(launcher.pid).children()
-    started = [*hosts, *(c for host in hosts for c in host.children(True))]
-    for host in hosts:
-        host.send_signal(signal.SIGABRT)
-    psutil.wait_procs(started, timeout=10)
-    launcher.terminate()
-    for process in started:
-        if process.is_running():
-            process.kill()
-    text, _ = launcher.communicate()
-    return text + "\nIt was ended after its time limit."
+def _end_hosts(written: io.StringIO) -> None:
+    """Has all hosts show where they are, and end."""
+    written.write("\nThey are ended after their time limit.\n")
+    for child in psutil.Process().children():
+        if ADDRESS_VARIABLE in child.environ():
+            child.send_signal(signal.SIGABRT)
 
 
 def launch_cluster(*script: str, cores: int = 2) -> dict[str, Ended]:
