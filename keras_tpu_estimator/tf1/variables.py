@@ -84,7 +84,7 @@ def enter_seed(store: VariableStore, seed: int) -> None:
         SEED, shape=(), dtype="uint32", synchronization="on_read"
     )
     value = jax.numpy.uint32(seed % 2**32)
-    store.add({SEED: variable}, lambda paths, values: {SEED: value})
+    store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
 
 
 def _keras_variable(path: str, **settings: Any) -> keras.Variable:
