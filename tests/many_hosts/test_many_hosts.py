@@ -30,7 +30,7 @@ ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program.
 ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
-LIMIT_SECS = 200
+LIMIT_SECS = 400
 
 
 @pytest.fixture(scope="module")
