@@ -13,7 +13,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh import cores
+from keras_tpu_estimator.mesh.all_cores import all_cores
 
 X, Y = regression_data()
 RATE = 0.1
@@ -303,7 +303,7 @@ def test_gradients_are_reduced_over_the_cores_once():
     model = EstimatorModel.from_model_fn(
         minimizing,
         config=kte.RunConfig(micro_batches=4),
-        cores=cores.all_cores(),
+        cores=all_cores(),
     )
     step = model.prepare("train", X, Y)
     values = model.program.store.initial_values()

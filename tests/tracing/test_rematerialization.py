@@ -14,6 +14,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.mesh import cores
+from keras_tpu_estimator.mesh.all_cores import all_cores
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 
 X, Y = regression_data()
@@ -81,7 +82,7 @@ def one_core():
     return cores.ONE_CORE
 
 
-@pytest.mark.parametrize("cores", [one_core, cores.all_cores])
+@pytest.mark.parametrize("cores", [one_core, all_cores])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_numbers_are_the_same(name, cores):
     model_fn = model_of(NETWORKS[name])
@@ -93,8 +94,8 @@ def test_numbers_are_the_same(name, cores):
 @pytest.mark.parametrize("remat", MODES)
 def test_it_goes_with_requests_and_micro_batches(remat):
     model_fn = model_of(mlp, requests=True)
-    expected = trained(model_fn, None, cores.all_cores)
-    parts = trained(model_fn, remat, cores.all_cores, 2)
+    expected = trained(model_fn, None, all_cores)
+    parts = trained(model_fn, remat, all_cores, 2)
     assert_close(parts, expected)
 
 
