@@ -54,14 +54,30 @@ class _Watch:
         self._news: dict[int, tuple[Any, float]] = {}
         self._behind: dict[int, tuple[int, float]] = {}
         self._client = jax_internals.coordination_client()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="watch", daemon=True
+        )
 
-    def run(self) -> None:
-        """Watches for ever."""
-        while True:
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread.
+
+        One that is inside JAX when the interpreter ends aborts the process.
+        """
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
             problem = self._look()
-            if problem is not None:
+            # Others may be gone once all have said that they are done.
+            if problem is not None and not self._is_over.is_set():
                 self._end(problem)
-            time.sleep(_BEAT_SECS)
+            self._is_over.wait(_BEAT_SECS)
 
     def failures(self) -> str | None:
         """What other hosts have said of their failures."""
@@ -204,7 +220,7 @@ def start(index: int, count: int, patience_secs: float) -> None:
         _watch.patience_secs = patience_secs
         return
     _watch = _Watch(index, count, patience_secs)
-    threading.Thread(target=_watch.run, name="watch", daemon=True).start()
+    _watch.start()
     atexit.register(_at_exit)
 
 
@@ -297,6 +313,7 @@ def _at_exit() -> None:
         if not _watch.has_failed:
             if error is None:
                 _watch.leave_together()
+                _watch.stop()
                 return
             _watch.tell_failure("the program", error)
     _watch.part()

@@ -159,8 +159,11 @@ def test_all_leave_together(three, ends, monkeypatch):
         watch.time, "sleep", lambda secs: next(others).tell("done", "")
     )
     monkeypatch.setattr(watch, "_watch", three[0])
+    three[0].start()
     watch._at_exit()
     assert not ends and next(others, None) is None
+    # A thread inside JAX would abort an interpreter that ends.
+    assert not three[0]._thread.is_alive()
 
 
 def test_nobody_waits_at_exit_without_a_coordinator(watched, store, ends):
