@@ -27,7 +27,7 @@ OPERATIONS = Section(
             "tf",
             "keras.ops",
             "matmul einsum tensordot reshape transpose expand_dims squeeze "
-            "stack unstack tile pad cast where shape one_hot zeros ones "
+            "stack unstack tile pad cast where one_hot zeros ones "
             "zeros_like ones_like eye linspace cumsum cumprod abs sign square "
             "sqrt rsqrt exp log log1p erf tanh sigmoid sin cos maximum minimum "
             "add subtract multiply divide equal not_equal less less_equal "
@@ -38,7 +38,15 @@ OPERATIONS = Section(
             before="`tf.matmul`, `tf.reshape`, `tf.cast`, `tf.one_hot`, "
             "`tf.exp`, `tf.argmax`, `tf.stop_gradient`, ...",
             note="or `jax.numpy`; `one_hot` wants `dtype`, if not float32, "
-            "and no `on_value`",
+            "and no `on_value`; `matmul` has no `transpose_b`",
+        ),
+        Row(
+            {"tf.shape": "`x.shape`"},
+            before="`tf.shape(x)[0]`, `x.shape.as_list()`, `x.shape.ndims`, "
+            "`x.shape[0].value`",
+            now="`x.shape[0]`, `list(x.shape)`, `len(x.shape)`, `x.shape[0]`",
+            note="sizes are numbers of Python: compute with them by `math`, "
+            "not by `keras.ops`",
         ),
         _ops("constant=convert_to_tensor"),
         _ops(
@@ -95,6 +103,7 @@ OPERATIONS = Section(
             "keras.ops",
             "relu relu6 elu selu leaky_relu softplus softsign softmax "
             "log_softmax tanh sigmoid",
+            note="`leaky_relu` has `negative_slope` in place of `alpha`",
             before="`tf.nn.relu`, `tf.nn.softmax`, `tf.nn.tanh`, ...",
         ),
         _ops("nn.swish=silu nn.silu=silu log_sigmoid=log_sigmoid"),
@@ -201,6 +210,7 @@ OPERATIONS = Section(
             },
             before="strings, `tf.parse_example`, lookup tables",
             now="the same, in `input_fn`",
+            note="`import tensorflow.compat.v1 as tf` keeps their names",
         ),
         Row(
             {

@@ -38,7 +38,7 @@ class Form(abc.ABC):
             TypeError: It does not.
         """
 
-    def check_repeated(self) -> None:
+    def check_repeated(self) -> None:  # noqa: B027 - most are never repeated
         """Checks that it may be the batch of every step.
 
         Raises:

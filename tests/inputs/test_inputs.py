@@ -159,10 +159,11 @@ def test_a_list_of_two_is_a_pair(pair):
 
 
 def test_the_first_batch_of_an_iterator_is_not_trained_on_for_ever(tmp_path):
+    make_iterator = tf.compat.v1.data.make_one_shot_iterator
     data = tf.data.Dataset.from_tensor_slices(regression_data(examples=8))
 
     def input_fn(params):
-        return tf.compat.v1.data.make_one_shot_iterator(data.batch(4)).get_next()
+        return make_iterator(data.batch(4)).get_next()
 
     estimator = estimator_of(model_fn_of(linear), tmp_path, batch=4)
     for repeating in estimator.train, estimator.evaluate:
