@@ -119,6 +119,9 @@ PROGRAM = Section(
                 "tf.distribute.cluster_resolver.*": "nothing",
                 "tf.ConfigProto": "nothing",
                 "tf.GPUOptions": "nothing",
+                "tf.GraphOptions": "nothing",
+                "tf.OptimizerOptions": "nothing",
+                "tf.device": "nothing",
             },
             before="`TPUClusterResolver`, `tf.ConfigProto`",
             now="nothing: the cores are those that JAX has; see "
@@ -226,7 +229,11 @@ FILES = Section(
             note="with `init_fn` and `variables_to_restore` alone",
         ),
         Row(
-            {"tf.GraphKeys.GLOBAL_STEP": '`"global_step"`'},
+            {
+                "tf.GraphKeys.GLOBAL_STEP": '`"global_step"`',
+                "tf.python.estimator.estimator."
+                "_load_global_step_from_checkpoint_dir": "`kte.load_variable`",
+            },
             before="`tf.GraphKeys.GLOBAL_STEP`, "
             "`estimator._load_global_step_from_checkpoint_dir(path)`",
             now='`"global_step"`, `kte.load_variable(path, "global_step")`',
