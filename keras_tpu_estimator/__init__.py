@@ -44,6 +44,7 @@ from keras_tpu_estimator.model_fn.cross_shard_optimizer import (
 )
 from keras_tpu_estimator.model_fn.initialization import init_from_checkpoint
 from keras_tpu_estimator.model_fn.known_variables import get_global_step
+from keras_tpu_estimator.model_fn.known_variables import global_variables
 from keras_tpu_estimator.model_fn.known_variables import trainable_variables
 from keras_tpu_estimator.model_fn.minimizing import minimize
 from keras_tpu_estimator.model_fn.moving_averages import (
@@ -103,6 +104,7 @@ __all__ = [
     "export_keras",
     "from_keras",
     "get_global_step",
+    "global_variables",
     "gradients",
     "hooks",
     "identity",

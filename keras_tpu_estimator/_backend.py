@@ -18,7 +18,10 @@ def import_keras() -> None:
     """
     if "keras" in sys.modules:
         chosen = sys.modules["keras"].config.backend()
-        what_to_do = "import keras_tpu_estimator before keras"
+        what_to_do = (
+            "import keras_tpu_estimator before keras, and before tensorflow, "
+            "which imports it"
+        )
     else:
         chosen = os.environ.setdefault("KERAS_BACKEND", "jax")
         what_to_do = "unset KERAS_BACKEND"

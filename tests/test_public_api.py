@@ -110,5 +110,6 @@ def test_keras_on_another_backend_is_an_error() -> None:
     assert message == (
         "RuntimeError: keras_tpu_estimator needs Keras on the JAX backend. "
         "Received: 'numpy'. Set the environment variable KERAS_BACKEND=jax, or "
-        "import keras_tpu_estimator before keras."
+        "import keras_tpu_estimator before keras, and before tensorflow, which "
+        "imports it."
     )

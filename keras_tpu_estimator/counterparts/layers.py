@@ -201,12 +201,13 @@ VARIABLES = Section(
             note="the paths of all variables begin with it",
         ),
         Row(
-            {
-                "tf.trainable_variables": "`kte.trainable_variables`",
-                "tf.global_variables": "`kte.trainable_variables`",
-            },
+            {"tf.trainable_variables": "`kte.trainable_variables`"},
             before='`tf.trainable_variables()`, `variable.name` (`"w:0"`)',
             now='`kte.trainable_variables()`, `variable.path` (`"w"`)',
+        ),
+        Row(
+            {"tf.global_variables": "`kte.global_variables`"},
+            note="without those of the optimizer",
         ),
         Row(
             {

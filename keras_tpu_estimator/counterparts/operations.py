@@ -27,7 +27,7 @@ OPERATIONS = Section(
             "tf",
             "keras.ops",
             "matmul einsum tensordot reshape transpose expand_dims squeeze "
-            "stack unstack tile pad cast where shape one_hot zeros ones "
+            "stack unstack tile pad cast where one_hot zeros ones "
             "zeros_like ones_like eye linspace cumsum cumprod abs sign square "
             "sqrt rsqrt exp log log1p erf tanh sigmoid sin cos maximum minimum "
             "add subtract multiply divide equal not_equal less less_equal "
@@ -38,7 +38,15 @@ OPERATIONS = Section(
             before="`tf.matmul`, `tf.reshape`, `tf.cast`, `tf.one_hot`, "
             "`tf.exp`, `tf.argmax`, `tf.stop_gradient`, ...",
             note="or `jax.numpy`; `one_hot` wants `dtype`, if not float32, "
-            "and no `on_value`",
+            "and no `on_value`; `matmul` has no `transpose_b`",
+        ),
+        Row(
+            {"tf.shape": "`x.shape`"},
+            before="`tf.shape(x)[0]`, `x.shape.as_list()`, `x.shape.ndims`, "
+            "`x.shape[0].value`",
+            now="`x.shape[0]`, `list(x.shape)`, `len(x.shape)`, `x.shape[0]`",
+            note="sizes are numbers of Python: compute with them by `math`, "
+            "not by `keras.ops`",
         ),
         _ops("constant=convert_to_tensor"),
         _ops(
@@ -95,6 +103,7 @@ OPERATIONS = Section(
             "keras.ops",
             "relu relu6 elu selu leaky_relu softplus softsign softmax "
             "log_softmax tanh sigmoid",
+            note="`leaky_relu` has `negative_slope` in place of `alpha`",
             before="`tf.nn.relu`, `tf.nn.softmax`, `tf.nn.tanh`, ...",
         ),
         _ops("nn.swish=silu nn.silu=silu log_sigmoid=log_sigmoid"),
@@ -185,22 +194,23 @@ OPERATIONS = Section(
         ),
         Row(
             {
-                "tf.string": "`input_fn`",
-                "tf.strings.*": "`input_fn`",
-                "tf.string_split": "`input_fn`",
-                "tf.as_string": "`input_fn`",
-                "tf.string_to_number": "`input_fn`",
-                "tf.string_join": "`input_fn`",
-                "tf.decode_raw": "`input_fn`",
-                "tf.parse_example": "`input_fn`",
-                "tf.parse_single_example": "`input_fn`",
-                "tf.FixedLenFeature": "`input_fn`",
-                "tf.VarLenFeature": "`input_fn`",
-                "tf.contrib.lookup.*": "`input_fn`",
-                "tf.lookup.*": "`input_fn`",
+                "tf.string": "the same, in `input_fn`",
+                "tf.strings.*": "the same, in `input_fn`",
+                "tf.string_split": "the same, in `input_fn`",
+                "tf.as_string": "the same, in `input_fn`",
+                "tf.string_to_number": "the same, in `input_fn`",
+                "tf.string_join": "the same, in `input_fn`",
+                "tf.decode_raw": "the same, in `input_fn`",
+                "tf.parse_example": "the same, in `input_fn`",
+                "tf.parse_single_example": "the same, in `input_fn`",
+                "tf.FixedLenFeature": "the same, in `input_fn`",
+                "tf.VarLenFeature": "the same, in `input_fn`",
+                "tf.contrib.lookup.*": "the same, in `input_fn`",
+                "tf.lookup.*": "the same, in `input_fn`",
             },
             before="strings, `tf.parse_example`, lookup tables",
             now="the same, in `input_fn`",
+            note="`import tensorflow.compat.v1 as tf` keeps their names",
         ),
         Row(
             {

@@ -17,6 +17,8 @@ PROGRAM = Section(
             "tf.estimator.tpu",
             "kte",
             "TPUEstimatorSpec RunConfig TPUConfig InputPipelineConfig",
+            note="`num_shards` is the number of cores that are there, or "
+            "`None`",
             before="`TPUEstimatorSpec`, `RunConfig`, `TPUConfig`, "
             "`InputPipelineConfig`",
         ),
@@ -100,12 +102,26 @@ PROGRAM = Section(
             now="arrays, a generator or a `tf.data.Dataset`: see "
             "[input_fn](input_fn.md)",
         ),
+        Row({"tf.contrib.data.*": "`tf.data.experimental`"}),
+        Row(
+            {
+                "tf.data.make_one_shot_iterator": "the dataset",
+                "tf.data.make_initializable_iterator": "the dataset",
+            },
+            before="`return dataset.make_one_shot_iterator().get_next()`",
+            now="`return dataset`",
+            note="without a graph `get_next()` is one batch, which is refused "
+            "in training",
+        ),
         Row(
             {
                 "tf.contrib.cluster_resolver.*": "nothing",
                 "tf.distribute.cluster_resolver.*": "nothing",
                 "tf.ConfigProto": "nothing",
                 "tf.GPUOptions": "nothing",
+                "tf.GraphOptions": "nothing",
+                "tf.OptimizerOptions": "nothing",
+                "tf.device": "nothing",
             },
             before="`TPUClusterResolver`, `tf.ConfigProto`",
             now="nothing: the cores are those that JAX has; see "
@@ -138,6 +154,7 @@ PROGRAM = Section(
             },
             before="`tf.app`, `tf.flags`, `tf.gfile`, `tf.python_io`",
             now="`absl.app`, `absl.flags`, `tf.io.gfile`, `tf.io`",
+            note="or the same, by `import tensorflow.compat.v1 as tf`",
         ),
         Row(
             {
@@ -210,6 +227,25 @@ FILES = Section(
         Row(
             {"tf.train.Scaffold": "`kte.Scaffold`"},
             note="with `init_fn` and `variables_to_restore` alone",
+        ),
+        Row(
+            {
+                "tf.GraphKeys.GLOBAL_STEP": '`"global_step"`',
+                "tf.python.estimator.estimator."
+                "_load_global_step_from_checkpoint_dir": "`kte.load_variable`",
+            },
+            before="`tf.GraphKeys.GLOBAL_STEP`, "
+            "`estimator._load_global_step_from_checkpoint_dir(path)`",
+            now='`"global_step"`, `kte.load_variable(path, "global_step")`',
+            note="0 where `kte.latest_checkpoint(path)` is `None`",
+        ),
+        Row(
+            {
+                "tf.contrib.tpu.AsyncCheckpointSaverHook": "nothing",
+                "tf.contrib.tpu.python.tpu.async_checkpoint.*": "nothing",
+            },
+            before="`AsyncCheckpointSaverHook`",
+            now="nothing: all checkpoints are written in the background",
         ),
         Row(
             {"tf.train.Saver": "`kte.RunConfig`"},

@@ -62,6 +62,7 @@ METRICS = Section(
                 "tf.contrib.summary.always_record_summaries": "`kte.summary."
                 "record_if`",
                 "tf.contrib.summary.*": "`kte.summary`",
+                "tf.compat.v2.summary.*": "`kte.summary`",
             },
             before="`tf.contrib.summary`, `all_summary_ops()`",
             now="`kte.summary`; nothing has to be run",

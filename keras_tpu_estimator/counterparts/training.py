@@ -188,6 +188,17 @@ TRAINING = Section(
             },
             before="`tf.clip_by_global_norm(gradients, 1.0)`",
             now="`kte.clip_by_global_norm(gradients, 1.0)`",
+            note="gradients of lookups are summed by row, which TensorFlow's "
+            "norm counted one by one where ids repeat",
+        ),
+        Row(
+            {},
+            before="`optimizer.apply_gradients(zip(grads, tvars), "
+            "global_step)`",
+            now="`kte.CrossShardOptimizer(optimizer).apply_gradients("
+            "zip(grads, tvars))`",
+            note="on one core, too: Keras's own method takes no step, and "
+            "reports no learning rate",
         ),
         Row(
             {

@@ -1,10 +1,13 @@
 """What one call of `input_fn` returned, whatever its form."""
 
 import abc
+import sys
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 from typing import Self
+
+import jax
 
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.deployment import InputPlan
@@ -34,6 +37,13 @@ class Form(abc.ABC):
 
         Raises:
             TypeError: It does not.
+        """
+
+    def check_repeated(self) -> None:  # noqa: B027 - most are never repeated
+        """Checks that it may be the batch of every step.
+
+        Raises:
+            TypeError: It was meant to be another one in each.
         """
 
     @abc.abstractmethod
@@ -91,6 +101,21 @@ class Arrays(Form):
                 "With PER_HOST_V2 input_fn should return a Dataset or an "
                 "iterable of batches, one for each core. Received: "
                 f"{type(self._value).__name__}. Use PER_HOST_V1 for tensors."
+            )
+
+    def check_repeated(self) -> None:
+        """Checks that it is not what an iterator of TensorFlow began with."""
+        tensorflow = sys.modules.get("tensorflow")
+        leaves = jax.tree.leaves(self._value)
+        if tensorflow is not None and any(
+            isinstance(leaf, tensorflow.Tensor) for leaf in leaves
+        ):
+            raise TypeError(
+                "`input_fn` should return a tf.data.Dataset, or an iterable of "
+                "batches. Received tensors of TensorFlow, which would be the "
+                "batch of every step: without a graph, `get_next()` of an "
+                "iterator is called once. Return the dataset itself; where "
+                "one batch is meant, return arrays: `tensor.numpy()`."
             )
 
     def items(self, state: Any = None) -> Iterator[Any]:

@@ -104,6 +104,8 @@ class InputReader:
         parts = [_checked(reading, request) for reading in self._readings]
         examples = _combined(parts, request)
         if request.repeat and all(form.is_single for form in forms):
+            for form in forms:
+                form.check_repeated()
             return _repeated(examples, request.chunk)
         return (example.repeated(1) for example in examples)
 

@@ -1,5 +1,6 @@
 """What a `model_fn` has made so far, and the step it is at."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -21,10 +22,23 @@ def trainable_variables() -> list[keras.Variable]:
     Raises:
         ValueError: It is called elsewhere.
     """
-    made = program_variables()
-    if current_scope() is None and made:
-        return [variable for variable in made.values() if variable.trainable]
-    return scope_for("trainable_variables").trainable()
+    return [v for v in _variables("trainable_variables") if v.trainable]
+
+
+def global_variables() -> list[keras.Variable]:
+    """All variables that `model_fn` has made or used so far.
+
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.global_variables`. Moving averages of layers and the state of
+    random generators are among them, and variables of the optimizer are not.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: It is called elsewhere.
+    """
+    return list(_variables("global_variables"))
 
 
 def get_global_step() -> Any:
@@ -41,3 +55,10 @@ def get_global_step() -> Any:
     """
     scope = scope_for("get_global_step")
     return scope.get_current_value(scope.known["global_step"])
+
+
+def _variables(caller: str) -> Iterable[keras.Variable]:
+    made = program_variables()
+    if current_scope() is None and made:
+        return made.values()
+    return scope_for(caller).objects.values()

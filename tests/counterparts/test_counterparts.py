@@ -23,6 +23,7 @@ GONE = (
     "tf.keras.",
     "tf.layers.",
     "tf.nn.rnn_",
+    "tf.python.estimator.",
     "tf.tpu.experimental.",
 )
 CODE = re.compile(r"`([^`]*)`")

@@ -158,6 +158,20 @@ def test_a_list_of_two_is_a_pair(pair):
     assert jax.tree.structure(example.labels) == jax.tree.structure(pair[1])
 
 
+def test_the_first_batch_of_an_iterator_is_not_trained_on_for_ever(tmp_path):
+    make_iterator = tf.compat.v1.data.make_one_shot_iterator
+    data = tf.data.Dataset.from_tensor_slices(regression_data(examples=8))
+
+    def input_fn(params):
+        return make_iterator(data.batch(4)).get_next()
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path, batch=4)
+    for repeating in estimator.train, estimator.evaluate:
+        with pytest.raises(TypeError, match="Return the dataset itself"):
+            repeating(input_fn, steps=2)
+    assert estimator.evaluate(input_fn)["global_step"] == 0
+
+
 def test_predict_fills_up_every_smaller_batch(tmp_path):
     x, _ = regression_data(examples=20)
 

@@ -131,6 +131,44 @@ def test_an_average_starts_where_its_variable_does(tmp_path):
     )
 
 
+def test_statistics_of_layers_are_averaged_as_global_variables(tmp_path):
+    """As ResNet and EfficientNet do, in training and in evaluation."""
+    seen = []
+
+    def with_statistics(features, labels, mode, params):
+        training = mode == kte.ModeKeys.TRAIN
+        normed = keras.layers.BatchNormalization(momentum=0.5, name="norm")(
+            features, training=training
+        )
+        averages = kte.ExponentialMovingAverage(0.5)
+        averaged = [v for v in kte.global_variables() if "moving" in v.path]
+        seen.append([v.path for v in averaged])
+        loss = keras.ops.mean(normed**2)
+        if training:
+            optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
+            train_op = [optimizer.minimize(loss), averages.apply(averaged)]
+            return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+        names = averages.variables_to_restore(averaged)
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names),
+        )
+
+    estimator = estimator_of(with_statistics, tmp_path, batch=64)
+    estimator.train(batches_of(X, Y), steps=1)
+    loss = estimator.evaluate(batches_of(X, Y))["loss"]
+    paths = ["norm/moving_mean", "norm/moving_variance"]
+    assert [sorted(each) for each in seen] == [paths] * len(seen)
+    mean, variance = (
+        estimator.get_variable_value(f"{path}/ExponentialMovingAverage")
+        for path in paths
+    )
+    expected = np.mean((X - mean) ** 2 / (variance + 1e-3))
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
+
+
 def test_keras_averages_can_be_evaluated(tmp_path):
     def with_keras(features, labels, mode, params):
         outputs = keras.layers.Dense(1, use_bias=False, name="dense")(features)
