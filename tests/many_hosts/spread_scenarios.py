@@ -18,6 +18,11 @@ from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt
 from tests.many_hosts.problems import listed
 from tests.many_hosts.problems import weights
+from tests.spread_networks import CLASSES
+from tests.spread_networks import NETWORKS
+from tests.spread_networks import TOKENS
+from tests.spread_networks import convolutions
+from tests.spread_networks import transformer
 
 RULES = {
     "up/kernel": (None, "model"),
@@ -116,6 +121,52 @@ def spanning(here: Here) -> dict[str, Any]:
     return _all_modes(estimator, here, listed([*range(11)]))
 
 
+def networks(here: Here) -> dict[str, Any]:
+    """Other networks, each one replica on the cores of all hosts."""
+    cores = 8 if here.hosts > 1 else None
+    return {
+        network.__name__: _trained(
+            estimator_of(
+                here / network.__name__,
+                cores,
+                model_fn=_classifier(network),
+                layout_map=rules if cores else None,
+            )
+        )
+        for network, rules in NETWORKS.items()
+    }
+
+
+def _trained(estimator: kte.TPUEstimator) -> dict[str, Any]:
+    estimator.train(dealt, max_steps=20)
+    return weights(estimator)
+
+
+def _classifier(network: Callable[[Any, bool], Any]) -> Callable[..., Any]:
+    """A model_fn around a network, with what it takes made of the examples."""
+
+    def model_fn(features, labels, mode, params):
+        x, ids = features["x"], features["id"]
+        inputs = ops.sin(ops.matmul(x, ops.ones((3, 32)) * ops.arange(32.0)))
+        if network is transformer:
+            inputs = (ids[:, None] * ops.arange(1, 13)) % TOKENS
+        elif network is convolutions:
+            inputs = ops.sin(
+                x[:, None, None, :] * ops.arange(192.0).reshape(16, 12, 1)
+            )
+        logits = network(inputs, mode == kte.ModeKeys.TRAIN)
+        loss = ops.mean(
+            keras.losses.sparse_categorical_crossentropy(
+                ids % CLASSES, logits, from_logits=True
+            )
+        )
+        adam = keras.optimizers.Adam(0.01, epsilon=1e-3)
+        train_op = kte.CrossShardOptimizer(adam).minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
 def tables(here: Here) -> dict[str, Any]:
     """Rows of a table on the cores of all hosts."""
 
@@ -205,5 +256,5 @@ def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
 
 SCENARIOS = {
     each.__name__: each
-    for each in (shared_slots, damaged_part, spanning, tables, moved)
+    for each in (shared_slots, damaged_part, spanning, networks, tables, moved)
 }

@@ -143,6 +143,13 @@ def test_replicas_and_slots_over_several_cores(name, two, alone):
     assert_close(first, expected)
 
 
+def test_networks_over_the_cores_of_two_hosts(two, alone):
+    first, second = both(two, "networks")
+    assert first == second
+    for network, expected in alone("networks").items():
+        assert_close(first[network], expected)
+
+
 def test_all_hosts_find_what_one_finds_damaged(two, base):
     first, second = both(two, "damaged_part")
     assert first == second
