@@ -25,6 +25,7 @@ from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.config import call_checks
 from keras_tpu_estimator.config import validation as checks
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.placement import Placement
@@ -313,7 +314,7 @@ class TPUEstimator:
         """
         config = self._job.config
         checks.check_role(config)
-        checks.check_train_steps(steps, max_steps)
+        call_checks.check_train_steps(steps, max_steps)
         if config.fast_dev_run:
             steps, max_steps = 1, None
         if max_steps is not None and not self._job.hosts.are_several:
@@ -323,7 +324,7 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.TRAIN)
         if self._job.placement.use_tpu:
-            checks.check_some_steps(steps, max_steps)
+            call_checks.check_some_steps(steps, max_steps)
         Training(
             self._job,
             input_fn,
@@ -383,7 +384,7 @@ class TPUEstimator:
         name: str | None,
     ) -> Evaluation:
         """An evaluation, its arguments checked."""
-        checks.check_eval_steps(steps)
+        call_checks.check_eval_steps(steps)
         user_hooks = validate_hooks(hooks)
         self._job.placement.check(ModeKeys.EVAL)
         if self._job.config.fast_dev_run:
@@ -394,7 +395,7 @@ class TPUEstimator:
         self, input_fn: InputFn | None, steps: int | None
     ) -> Evaluation | None:
         """What to evaluate while training, its arguments checked."""
-        checks.check_validation(input_fn, steps)
+        call_checks.check_validation(input_fn, steps)
         if input_fn is None:
             return None
         return self._evaluation(input_fn, steps, None, None)

@@ -7,7 +7,6 @@ through Keras's variables; and copies them for checkpoints.
 
 import contextlib
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.device import restoring
+from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.saving import ToSave
 from keras_tpu_estimator.device.saving import check_whole
@@ -31,47 +31,6 @@ from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 _INITIAL = ("initial values",)
-
-
-class CallValues(Mapping[str, jax.Array]):
-    """The values of the variables during one call, by path.
-
-    What steps and user code assign holds for the rest of the call.
-
-    Args:
-        values: The values at its beginning.
-        mode: A value of `ModeKeys`.
-
-    Attributes:
-        mode: The same.
-        edits: How often user code has changed values.
-        checkpoint: The checkpoint that holds the same values at the end, if
-            one does.
-    """
-
-    def __init__(self, values: Mapping[str, jax.Array], mode: str):
-        self._values = dict(values)
-        self.mode = mode
-        self.edits = 0
-        self.checkpoint: str | None = None
-
-    def __getitem__(self, path: str) -> jax.Array:
-        return self._values[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def update(self, assigned: Mapping[str, jax.Array]) -> None:
-        """Takes what a step has assigned."""
-        self._values.update(assigned)
-
-    def edit(self, assigned: Mapping[str, jax.Array]) -> None:
-        """Takes what user code has assigned."""
-        self._values.update(assigned)
-        self.edits += 1
 
 
 class ModelValues:

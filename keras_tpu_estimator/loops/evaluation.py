@@ -16,7 +16,7 @@ from keras_tpu_estimator.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.checkpoints.keep_best import note
-from keras_tpu_estimator.device.values import CallValues
+from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown

@@ -13,8 +13,8 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.device.runtime import Runtime
-from keras_tpu_estimator.device.values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed

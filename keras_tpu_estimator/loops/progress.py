@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.suggestions import did_you_mean
-from keras_tpu_estimator.device.values import CallValues
+from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
 from keras_tpu_estimator.program.steps import SUMMARIES

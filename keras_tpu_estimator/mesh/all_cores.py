@@ -113,7 +113,7 @@ def _of_mesh(
 
 
 def _mesh(per_replica: int) -> jax.sharding.Mesh:
-    """A mesh of replicas that are several cores each, of one host.
+    """A mesh of replicas that are several cores each.
 
     Those of a replica lie on axes of two, for each dimension of an input may
     be split over some of them.

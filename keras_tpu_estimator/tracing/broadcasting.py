@@ -118,6 +118,7 @@ def _place(
 ) -> tuple[str, types.CodeType | None, int]:
     """Where it was called: the file, its code, and the place in there."""
     trace = equation.source_info.traceback
+    # Two calls may stand in one line, which a traceback of Python cannot tell.
     frames = () if trace is None else zip(*trace.raw_frames(), strict=True)
     for code, instruction in frames:  # From the innermost call on.
         if not code.co_filename.startswith(libraries):

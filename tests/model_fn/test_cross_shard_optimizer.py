@@ -326,30 +326,24 @@ def test_computed_gradients_are_shares_of_the_mean(tmp_path):
     )
 
 
-def test_gradients_without_a_wrapper_on_one_core(tmp_path):
-    def model_fn(features, labels, mode, params):
-        weight, outputs = outputs_of(features)
-        loss = ops.mean((outputs - labels) ** 2)
-        optimizer = keras.optimizers.SGD(RATE)
-        pairs = [(kte.gradients(loss, weight)[0], weight)]
-        return spec_of(mode, loss, optimizer.apply_gradients(pairs))
+def without_a_wrapper(features, labels, mode, params):
+    weight, outputs = outputs_of(features)
+    loss = ops.mean((outputs - labels) ** 2)
+    optimizer = keras.optimizers.SGD(RATE)
+    pairs = [(kte.gradients(loss, weight)[0], weight)]
+    return spec_of(mode, loss, optimizer.apply_gradients(pairs))
 
-    values = train_once(model_fn, tmp_path)
+
+def test_gradients_without_a_wrapper_on_one_core(tmp_path):
+    values = train_once(without_a_wrapper, tmp_path)
     np.testing.assert_allclose(
         values["w"], weights() - RATE * loss_gradient(weights()), rtol=1e-5
     )
 
 
 def test_missing_wrapper_on_eight_cores_is_an_error(tmp_path):
-    def model_fn(features, labels, mode, params):
-        weight, outputs = outputs_of(features)
-        loss = ops.mean((outputs - labels) ** 2)
-        optimizer = keras.optimizers.SGD(RATE)
-        pairs = [(kte.gradients(loss, weight)[0], weight)]
-        return spec_of(mode, loss, optimizer.apply_gradients(pairs))
-
     with pytest.raises(ValueError, match="wrap the optimizer"):
-        train_once(model_fn, tmp_path, use_tpu=True)
+        train_once(without_a_wrapper, tmp_path, use_tpu=True)
 
 
 def test_learning_rate_of_the_code_wins_over_the_checkpoint(tmp_path):
