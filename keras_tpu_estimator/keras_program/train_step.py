@@ -7,7 +7,6 @@ from typing import Any
 from typing import TypeAlias
 
 import jax
-import jax.numpy as jnp
 from keras import ops as keras_ops
 
 from keras_tpu_estimator.base.types import Features
@@ -167,8 +166,8 @@ def _trace_update(
                 op.apply(tensors)
         return reported
 
-    def like(tensors: Sequence[Any]) -> tuple[jax.Array, ...]:
-        return tuple(jnp.zeros(t.shape, t.dtype) for t in tensors)
+    def like(tensors: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
 
     given = (
         [like(op.carried if op.loss is None else op.variables) for op in ops],

@@ -141,14 +141,29 @@ def _initial_values(
 
 def _constants(variables: Mapping[str, Any]) -> Values:
     """Initial values that need no session, as those of most slots."""
-    import tensorflow as tf
-
     found = {}
     for name, variable in variables.items():
-        value = tf.get_static_value(variable.initializer.inputs[1])
+        value = _constant(variable.initializer.inputs[1])
         if value is not None:
-            found[name] = jax.numpy.asarray(value)
+            found[name] = value
     return found
+
+
+def _constant(tensor: Any) -> jax.Array | None:
+    """The value of a tensor, made on the device, or `None` if it varies."""
+    import tensorflow as tf
+
+    sizes = [tensor]
+    if tensor.op.type == "Fill":
+        # Large ones would be made on the host, and then be copied.
+        sizes = list(tensor.op.inputs)
+    values = [tf.get_static_value(each) for each in sizes]
+    if any(value is None for value in values):
+        return None
+    if len(values) == 1:
+        return jax.numpy.asarray(values[0])
+    shape, number = values
+    return jax.numpy.full(tuple(shape), number)
 
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:

@@ -19,6 +19,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import TensorLike
+from keras_tpu_estimator.cpu.compiling import quickly
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing import leftovers
@@ -156,7 +157,12 @@ class Captured:
             return np.zeros(self._known[name].shape, self._known[name].dtype)
 
         at = places and [places[path] for path in made]
-        compute = jax.jit(jex.jaxpr_as_fun(initial), out_shardings=at)
+        devices = at[0].device_set if at else jax.local_devices()
+        compute = jax.jit(
+            jex.jaxpr_as_fun(initial),
+            out_shardings=at,
+            compiler_options=quickly(next(iter(devices)).platform),
+        )
         flat = compute(*map(argument, used))
         computed = dict(zip(made, flat, strict=True))
         # What is not made here was adopted, and has a value already.

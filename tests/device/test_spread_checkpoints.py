@@ -96,7 +96,7 @@ def assert_close(values, expected):
     assert values.keys() == expected.keys()
     for name, value in values.items():
         np.testing.assert_allclose(
-            value, expected[name], atol=1e-6, err_msg=name
+            value, expected[name], rtol=1e-6, atol=1e-6, err_msg=name
         )
 
 

@@ -327,7 +327,7 @@ def test_a_seed_leaves_the_random_of_other_threads_alone():
     (kernel,) = captured.initial_values(["dense/kernel"], {}, X).values()
     first = random.Random(5).randint(1, int(1e9))
     expected = keras.initializers.GlorotUniform(first)((3, 2))
-    np.testing.assert_array_equal(kernel, expected)
+    np.testing.assert_allclose(kernel, expected, rtol=1e-6)
 
 
 def test_random_layers_differ_from_step_to_step_and_core_to_core(tmp_path):
