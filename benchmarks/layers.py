@@ -34,8 +34,10 @@ _BEST_SCAN = "the best scan"
 
 
 def convolutions() -> Iterator[Row]:
-    """Steps per second of networks with convolutions."""
-    return _rows(CONVOLUTIONS)
+    """Steps per second of networks with convolutions, and compiling them."""
+    yield from _rows(CONVOLUTIONS)
+    for network in CONVOLUTIONS:
+        yield _compiling(network)
 
 
 def sequences() -> Iterator[Row]:
@@ -117,6 +119,29 @@ def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
         is_compiled=True,
     )
     return {name: steps[name] / each for name, each in times.items()}
+
+
+def _compiling(network: Network) -> Row:
+    """The seconds to compile a loop, as it was and rewritten."""
+    batches = next(stacked(endless(network, network.batch), 2, 2))
+    times = median_seconds(
+        {
+            name: functools.partial(scan.compile, batches)
+            for name, scan in (
+                ("ours", RewrittenScanLoop(network)),
+                (_PLAIN_SCAN, ScanLoop(network)),
+            )
+        },
+        repetitions=3,
+        is_compiled=True,
+    )
+    return Row(
+        f"compile, {network}, against {_PLAIN_SCAN}",
+        times["ours"],
+        times[_PLAIN_SCAN],
+        "s",
+        Goal("ratio", most=2.0),
+    )
 
 
 def _loops(run: Callable[[int], object], at_least: float) -> int:

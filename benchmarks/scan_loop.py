@@ -63,6 +63,11 @@ class ScanLoop:
                 jax.block_until_ready(losses)
         jax.block_until_ready((self._state, losses))
 
+    def compile(self, batches: Any) -> None:
+        """Traces and compiles the loop anew."""
+        jax.clear_caches()
+        self._run.trace(self._state, batches).lower().compile()
+
     def loss(self, x: Any, y: Any) -> float:
         """The mean loss over some examples."""
         weights, others, _ = jax.device_get(self._state)
