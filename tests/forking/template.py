@@ -26,6 +26,7 @@ _EARLY = re.compile(
     "PYTHON(?!PATH$|UNBUFFERED$|FAULTHANDLER$)|KERAS_|TF_(?!CONFIG$)"
     "|JAX_(?!COORDINATOR_|LOCAL_DEVICE_IDS$)"
 )
+_STREAMS = ("stdin", "stdout", "stderr")
 _REQUEST_BYTES = 2**20
 
 
@@ -60,22 +61,37 @@ class Request:
         """Makes this process one that was started so, and runs the program."""
         os.setpgid(0, os.getpgid(self.number))
         os.chdir(self.folder)
-        for number, file in enumerate(self.files):
-            os.dup2(file, number)
-            os.close(file)
         own = _folders()
         os.environ.clear()
         os.environ.update(self.environment)
         sys.path[:] = [*_folders(), *(p for p in sys.path if p not in own)]
+        for name, file in zip(_STREAMS, self.files, strict=True):
+            _put(name, file)
         if "PYTHONFAULTHANDLER" in os.environ:
             faulthandler.enable()
-        if "PYTHONUNBUFFERED" in os.environ:
-            sys.stdout.reconfigure(line_buffering=True)
         # What it starts itself is forked, too.
         sys.executable = self.arguments[0]
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
         _run(*self.arguments[1:])
+
+
+def _put(name: str, file: int) -> None:
+    """Puts a file in the place of a stream."""
+    stream = getattr(sys, name)
+    is_by_line = name == "stderr" or "PYTHONUNBUFFERED" in os.environ
+    os.dup2(file, stream.fileno())
+    os.close(file)
+    # The one that is there knows whether the other file can be rewound.
+    stream = open(
+        stream.fileno(),
+        stream.mode,
+        buffering=1 if is_by_line else -1,
+        errors=stream.errors,
+        closefd=False,
+    )
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
 
 
 def _early(environment: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
