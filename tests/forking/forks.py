@@ -29,7 +29,7 @@ _PYTHON = sys.executable
 _TENSORFLOW = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 # By the name of a socket, the modules of a template, and its environment.
 _KINDS = {
-    "package": (("keras_tpu_estimator", "h5py"), {}),
+    "package": (("keras_tpu_estimator", "h5py", "tests.kept_contexts"), {}),
     "first_request.py": (
         ("-jax", "-jaxlib", "-keras", "tensorflow"),
         _TENSORFLOW,
