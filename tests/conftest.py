@@ -44,7 +44,7 @@ import random  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-pytest_plugins = ["fake_hosts"]
+pytest_plugins = ["fake_hosts", "kept_contexts", "tests.forking.forks"]
 
 
 @pytest.fixture(autouse=True)

@@ -171,6 +171,7 @@ def test_gan(
     }
 
 
+@pytest.mark.usefixtures("forked_trials")
 def test_serve_digits(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -205,6 +206,7 @@ def test_recommender(
     assert names < dict(kte.list_variables(str(tmp_path))).keys()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     # With scikit-learn, which has the digits.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))

@@ -217,6 +217,7 @@ sys.exit(128 + got[0])
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_passed_on_once(number, tmp_path):
     script = tmp_path / "script.py"

@@ -17,6 +17,8 @@ from keras import ops
 import keras_tpu_estimator as kte
 from docs import pages as site
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES_WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]

@@ -22,6 +22,7 @@ checkpoints.save(sys.argv[1], 20, {"v": np.ones(5)})
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_killed_save_is_ignored_then_swept_up(tmp_path):
     first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
     before = set(os.listdir(tmp_path))

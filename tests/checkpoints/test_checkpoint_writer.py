@@ -104,6 +104,7 @@ Writer().start(sys.argv[1], write)
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_process_that_ends_waits(tmp_path):
     command = [sys.executable, "-c", _ENDS_WHILE_WRITING, str(tmp_path)]
     subprocess.run(command, check=True)

@@ -106,7 +106,7 @@ def assert_reads(path, expected):
 
 
 def test_variables_have_the_names_of_keras(tmp_path):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     layers = [make() for make, _ in LAYERS]
     for layer, (_, shape) in zip(layers, LAYERS, strict=True):
         layer.build(shape)
@@ -123,7 +123,7 @@ def test_variables_have_the_names_of_keras(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
 def test_layers_have_their_own_names(tmp_path, suffix):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     inputs = keras.Input([4, 6])
     inner = keras.Sequential(
         [keras.layers.Dense(6), keras.layers.Dense(6, name="second")],
@@ -160,7 +160,7 @@ class Subclassed(keras.Model):
 
 
 def test_a_subclassed_model(tmp_path):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     model = Subclassed()
     model(np.zeros([1, 2]))
     model.save_weights(tmp_path / "a.weights.h5")
@@ -201,7 +201,7 @@ def test_other_names_of_a_variable(tmp_path):
 
 
 def test_the_optimizer_is_numbered(tmp_path):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
     model.compile(keras.optimizers.Adam(0.5), "mse")
     model.fit(np.ones([2, 3]), np.ones([2, 2]), verbose=0)

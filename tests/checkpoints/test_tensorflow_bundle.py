@@ -136,6 +136,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
     assert "model.ckpt-20" in caplog.text
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("end", _ENDS)
 def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
     first = save(tmp_path, 10)

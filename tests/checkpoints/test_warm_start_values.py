@@ -178,7 +178,7 @@ def test_objects_are_found_by_the_names_of_variables(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras", "", ".tf"])
 def test_from_what_a_keras_model_saved(tmp_path, suffix):
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
     kernel = np.arange(6).reshape(3, 2)
     model.set_weights([kernel, np.array([7, 8])])
@@ -207,7 +207,7 @@ def test_from_what_a_keras_model_saved(tmp_path, suffix):
 
 
 def layer():
-    keras.utils.clear_session()
+    keras.utils.clear_session(free_memory=False)
     dense = keras.layers.Dense(2)
     dense.build((None, 3))
     return dense

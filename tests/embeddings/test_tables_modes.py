@@ -15,6 +15,8 @@ from helpers import estimator_of
 
 import keras_tpu_estimator as kte
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 EXAMPLES = BATCH * 2 + 5
 SIZE = 5
 

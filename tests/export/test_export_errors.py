@@ -15,6 +15,8 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import checking
 from keras_tpu_estimator.export import exporting
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 X, Y = data()
 RAW = kte.export.build_raw_serving_input_receiver_fn(X)
 

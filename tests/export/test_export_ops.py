@@ -10,6 +10,8 @@ from served_helpers import serve
 
 import keras_tpu_estimator as kte
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 
 def every_op(features):
     """One output for each kind of op."""

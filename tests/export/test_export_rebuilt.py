@@ -12,6 +12,8 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import rebuilding
 
+pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
+
 X, _ = data()
 RAW = kte.export.build_raw_serving_input_receiver_fn(X)
 REBUILT = {"config": {"export_backend": "tensorflow"}}

@@ -16,6 +16,8 @@ from served_helpers import serve
 
 import keras_tpu_estimator as kte
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 X, _ = data()
 SERVE = ["serve"]
 

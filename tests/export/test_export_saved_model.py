@@ -17,6 +17,8 @@ from served_helpers import serve
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.folders import export_folder
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 X, Y = data()
 RAW = kte.export.build_raw_serving_input_receiver_fn(X)
 SUPERVISED = kte.export.build_raw_supervised_input_receiver_fn(X, Y)

@@ -44,6 +44,7 @@ def test_two_processes_of_two_cores(tmp_path):
     assert {"[0] 2 4 [0, 1]", "[1] 2 4 [0, 1]"} <= set(done.stdout.splitlines())
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_jax_does_not_abort_before_the_error():
     environment = {
         "KTE_COORDINATOR_ADDRESS": "127.0.0.1:9",

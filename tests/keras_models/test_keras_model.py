@@ -8,6 +8,8 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 EXAMPLES = 32
 BATCH = 8
 EPOCHS = 3

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
+from tests.forking.forks import forking
 from tests.many_hosts.failing_program import TIMEOUT_SECS
 from tests.many_hosts.failing_program import Life
 from tests.many_hosts.failing_program import time_of_fate
@@ -53,12 +54,15 @@ def directory(tmp_path_factory):
 def lives(directory):
     """All starts, by what happened."""
     life = Life(str(directory / "run"))
-    ended = {
-        name: _lived(dataclasses.replace(life, **fate))
-        for name, (fate, _) in FATES.items()
-    }
-    undisturbed = str(directory / "undisturbed")
-    ended["none"] = _lived(dataclasses.replace(life, undisturbed=undisturbed))
+    undisturbed = dataclasses.replace(
+        life, undisturbed=str(directory / "undisturbed")
+    )
+    with forking("package"):
+        ended = {
+            name: _lived(dataclasses.replace(life, **fate))
+            for name, (fate, _) in FATES.items()
+        }
+        ended["none"] = _lived(undisturbed)
     return ended
 
 
@@ -106,6 +110,7 @@ def test_what_was_restarted_is_equal_to_the_bit(lives, directory):
         ("layers", r"same variables \(of model_fn\) for train. Received: host"),
     ],
 )
+@pytest.mark.usefixtures("forked_programs")
 def test_hosts_that_differ(differs, told, tmp_path):
     ended = _lived(Life(str(tmp_path / "run"), host=1, differs=differs))
     assert ended.code == 1

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from tests.many_hosts import other_scenarios
 from tests.many_hosts.launching import PROGRAM
 from tests.many_hosts.launching import launch_cluster
@@ -9,6 +11,7 @@ from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import assert_close
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_train_and_one_evaluates(tmp_path):
     name = "train_and_evaluate"
     cluster = launch_cluster(*PROGRAM, str(tmp_path), name)

@@ -6,6 +6,8 @@ from tests.many_hosts.launching import free_port
 from tests.many_hosts.launching import run_together
 from tests.many_hosts.launching import with_cores
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 STARTED = ("-m", "tests.many_hosts.started_program")
 ONE_CORE = {"XLA_FLAGS": with_cores(1)}
 

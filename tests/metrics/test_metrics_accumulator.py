@@ -82,7 +82,7 @@ def made(monkeypatch):
         return variable
 
     monkeypatch.setattr(Accumulator, "add_variable", spy)
-    keras.backend.clear_session()
+    keras.backend.clear_session(free_memory=False)
     return paths
 
 

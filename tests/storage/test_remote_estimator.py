@@ -254,6 +254,7 @@ def test_profiles_go_to_local_directories_only():
         kte.hooks.ProfilerHook(10, output_dir=URL)
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_second_process_goes_on(shelf):
     """It has but the shelf; weights are those of a run in one piece."""
     script = second_process.__file__

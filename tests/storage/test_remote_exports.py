@@ -19,6 +19,8 @@ from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.workflow.exporters import exports_in
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 URL = "memory://bucket/run"
 BASE = f"{URL}/export"
 X, Y = regression_data()

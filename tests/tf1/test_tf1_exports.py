@@ -17,6 +17,8 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import export
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 X = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")
 Y = (X[:, 0] > 0).astype("int64")
 SERVE = [tf.saved_model.tag_constants.SERVING]

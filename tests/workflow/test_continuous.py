@@ -298,6 +298,7 @@ print(json.dumps([recorder.steps, float(metrics["loss"])]))
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_processes(tmp_path):
     here = os.path.dirname(__file__)
     path = os.pathsep.join(

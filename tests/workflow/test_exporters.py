@@ -16,6 +16,8 @@ from training_helpers import TRAIN
 
 import keras_tpu_estimator as kte
 
+pytestmark = pytest.mark.usefixtures("forked_trials")
+
 
 class Writer:
     """Stands in for an estimator: exports are empty folders."""
