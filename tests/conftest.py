@@ -28,13 +28,27 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [_WITHOUT, *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-# Most of the suite's time is XLA's, and most tests compile what others have
-# compiled. The first process makes an empty cache for this run, unless one is
-# given; its workers, and what they start, inherit it.
+# Tests flush small files again and again, for which nobody waits in memory.
+# Whoever wants to see the files of a test sets TMPDIR.
+_MEMORY = pathlib.Path("/dev/shm")
+_ROOM_BYTES = 2**31
+_made = []
+if (
+    "TMPDIR" not in os.environ
+    and _MEMORY.is_dir()
+    and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
+):
+    tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=_MEMORY)
+    os.environ["TMPDIR"] = tempfile.tempdir
+    _made.append(tempfile.tempdir)
+
+# Most tests compile what others have compiled. The first process makes an empty
+# cache for this run, unless one is given; its workers, and what they start,
+# inherit it.
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
-_IS_OURS = _CACHE not in os.environ
-if _IS_OURS:
+if _CACHE not in os.environ:
     os.environ[_CACHE] = tempfile.mkdtemp(prefix="xla-")
+    _made.append(os.environ[_CACHE])
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
@@ -65,8 +79,11 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     """No run finds what another one compiled."""
-    if _IS_OURS:
-        shutil.rmtree(os.environ[_CACHE])
+    # Once is enough; pytest would do it ten times.
+    gc.collect()
+    gc.freeze()
+    for folder in _made:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # Those that run under the last TensorFlow that had estimators, never here.

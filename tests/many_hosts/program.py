@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 import keras_tpu_estimator as kte
+import tests.kept_contexts  # noqa: F401 - quicker with it
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
