@@ -613,7 +613,10 @@ class TPUEstimator:
         checkpoint = self._existing_checkpoint()
         if isinstance(name, str):
             return checkpoints.value(checkpoint, name)
-        return [checkpoints.value(checkpoint, each) for each in name]
+        # One opening of the file for all of them.
+        paths = [each.removesuffix(":0") for each in name]
+        values = checkpoints.read(checkpoint, paths)
+        return [values[path] for path in paths]
 
     def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
         path = checkpoint_path or self.latest_checkpoint()

@@ -174,9 +174,11 @@ def estimator_of(
 
 def weights(estimator: kte.TPUEstimator) -> dict[str, list[float]]:
     """All values of the latest checkpoint."""
+    names = estimator.get_variable_names()
+    values = estimator.get_variable_value(names)
     return {
-        name: np.asarray(estimator.get_variable_value(name)).ravel().tolist()
-        for name in estimator.get_variable_names()
+        name: np.asarray(value).ravel().tolist()
+        for name, value in zip(names, values, strict=True)
     }
 
 

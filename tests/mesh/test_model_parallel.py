@@ -93,14 +93,15 @@ def trained(network, model_dir, cores, data=None, hooks=(), **settings):
 
 def assert_equal(trained, other, atol=1e-6):
     first, second = trained[0], other[0]
-    assert first.get_variable_names() == second.get_variable_names()
-    for name in first.get_variable_names():
-        np.testing.assert_allclose(
-            first.get_variable_value(name),
-            second.get_variable_value(name),
-            atol=atol,
-            err_msg=name,
-        )
+    names = first.get_variable_names()
+    assert names == second.get_variable_names()
+    for name, value, expected in zip(
+        names,
+        first.get_variable_value(names),
+        second.get_variable_value(names),
+        strict=True,
+    ):
+        np.testing.assert_allclose(value, expected, atol=atol, err_msg=name)
     for name, value in trained[1].items():
         np.testing.assert_allclose(value, other[1][name], rtol=1e-5)
     np.testing.assert_allclose(trained[2], other[2], atol=2e-5)
@@ -290,12 +291,13 @@ def test_other_numbers_of_cores_go_on(tmp_path):
         rules = None if cores is None else RULES
         made = estimator_of(mlp, tmp_path / "moved", cores, layout_map=rules)
         made.train(repeated(x, y), max_steps=steps)
-    for name in one.get_variable_names():
-        np.testing.assert_allclose(
-            made.get_variable_value(name),
-            one.get_variable_value(name),
-            atol=1e-6,
-        )
+    names = one.get_variable_names()
+    for value, expected in zip(
+        made.get_variable_value(names),
+        one.get_variable_value(names),
+        strict=True,
+    ):
+        np.testing.assert_allclose(value, expected, atol=1e-6)
 
 
 def test_what_a_model_fn_is_told(tmp_path):
