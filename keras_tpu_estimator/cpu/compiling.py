@@ -4,10 +4,10 @@ from typing import Any
 
 
 def quickly(platform: str) -> dict[str, Any]:
-    """Options of `jax.jit` for what runs once, or a little now and then.
+    """Options of `jax.jit` for what runs once, such as initial values.
 
-    LLVM takes a quarter of the time for initial values, and their bits are the
-    same. By default JAX compiles everything as if it ran for hours.
+    LLVM takes a third of the time, and the bits are the same. By default JAX
+    compiles everything as if it ran for hours.
 
     Args:
         platform: Of the devices that run it, such as "cpu"; others than that

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.cpu.compiling import quickly
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
@@ -130,8 +129,7 @@ class HostMetrics:
             values, results = jax.lax.scan(step, values, steps)
             return values, jax.tree.map(lambda a: a[-1], results)
 
-        options = quickly(self._device.platform)
-        self._compiled[key] = jax.jit(run, compiler_options=options)
+        self._compiled[key] = jax.jit(run)
 
     def _update_one(self, tensors: Nest) -> None:
         known = self._store.variables

@@ -153,16 +153,13 @@ def _constant(tensor: Any) -> jax.Array | None:
     """The value of a tensor, made on the device, or `None` if it varies."""
     import tensorflow as tf
 
-    sizes = [tensor]
-    if tensor.op.type == "Fill":
-        # Large ones would be made on the host, and then be copied.
-        sizes = list(tensor.op.inputs)
-    values = [tf.get_static_value(each) for each in sizes]
-    if any(value is None for value in values):
+    if tensor.op.type != "Fill":
+        value = tf.get_static_value(tensor)
+        return None if value is None else jax.numpy.asarray(value)
+    # As a whole it would be made on the host, and then be copied.
+    shape, number = map(tf.get_static_value, tensor.op.inputs)
+    if shape is None or number is None:
         return None
-    if len(values) == 1:
-        return jax.numpy.asarray(values[0])
-    shape, number = values
     return jax.numpy.full(tuple(shape), number)
 
 
