@@ -10,6 +10,8 @@ import pytest
 pytestmark = pytest.mark.xdist_group("hosts")
 
 _SCRIPT = """
+import sys
+
 import numpy as np
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.hosts import starting
@@ -24,7 +26,10 @@ from jax.experimental import multihost_utils
 assert jax.process_count() == cluster.num_processes == 2
 assert jax.process_index() == cluster.process_id
 numbers = multihost_utils.process_allgather(np.array(jax.process_index()))
-print(jax.local_device_count(), jax.device_count(), numbers.tolist())
+# Written at once, lest a line of Gloo's comes in between.
+sys.stdout.write(
+    f"{jax.local_device_count()} {jax.device_count()} {numbers.tolist()}\\n"
+)
 """
 
 
