@@ -48,8 +48,13 @@ def _server():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    atexit.register(server.kill)
+    atexit.register(_end, server)
     return server
+
+
+def _end(server):
+    server.kill()
+    server.communicate()
 
 
 def example(**features):
