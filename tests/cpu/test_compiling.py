@@ -14,7 +14,9 @@ WELL = {"xla_backend_optimization_level": 3}
     "draw",
     [jax.random.normal, jax.random.uniform, jax.random.truncated_normal],
 )
-def test_initial_values_are_the_same(draw):
+def test_initial_values_are_the_same(draw, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
+
     def initial():
         bounds = () if draw is not jax.random.truncated_normal else (-2.0, 2.0)
         return draw(jax.random.key(3), *bounds, shape=(65, 33)) * jnp.sqrt(0.3)
@@ -26,5 +28,11 @@ def test_initial_values_are_the_same(draw):
     np.testing.assert_array_equal(quick, well)
 
 
-def test_other_platforms_compile_as_ever():
+def test_other_platforms_compile_as_ever(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS")
     assert quickly("gpu") == {}
+
+
+def test_a_level_that_is_given_stays(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert quickly("cpu") == {}
