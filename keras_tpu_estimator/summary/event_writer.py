@@ -119,11 +119,8 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.scalars({"loss": 0.25, "examples/sec": 800}, step=1)
         """
-        self._write_values(
-            [_scalar(tag, _number(tag, v)) for tag, v in values.items()],
-            step,
-            wall_time,
-        )
+        numbers = {tag: _number(tag, value) for tag, value in values.items()}
+        self._write_values(_scalars(numbers), step, wall_time)
 
     def metrics(self, values: Mapping[str, Any], step: int) -> None:
         """Writes the results of an evaluation.
@@ -297,15 +294,18 @@ def _number(tag: str, value: Any) -> float:
         ) from error
 
 
-def _scalar(tag: str, number: float) -> "Summary.Value":
-    from tensorboard.compat.proto import summary_pb2
+def _scalars(numbers: Mapping[str, float]) -> "list[Summary.Value]":
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
-    return summary_pb2.Summary.Value(tag=tag, simple_value=number)
+    return [
+        Summary.Value(tag=tag, simple_value=number)
+        for tag, number in numbers.items()
+    ]
 
 
 def _metric(name: str, value: Any) -> "list[Summary.Value]":
     if isinstance(value, int | float | np.integer | np.floating):
-        return [_scalar(name, float(value))]
+        return _scalars({name: float(value)})
     if isinstance(value, np.ndarray):
         return _tensor(name, value)
     if isinstance(value, bytes):
