@@ -120,6 +120,19 @@ OPERATIONS = Section(
         ),
         Row(
             {
+                f"tf.contrib.image.{name}": "`keras.ops.image.affine_transform`"
+                for name in ("transform", "rotate", "translate")
+            },
+            note="of the eight numbers of `transform`, the last two of which "
+            "have to be 0",
+        ),
+        _ops(
+            "bitwise.bitwise_and=bitwise_and bitwise.bitwise_or=bitwise_or "
+            "bitwise.bitwise_xor=bitwise_xor bitwise.invert=bitwise_invert "
+            "bitwise.left_shift=left_shift bitwise.right_shift=right_shift"
+        ),
+        Row(
+            {
                 "tf.random_normal": "`keras.random.normal`",
                 "tf.random_uniform": "`keras.random.uniform`",
                 "tf.truncated_normal": "`keras.random.truncated_normal`",
