@@ -37,8 +37,9 @@ def main(directory: str, *names: str) -> None:
 
 
 def _tell(name: str, result: dict[str, Any]) -> None:
-    # On a line of its own, whatever libraries have written before.
-    print("\nRESULT " + json.dumps({name: result}), flush=True)
+    # At once and on a line of its own, whatever else libraries write.
+    sys.stdout.write(f"\nRESULT {json.dumps({name: result})}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
