@@ -3,25 +3,18 @@
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Mapping
 
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.growing_files import GrowingFile
-from keras_tpu_estimator.storage.growing_files import flush_at_end
 from keras_tpu_estimator.storage.growing_files import growing
 
 FILE_NAME = "metrics.jsonl"
-# To open a file takes longer than many a loop. Nobody reads as fast as that.
-_FLUSH_SECS = 1.0
 
 
 class MetricsFile:
     """Appends reports to `metrics.jsonl` in a directory.
-
-    A line waits until the last one that was written is a second old, or the
-    call has ended.
 
     Args:
         directory: The directory, made if need be, or its URL.
@@ -39,10 +32,6 @@ class MetricsFile:
     def __init__(self, directory: str):
         self._path = os.path.join(directory, FILE_NAME)
         self._file: GrowingFile | None = None
-        self._waiting: list[str] = []
-        self._flushed_at = -math.inf
-        self._lock = threading.Lock()
-        flush_at_end(self)
 
     def write(self, step: int, numbers: Mapping[str, float]) -> None:
         """Appends a line.
@@ -56,30 +45,18 @@ class MetricsFile:
             name: number if math.isfinite(number) else None
             for name, number in numbers.items()
         }
-        with self._lock:
-            self._waiting.append(json.dumps(line) + "\n")
-        if time.monotonic() - self._flushed_at >= _FLUSH_SECS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes the lines that wait."""
-        with self._lock:
-            if not self._waiting:
-                return
-            if self._file is None:
-                self._file = growing(self._path, resumes=True)
-            lines = "".join(self._waiting).encode()
-            try:
-                _append(lines, self._file.path)
-            except FileNotFoundError:
-                paths.make_directory(os.path.dirname(self._path))
-                _append(lines, self._file.path)
-            self._waiting.clear()
-            self._flushed_at = time.monotonic()
+        if self._file is None:
+            self._file = growing(self._path, resumes=True)
+        written = json.dumps(line).encode() + b"\n"
+        try:
+            _append(written, self._file.path)
+        except FileNotFoundError:
+            paths.make_directory(os.path.dirname(self._path))
+            _append(written, self._file.path)
         self._file.changed()
 
 
-def _append(lines: bytes, path: str) -> None:
+def _append(line: bytes, path: str) -> None:
     # Without a buffer, so that lines stay whole.
     with open(path, "ab", buffering=0) as file:
-        file.write(lines)
+        file.write(line)

@@ -11,7 +11,6 @@ from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.hooks.fetches import check_names
 from keras_tpu_estimator.hooks.fetches import values_of
-from keras_tpu_estimator.tracing.identity import plain_name
 
 T = TypeVar("T")
 
@@ -65,8 +64,6 @@ class Session:
         >>> session.run({"loss": "loss", "rest": ["global_step:0"]})
         {'loss': array(0.5), 'rest': [array(3)]}
         """
-        if isinstance(fetches, str):  # Mostly, and several times a run.
-            return np.asarray(self._fetch(plain_name(fetches)))
         check_names("fetches", fetches)
         return values_of(fetches, lambda name: np.asarray(self._fetch(name)))
 

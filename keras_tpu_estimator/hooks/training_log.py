@@ -64,18 +64,15 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         Before the last checkpoint, which is no part of their time.
         """
         self._end_interval(int(session.run("global_step")))
-        if self._file is not None:
-            self._file.flush()
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
         loss = float(self._session.run("loss"))
         numbers = self._report()
-        if _logger.isEnabledFor(logging.INFO):
-            told = [f"loss = {loss:.6g}", f"step = {global_step}"]
-            told += [f"{name} = {each:.6g}" for name, each in numbers.items()]
-            _logger.info(", ".join(told))
+        told = [f"loss = {loss:.6g}", f"step = {global_step}"]
+        told += [f"{name} = {number:.6g}" for name, number in numbers.items()]
+        _logger.info(", ".join(told))
         rates = {"global_step/sec": elapsed_steps / elapsed_time}
         if self._batch_size:
             examples = elapsed_steps * self._batch_size

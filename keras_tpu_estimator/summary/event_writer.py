@@ -119,8 +119,11 @@ class EventWriter:
         >>> with EventWriter(tempfile.mkdtemp()) as writer:
         ...     writer.scalars({"loss": 0.25, "examples/sec": 800}, step=1)
         """
-        numbers = {tag: _number(tag, value) for tag, value in values.items()}
-        self._write_values(_scalars(numbers), step, wall_time)
+        self._write_values(
+            [_scalar(tag, _number(tag, v)) for tag, v in values.items()],
+            step,
+            wall_time,
+        )
 
     def metrics(self, values: Mapping[str, Any], step: int) -> None:
         """Writes the results of an evaluation.
@@ -294,18 +297,15 @@ def _number(tag: str, value: Any) -> float:
         ) from error
 
 
-def _scalars(numbers: Mapping[str, float]) -> "list[Summary.Value]":
-    from tensorboard.compat.proto.summary_pb2 import Summary
+def _scalar(tag: str, number: float) -> "Summary.Value":
+    from tensorboard.compat.proto import summary_pb2
 
-    return [
-        Summary.Value(tag=tag, simple_value=number)
-        for tag, number in numbers.items()
-    ]
+    return summary_pb2.Summary.Value(tag=tag, simple_value=number)
 
 
 def _metric(name: str, value: Any) -> "list[Summary.Value]":
     if isinstance(value, int | float | np.integer | np.floating):
-        return _scalars({name: float(value)})
+        return [_scalar(name, float(value))]
     if isinstance(value, np.ndarray):
         return _tensor(name, value)
     if isinstance(value, bytes):
