@@ -17,6 +17,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.logs import follow_tensorflow
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
+from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.suggestions import suggesting
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
@@ -614,7 +615,7 @@ class TPUEstimator:
         if isinstance(name, str):
             return checkpoints.value(checkpoint, name)
         # One opening of the file for all of them.
-        paths = [each.removesuffix(":0") for each in name]
+        paths = [*map(plain_name, name)]
         values = checkpoints.read(checkpoint, paths)
         return [values[path] for path in paths]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
@@ -93,7 +94,7 @@ def value(checkpoint_path: PathLike, name: str) -> np.ndarray:
     >>> value(prefix, "b")
     array([1., 1.])
     """
-    name = name.removesuffix(":0")
+    name = plain_name(name)
     return read(checkpoint_path, [name])[name]
 
 

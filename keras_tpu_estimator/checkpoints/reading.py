@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import finding
 from keras_tpu_estimator.checkpoints import keras_format
@@ -119,7 +120,7 @@ def load_variable(ckpt_dir_or_file: PathLike, name: str) -> np.ndarray:
     Reference: `tf.train.load_variable`.
     """
     reader = load_checkpoint(ckpt_dir_or_file)
-    return reader.get_tensor(name.removesuffix(":0"))
+    return reader.get_tensor(plain_name(name))
 
 
 def _prefix(path: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.tracing.identity import plain_name
+from keras_tpu_estimator.base.plain_names import plain_name
 
 _NO_FEED = (
     "Nothing is fed into a compiled device loop. Put the value into the "

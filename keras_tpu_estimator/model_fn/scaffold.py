@@ -12,6 +12,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.hooks.session import Session
 
@@ -112,7 +113,7 @@ class Scaffold:
     def sources(self) -> dict[str, str]:
         """By the path of a variable, the name that it is restored from."""
         return {
-            getattr(variable, "path", variable): name.removesuffix(":0")
+            getattr(variable, "path", variable): plain_name(name)
             for name, variable in (self.variables_to_restore or {}).items()
         }
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import jax
 import keras
 
+from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.types import TensorLike
 
 _named: contextvars.ContextVar[dict[str, jax.Array] | None] = (
@@ -70,11 +71,6 @@ def identity(input: TensorLike, name: str | None = None) -> jax.Array:
         )
     named[name] = tensor
     return tensor
-
-
-def plain_name(name: str) -> str:
-    """A name without the `":0"` that TensorFlow's tensors end with."""
-    return name.removesuffix(":0")
 
 
 def check_apart(named: Iterable[str], paths: Container[str]) -> None:
