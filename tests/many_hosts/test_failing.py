@@ -67,9 +67,7 @@ def lives(directory):
 
 
 def _lived(life):
-    return launch(
-        "-m", "tests.many_hosts.failing_program", life.as_json(), cores=2
-    )
+    return launch("-m", "tests.many_hosts.failing_program", life.as_json())
 
 
 @pytest.mark.parametrize("name", FATES)
