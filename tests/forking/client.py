@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 
-# Environment variables of these names, and more, are paths of sockets.
+# Environment variables of these names, and more, are paths of sockets; where
+# there are several, hosts take turns.
 PREFIX = "TESTS_FORK_"
 # Scripts that have templates of their own; all others share one.
 SCRIPTS = ("first_request.py", "tensorflow_graph.py")
@@ -40,7 +41,9 @@ def _forked(template: socket.socket) -> int:
     name = script if script in SCRIPTS else "package"
     request = (sys.argv, os.getcwd(), dict(os.environ), os.getpid())
     try:
-        template.connect(os.environ[PREFIX + name])
+        paths = os.environ[PREFIX + name].split(os.pathsep)
+        number = int(os.environ.get("KTE_PROCESS_ID", 0))
+        template.connect(paths[number % len(paths)])
         socket.send_fds(template, [marshal.dumps(request)], [0, 1, 2])
         return int(template.recv(64) or 0)
     except (OSError, KeyError):

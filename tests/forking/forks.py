@@ -4,7 +4,8 @@ To import what each of them needs takes longer than most of what they do. So one
 process of each kind imports it once, and is forked. What a test has is a client
 of the fork. Who kills that waits for the end of its output: the fork ends a
 moment later. Tests about starts, imports, stops and locks start processes as
-they are; so do hosts whose hash seeds should differ.
+they are. Forks of one process have one hash seed; where those of hosts should
+differ, there are two.
 """
 
 import atexit
@@ -29,7 +30,15 @@ _PYTHON = sys.executable
 _TENSORFLOW = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 # By the name of a socket, the modules of a template, and its environment.
 _KINDS = {
-    "package": (("keras_tpu_estimator", "h5py", "tests.kept_contexts"), {}),
+    "package": (
+        (
+            "keras_tpu_estimator",
+            "h5py",
+            "tests.kept_contexts",
+            "tests.same_keys",
+        ),
+        {},
+    ),
     "first_request.py": (
         ("-jax", "-jaxlib", "-keras", "tensorflow"),
         _TENSORFLOW,
@@ -63,11 +72,17 @@ def forked_rebuilding() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forking(kind: str) -> Iterator[None]:
-    """Processes of this kind that are started in a `with` block are forks."""
+def forking(kind: str, seeds: int = 1) -> Iterator[None]:
+    """Processes of this kind that are started in a `with` block are forks.
+
+    Args:
+        kind: The name of a socket.
+        seeds: How many hash seeds hosts should have. Defaults to 1.
+    """
+    paths = os.pathsep.join(_started(kind, seed) for seed in range(seeds))
     with (
         mock.patch.object(sys, "executable", str(_folder() / "python")),
-        mock.patch.dict(os.environ, {PREFIX + kind: _started(kind)}),
+        mock.patch.dict(os.environ, {PREFIX + kind: paths}),
     ):
         yield
 
@@ -85,12 +100,12 @@ def _folder() -> pathlib.Path:
 
 
 @functools.cache
-def _started(kind: str) -> str:
+def _started(kind: str, seed: int) -> str:
     """The socket of a template, whose clients wait until it is there."""
     modules, environment = _KINDS[kind]
     own = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        path = str(_folder() / kind)
+        path = str(_folder() / f"{kind}-{seed}")
         listening.bind(path)
         listening.listen(64)
         number = listening.fileno()

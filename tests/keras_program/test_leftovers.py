@@ -288,5 +288,6 @@ else:
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_one_that_imports_it_in_model_fn_is_refused_what_is_left() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS_LATE], check=True)

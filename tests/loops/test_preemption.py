@@ -176,6 +176,7 @@ def ran(program, **names):
     )
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_a_second_signal_stops_at_once(number, code):
     result = ran(
@@ -197,6 +198,7 @@ def test_a_second_signal_stops_at_once(number, code):
     assert (result.stdout, result.returncode) == ("first\n", code)
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_main_thread_need_not_come_to_its_senses():
     result = ran(
         """
@@ -221,6 +223,7 @@ def test_the_main_thread_need_not_come_to_its_senses():
     assert "SIGTERM: training stops at the end" in result.stderr
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_forked_processes_do_as_usual():
     result = ran(
         """

@@ -12,13 +12,21 @@ import jax
 
 import keras_tpu_estimator as kte
 import tests.kept_contexts  # noqa: F401 - quicker with it
+import tests.same_keys  # noqa: F401 - quicker with it
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
 from tests.many_hosts.problems import Here
 
+
+def hash_seeds(here: Here) -> dict[str, Any]:
+    """What depends on the order of a set should not be seen by anybody."""
+    return {"hash": hash(here.directory)}
+
+
 SCENARIOS = (
-    training_scenarios.SCENARIOS
+    {"hash_seeds": hash_seeds}
+    | training_scenarios.SCENARIOS
     | other_scenarios.SCENARIOS
     | spread_scenarios.SCENARIOS
 )

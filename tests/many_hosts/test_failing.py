@@ -53,7 +53,7 @@ def directory(tmp_path_factory):
 @pytest.fixture(scope="module")
 def lives(directory):
     """All starts, by what happened."""
-    life = Life(str(directory / "run"))
+    life = Life(str(directory / "run"), steps=20)
     undisturbed = dataclasses.replace(
         life, undisturbed=str(directory / "undisturbed")
     )
@@ -97,7 +97,7 @@ def test_what_was_restarted_is_equal_to_the_bit(lives, directory):
         for name in ("run", "undisturbed")
     )
     assert resumed.keys() == undisturbed.keys()
-    assert resumed["global_step"] == 24
+    assert resumed["global_step"] == 20
     for name, value in resumed.items():
         assert np.array_equal(value, undisturbed[name]), name
 
@@ -105,14 +105,15 @@ def test_what_was_restarted_is_equal_to_the_bit(lives, directory):
 @pytest.mark.parametrize(
     ("differs", "told"),
     [
-        ("steps", "same max_steps for train. Received: host 0 has 24; host 1"),
+        ("steps", "same max_steps for train. Received: host 0 has 20; host 1"),
         ("model_dir", "same model_dir for train. Received: host 0 has '"),
         ("layers", r"same variables \(of model_fn\) for train. Received: host"),
     ],
 )
 @pytest.mark.usefixtures("forked_programs")
 def test_hosts_that_differ(differs, told, tmp_path):
-    ended = _lived(Life(str(tmp_path / "run"), host=1, differs=differs))
+    life = Life(str(tmp_path / "run"), steps=20, host=1, differs=differs)
+    ended = _lived(life)
     assert ended.code == 1
     for host in range(2):
         errors = re.findall("ValueError: All 2 hosts .*", ended.log(host))

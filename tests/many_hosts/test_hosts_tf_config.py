@@ -11,7 +11,7 @@ from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import assert_close
 
 
-@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.usefixtures("forked_programs", "forked_trials")
 def test_two_train_and_one_evaluates(tmp_path):
     name = "train_and_evaluate"
     cluster = launch_cluster(*PROGRAM, str(tmp_path), name)

@@ -1,18 +1,22 @@
 """Two and four hosts do what one does.
 
-A start takes longer than most of what is tried, so there are two, and each test
-looks at one thing that was done there. The same functions run here, on as many
-cores, as a program alone.
+A start takes longer than most of what is tried, so there are three, and each
+test looks at one thing that was done there. The same functions run here, on as
+many cores, as a program alone.
 """
 
+import contextlib
 import json
 import logging
 import os
 import shutil
 
+import jax
+import keras
 import numpy as np
 import pytest
 
+from tests.forking.forks import forking
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
@@ -23,12 +27,17 @@ from tests.many_hosts.problems import BATCH
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import assert_close
 from tests.many_hosts.program import SCENARIOS
+from tests.many_hosts.training_scenarios import ELASTIC_END
 from tests.many_hosts.training_scenarios import ELASTIC_STEPS
 from tests.many_hosts.training_scenarios import WAYS
 
 ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
-# The last of these ends the program.
-ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
+# The last of those ends the program. With more cores, this has two replicas in
+# each host, of two cores each.
+ON_MORE_CORES = ("spread",)
+ON_TWO = tuple(
+    name for name in SCENARIOS if name not in ("not_a_number", *ON_MORE_CORES)
+)
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
 LIMIT_SECS = 400
 
@@ -41,14 +50,16 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """What a scenario gives on one host."""
+    """What a scenario gives on one host, of as many cores."""
     results = {}
+    four = keras.distribution.DataParallel(devices=jax.devices()[:4])
 
     def run(name):
         if name not in results:
             here = Here(str(base / "alone" / name))
-            # As it comes from other processes.
-            results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
+            with four.scope() if name in ON_TWO else contextlib.nullcontext():
+                # As it comes from other processes.
+                results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
         return results[name]
 
     return run
@@ -63,31 +74,43 @@ def first_part(base):
 
 
 @pytest.fixture(scope="module")
-def two(base, first_part):
-    """Two hosts of four cores, which have done everything."""
-    del first_part
-    return launch(
-        *PROGRAM,
-        str(base / "two"),
-        *ON_TWO,
-        limit_secs=LIMIT_SECS,
-    )
+def start(base):
+    """Starts hosts that differ in their hash seeds."""
+
+    def started(directory, names, count=2, cores=2):
+        with forking("package", seeds=2), forking("first_request.py"):
+            return launch(
+                *PROGRAM,
+                str(base / directory),
+                *names,
+                processes=count,
+                cores=cores,
+                limit_secs=LIMIT_SECS,
+            )
+
+    return started
 
 
 @pytest.fixture(scope="module")
-def four(base, two):
-    """Four hosts of four cores, which go on where two were stopped."""
+def two(start, first_part):
+    """Two hosts of two cores, which have done nearly everything."""
+    del first_part
+    return start("two", ON_TWO)
+
+
+@pytest.fixture(scope="module")
+def two_of_four_cores(start):
+    """Two hosts of four cores, which have done the rest."""
+    return start("cores", ON_MORE_CORES, cores=4)
+
+
+@pytest.fixture(scope="module")
+def four(base, start, two):
+    """Four hosts of two cores, which go on where two were stopped."""
     del two
     for name in ("elastic", "moved"):
         shutil.copytree(base / "two" / name, base / "four" / name)
-    return launch(
-        *PROGRAM,
-        str(base / "four"),
-        *ON_FOUR,
-        processes=4,
-        cores=4,
-        limit_secs=LIMIT_SECS,
-    )
+    return start("four", ON_FOUR, count=4)
 
 
 def both(two, name):
@@ -101,6 +124,8 @@ def test_all_of_two_come_to_an_end(two):
     assert {*two.results} == {0, 1}
     for results in two.results.values():
         assert [*results] == [*ON_TWO]
+    first, second = both(two, "hash_seeds")
+    assert first != second
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -132,8 +157,10 @@ def test_what_is_trained_is_equal_to_one_host(name, two, alone):
 @pytest.mark.parametrize(
     "name", ["spread", "shared_slots", "spanning", "tables"]
 )
-def test_replicas_and_slots_over_several_cores(name, two, alone):
-    first, second = both(two, name)
+def test_replicas_and_slots_over_several_cores(
+    name, two, two_of_four_cores, alone
+):
+    first, second = both(two_of_four_cores if name == "spread" else two, name)
     expected = alone(name)
     for key in [key for key in first if key.startswith("predicted")]:
         # Each host predicts its own input.
@@ -195,17 +222,19 @@ def test_what_is_left_of_an_input_that_is_longer(two):
 
 
 def test_hosts_agree_on_a_seed(two, alone):
-    first, second = both(two, "without_seed")
+    first, second = both(two, "without_seed_and_directory")
     assert first == second
     # Nobody else has the same.
     kernel = "dense/kernel"
-    assert not np.allclose(first[kernel], alone("with_dropout")[kernel])
+    assert not np.allclose(
+        first["weights"][kernel], alone("with_dropout")[kernel]
+    )
 
 
 def test_hosts_agree_on_a_directory(two):
-    first, second = both(two, "without_directory")
+    first, second = both(two, "without_seed_and_directory")
     assert first == second
-    assert first["latest"] == os.path.join(first["directory"], "model.ckpt-4")
+    assert first["latest"] == os.path.join(first["directory"], "model.ckpt-8")
     shutil.rmtree(first["directory"])
 
 
@@ -223,14 +252,14 @@ def test_one_host_stops_all(name, two, alone):
 def test_one_host_whose_time_has_come_saves_with_all(two):
     first, second = both(two, "time_based")
     assert first == second
-    assert first == dict.fromkeys("01", [0, 4, 8, 12, 16, 20])
+    assert first == dict.fromkeys("01", [0, 4, 8, 12])
 
 
 def test_timed_loops_and_saves(two):
     first, second = both(two, "by_seconds")
     assert first == second
     runs = [int(step) for step in first["runs"]]
-    assert runs[0] == 1 and runs[-1] == 20
+    assert runs[0] == 1 and runs[-1] == 12
     assert first["saves"] == [0, *runs]
 
 
@@ -319,8 +348,8 @@ def test_one_host_writes_event_files_and_metrics(two, base):
 def test_positions_in_the_input_are_of_each_host(base, two):
     del two
     names = os.listdir(base / "two" / "elastic")
-    assert {name for name in names if "ckpt-12.input" in name} == {
-        f"model.ckpt-12.input-{host}-of-2.zip" for host in range(2)
+    assert {name for name in names if "ckpt-8.input" in name} == {
+        f"model.ckpt-8.input-{host}-of-2.zip" for host in range(2)
     }
 
 
@@ -333,7 +362,9 @@ def test_another_number_of_hosts_goes_on(
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
         parts.append(training_scenarios.elastic(here, until=1000))
     losses = {}
-    for part, last in zip(parts, [*ELASTIC_STEPS.values(), 24], strict=True):
+    for part, last in zip(
+        parts, [*ELASTIC_STEPS.values(), ELASTIC_END], strict=True
+    ):
         losses |= part["losses"]
         assert [*losses][-1] == str(last)
     undisturbed = Here(str(base / "alone" / "undisturbed"))

@@ -327,6 +327,7 @@ assert "tensorflow" not in sys.modules, "tensorflow imported"
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_a_process_writes_without_tensorflow_until_it_exits(logdir):
     subprocess.run(
         [sys.executable, "-c", _IMPORTS, str(logdir)],

@@ -87,6 +87,7 @@ def test_what_was_added_is_seen(tmp_path):
     writer.close()
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_reading_needs_no_tensorflow(path):
     code = (
         "import sys\n"

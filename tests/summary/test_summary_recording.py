@@ -255,6 +255,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_tensorflow_is_not_imported(tmp_path: pathlib.Path) -> None:
     subprocess.run(
         [sys.executable, "-c", _WITHOUT_TENSORFLOW, str(tmp_path)], check=True
