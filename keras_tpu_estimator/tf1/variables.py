@@ -12,11 +12,11 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import reachable
-from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.variables import AnyValues
@@ -24,6 +24,9 @@ from keras_tpu_estimator.tracing.variables import Values
 
 # No variable of TensorFlow has such a name.
 SEED = "<seed>"
+# Up to here it is faster to copy a value than to compile what makes it on the
+# device, which JAX does for each shape.
+_COPIED_BYTES = 2**20
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -132,7 +135,7 @@ def _initial_values(
     }
     drawing = [initializers[name] for name in drawn]
     _report(model.graph, drawing, len(wanted))
-    with graph_session(model.graph) as session:
+    with host_session(model.graph) as session:
         load_values(session, variables, known)
         session.run([op for n, op in initializers.items() if n not in known])
         rest = session.run({name: variables[name] for name in drawn})
@@ -150,16 +153,17 @@ def _constants(variables: Mapping[str, Any]) -> Values:
 
 
 def _constant(tensor: Any) -> jax.Array | None:
-    """The value of a tensor, made on the device, or `None` if it varies."""
+    """The value of a tensor, or `None` if it varies."""
     import tensorflow as tf
 
     if tensor.op.type != "Fill":
         value = tf.get_static_value(tensor)
         return None if value is None else jax.numpy.asarray(value)
-    # As a whole it would be made on the host, and then be copied.
     shape, number = map(tf.get_static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
+    if np.prod(shape) * number.nbytes <= _COPIED_BYTES:
+        return jax.numpy.asarray(np.full(shape, number))
     return jax.numpy.full(tuple(shape), number)
 
 
