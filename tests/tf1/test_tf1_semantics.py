@@ -10,6 +10,7 @@ from tf1_programs import assert_same
 from tf1_programs import batches
 from tf1_programs import classes_data
 from tf1_programs import dense
+from tf1_programs import each_by_its_own
 from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import model_fn_of
@@ -54,28 +55,37 @@ class UncountedSGD(tf.train.GradientDescentOptimizer):
         return tf.group(*assignments, name=name)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda step: tf.train.AdagradOptimizer(0.1),
-        lambda step: tf.train.AdadeltaOptimizer(1.0),
-        lambda step: tf.train.FtrlOptimizer(0.1),
-        lambda step: tf.train.RMSPropOptimizer(0.01, momentum=0.5),
-        lambda step: tf.train.RMSPropOptimizer(0.01, centered=True),
-        lambda step: tf.train.MomentumOptimizer(
-            tf.train.piecewise_constant(step, [4, 8], [0.1, 0.01, 0.001]),
-            0.9,
-            use_nesterov=True,
-        ),
-        lambda step: tf.train.AdamOptimizer(
-            tf.train.cosine_decay(0.01, step, STEPS)
-        ),
-    ],
-    ids=["adagrad", "adadelta", "ftrl", "rmsprop", "centered", "sgd", "adam"],
-)
-def test_optimizers(tmp_path, make):
+OPTIMIZERS = {
+    "adagrad": lambda step: tf.train.AdagradOptimizer(0.1),
+    "adadelta": lambda step: tf.train.AdadeltaOptimizer(1.0),
+    "ftrl": lambda step: tf.train.FtrlOptimizer(0.1),
+    "rmsprop": lambda step: tf.train.RMSPropOptimizer(0.01, momentum=0.5),
+    "centered": lambda step: tf.train.RMSPropOptimizer(0.01, centered=True),
+    "sgd": lambda step: tf.train.MomentumOptimizer(
+        tf.train.piecewise_constant(step, [4, 8], [0.1, 0.01, 0.001]),
+        0.9,
+        use_nesterov=True,
+    ),
+    "adam": lambda step: tf.train.AdamOptimizer(
+        tf.train.cosine_decay(0.01, step, STEPS)
+    ),
+}
+
+
+def layers(features, is_training):
+    """The sum of two layers for each optimizer."""
+    found = []
+    for name in OPTIMIZERS:
+        with tf.variable_scope(name):
+            found.append(mlp(features, is_training))
+    return tf.add_n(found)
+
+
+def test_optimizers(tmp_path):
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(mlp, make)
+    model_fn = model_fn_of(
+        layers, OPTIMIZERS["sgd"], each_by_its_own(OPTIMIZERS)
+    )
     _, expected = run_in_session(model_fn, data)
     assert_same(trained(model_fn, tmp_path, data), expected, rtol=1e-4)
 
