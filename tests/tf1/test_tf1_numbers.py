@@ -157,7 +157,7 @@ def recurrent(features, is_training):
     mean = tf.reduce_mean(outputs.stack(), axis=0)
     step = tf.train.get_global_step()
     mean = tf.cond(step < STEPS // 2, lambda: mean * 2.0, lambda: mean - state)
-    return dense(mean, 4, "logits", seed=2)
+    return dense(mean, 4, "recurrent/logits", seed=2)
 
 
 def test_a_loop_with_a_tensor_array_and_a_condition(tmp_path):
@@ -196,11 +196,14 @@ def test_variables_assigned_in_a_condition(tmp_path):
     assert_same(trained(model_fn, tmp_path, data), expected)
 
 
-@pytest.mark.parametrize("network", [mlp, recurrent])
-def test_eight_cores_train_as_one(tmp_path, network):
-    shape = (5,) if network is mlp else (6, 3)
-    data = batches(*classes_data(*shape))
-    model_fn = model_fn_of(network, decayed_adam, clipped_after_sum)
+def both(features, is_training):
+    """The sum of two networks."""
+    return mlp(features[:, 0], is_training) + recurrent(features, is_training)
+
+
+def test_eight_cores_train_as_one(tmp_path):
+    data = batches(*classes_data(6, 3))
+    model_fn = model_fn_of(both, decayed_adam, clipped_after_sum)
     one = trained(model_fn, tmp_path / "one", data)
     eight = trained(model_fn, tmp_path / "eight", data, use_tpu=True)
     assert_same(eight, one)
@@ -216,28 +219,27 @@ def clipped_after_sum(optimizer, loss, step):
 
 def test_evaluation_and_prediction_on_eight_cores_and_one(tmp_path):
     x, y = classes_data(5)
-    data = batches(x, y)
     model_fn = model_fn_of(mlp, decayed_adam)
-    trained(model_fn, tmp_path, data)
-    results, rows = [], []
-    for use_tpu in (False, True):
-        made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
-        # The last batch is smaller: it is of 8 examples.
-        ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
-        evaluated = [(x[rows], y[rows]) for rows in ends]
-        results.append(made.evaluate(fed(evaluated)))
-        rows.append(list(made.predict(fed([x[:16], x[16:24]]))))
-    one, eight = results
-    assert one.keys() == {"accuracy", "logits", "loss", "global_step"}
-    for name, value in one.items():
-        np.testing.assert_allclose(eight[name], value, rtol=1e-5)
-    assert len(rows[0]) == len(rows[1]) == 24
-    for a, b in zip(*rows, strict=True):
+    trained(model_fn, tmp_path, batches(x, y))
+    one, eight = (
+        estimator(model_fn, tmp_path, use_tpu=use_tpu)
+        for use_tpu in (False, True)
+    )
+    # The last batch is smaller: it is of 8 examples.
+    ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
+    data = [(x[rows], y[rows]) for rows in ends]
+    expected, results = (made.evaluate(fed(data)) for made in (one, eight))
+    assert expected.keys() == {"accuracy", "logits", "loss", "global_step"}
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-5)
+    rows, others = (
+        list(made.predict(fed([x[:16], x[16:24]]))) for made in (one, eight)
+    )
+    assert len(rows) == len(others) == 24
+    for a, b in zip(rows, others, strict=True):
         np.testing.assert_allclose(
             a["probabilities"], b["probabilities"], rtol=1e-5
         )
-    hits = [row["classes"] == y[i] for i, row in enumerate(rows[0])]
-    again = estimator(model_fn, tmp_path).evaluate(
-        fed([(x[:16], y[:16]), (x[16:24], y[16:24])])
-    )
+    hits = [row["classes"] == y[i] for i, row in enumerate(rows)]
+    again = one.evaluate(fed([(x[:16], y[:16]), (x[16:24], y[16:24])]))
     assert again["accuracy"] == pytest.approx(np.mean(hits))
