@@ -56,17 +56,16 @@ by_all = each_by_its_own(OPTIMIZERS)
 
 def by_all_in_a_condition(optimizer, loss, step):
     """As before, but from the second step on."""
-    del optimizer
-    both = []
-    for table in tf.trainable_variables():
-        own = OPTIMIZERS[table.op.name](step)
-        both.append((own, own.compute_gradients(loss, [table])))
+    both = [
+        (OPTIMIZERS[pair[1].op.name](step), pair)
+        for pair in optimizer.compute_gradients(loss)
+    ]
 
     def apply():
-        return tf.group(*(own.apply_gradients(pairs) for own, pairs in both))
+        return tf.group(*(own.apply_gradients([pair]) for own, pair in both))
 
-    for own, pairs in both:
-        own._create_slots([table for _, table in pairs])
+    for own, (_, table) in both:
+        own._create_slots([table])
         own._prepare()
     applied = tf.cond(step > 0, apply, tf.no_op)
     with tf.control_dependencies([applied]):

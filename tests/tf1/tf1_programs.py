@@ -135,12 +135,11 @@ def each_by_its_own(optimizers):
     """
 
     def minimize(optimizer, loss, step):
-        del optimizer
         own = {name: [] for name in optimizers}
-        for each in tf.trainable_variables():
-            own[each.op.name.partition("/")[0]].append(each)
+        for gradient, each in optimizer.compute_gradients(loss):
+            own[each.op.name.partition("/")[0]].append((gradient, each))
         steps = [
-            make(step).minimize(loss, var_list=own[name])
+            make(step).apply_gradients(own[name])
             for name, make in optimizers.items()
         ]
         with tf.control_dependencies(steps):
