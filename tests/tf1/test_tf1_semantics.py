@@ -193,10 +193,7 @@ def test_assertions_and_prints_are_left_out(tmp_path):
     assert_same(trained(model_fn, tmp_path, data), expected)
 
 
-@pytest.mark.parametrize("eval_on_tpu", [False, True])
-def test_evaluation_and_prediction_with_and_without_cores(
-    tmp_path, eval_on_tpu
-):
+def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
     seen = []
 
     def network(features, is_training):
@@ -207,13 +204,17 @@ def test_evaluation_and_prediction_with_and_without_cores(
     model_fn = model_fn_of(
         network, lambda step: tf.train.GradientDescentOptimizer(0.1)
     )
-    made = estimator(model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu)
-    made.train(fed(data), steps=2)
-    result = made.evaluate(fed(data))
-    rows = list(made.predict(fed(data)))
-    # The batch of one core, but in evaluation elsewhere.
-    assert seen == [2, 2 if eval_on_tpu else 16, 2]
-    one = estimator(model_fn, tmp_path)
-    expected = one.evaluate(fed(data))
-    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert len(rows) == 32
+    trained(model_fn, tmp_path, data, use_tpu=True)
+    expected = estimator(model_fn, tmp_path).evaluate(fed(data))
+    # The batch of one core.
+    assert seen == [2, 16]
+    for eval_on_tpu in (False, True):
+        seen.clear()
+        made = estimator(
+            model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu
+        )
+        result = made.evaluate(fed(data))
+        assert len(list(made.predict(fed(data)))) == 32
+        # It is that of all in evaluation elsewhere.
+        assert seen == [2 if eval_on_tpu else 16, 2]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
