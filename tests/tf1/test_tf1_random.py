@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -44,13 +46,16 @@ def sgd(step):
 def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(with_dropout, sgd)
-    whole = trained(model_fn, tmp_path / "a", data, use_tpu=use_tpu)
-    # All in loops of one length, which is one program.
-    trained(model_fn, tmp_path / "b", data[:4], use_tpu=use_tpu)
-    restarted = trained(model_fn, tmp_path / "b", data[4:], use_tpu=use_tpu)
-    assert_same(restarted, whole, rtol=0, atol=0)
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    saving = {"config": {"save_checkpoints_steps": 4}}
+    expected = trained(model_fn, whole, data, use_tpu=use_tpu, **saving)
+    # As if it had ended after four steps.
+    shutil.copytree(whole, part, ignore=shutil.ignore_patterns("*.input.zip"))
+    (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    restarted = trained(model_fn, part, data[4:], use_tpu=use_tpu)
+    assert_same(restarted, expected, rtol=0, atol=0)
     # No two steps draw the same.
-    assert len({tuple(row) for row in whole["record"]}) == STEPS
+    assert len({tuple(row) for row in expected["record"]}) == STEPS
 
 
 def test_another_seed_draws_other_numbers(tmp_path):
