@@ -15,6 +15,7 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import run_in_session
 from tf1_programs import trained
+from tf1_programs import values_of
 from tf1_programs import variable
 
 
@@ -45,14 +46,23 @@ class Losses(kte.hooks.SessionRunHook):
         self.all.append(run_values.results)
 
 
-def test_a_classifier_with_adam_and_a_schedule(tmp_path):
-    data = batches(*classes_data(5))
-    model_fn = model_fn_of(mlp, decayed_adam)
-    losses, expected = run_in_session(model_fn, data)
-    made, hook = estimator(model_fn, tmp_path, iterations=1), Losses()
-    made.train(fed(data), steps=len(data), hooks=[hook])
-    np.testing.assert_allclose(hook.all, losses, rtol=1e-5)
-    values = {n: made.get_variable_value(n) for n in made.get_variable_names()}
+classifier = model_fn_of(mlp, decayed_adam)
+
+
+@pytest.fixture(scope="module")
+def trained_classifier(tmp_path_factory):
+    """The estimator of a classifier, and the losses of its training."""
+    folder = tmp_path_factory.mktemp("classifier")
+    made, hook = estimator(classifier, folder, iterations=1), Losses()
+    made.train(fed(batches(*classes_data(5))), steps=STEPS, hooks=[hook])
+    return made, hook.all
+
+
+def test_a_classifier_with_adam_and_a_schedule(trained_classifier):
+    made, received = trained_classifier
+    losses, expected = run_in_session(classifier, batches(*classes_data(5)))
+    np.testing.assert_allclose(received, losses, rtol=1e-5)
+    values = values_of(made)
     assert_same(values, expected)
     assert sorted(values) == [
         "beta1_power",
@@ -212,12 +222,11 @@ def test_a_loop_with_a_tensor_array_and_a_condition_on_eight_cores(tmp_path):
     assert_same(eight, one)
 
 
-def test_evaluation_and_prediction_on_eight_cores_and_one(tmp_path):
+def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     x, y = classes_data(5)
-    model_fn = model_fn_of(mlp, decayed_adam)
-    trained(model_fn, tmp_path, batches(x, y))
+    folder = trained_classifier[0].model_dir
     one, eight = (
-        estimator(model_fn, tmp_path, use_tpu=use_tpu)
+        estimator(classifier, folder, use_tpu=use_tpu)
         for use_tpu in (False, True)
     )
     # The last batch is smaller: it is of 8 examples.
