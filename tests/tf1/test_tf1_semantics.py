@@ -73,12 +73,14 @@ OPTIMIZERS = {
 
 
 def layers(features, is_training):
-    """The sum of two layers for each optimizer."""
-    found = []
-    for name in OPTIMIZERS:
-        with tf.variable_scope(name):
-            found.append(mlp(features, is_training))
-    return tf.add_n(found)
+    """The sum of a layer for each optimizer."""
+    del is_training
+    return tf.add_n(
+        [
+            dense(features, 4, name, seed=seed)
+            for seed, name in enumerate(OPTIMIZERS)
+        ]
+    )
 
 
 def test_optimizers(tmp_path):
