@@ -80,7 +80,11 @@ def in_a_session(*sizes):
 
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu):
+def test_metrics_are_those_of_a_session(
+    tmp_path, as_dict, use_tpu, monkeypatch
+):
+    # The second evaluation has the sessions of the first.
+    monkeypatch.setattr(metric_session, "_KEPT", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
     # The batches are of two sizes; what was counted goes on.
     result = made.evaluate(batches_of(16, 16, 8))
