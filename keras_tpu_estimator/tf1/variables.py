@@ -24,9 +24,6 @@ from keras_tpu_estimator.tracing.variables import Values
 
 # No variable of TensorFlow has such a name.
 SEED = "<seed>"
-# Up to here it is faster to copy a value than to compile what makes it on the
-# device, which JAX does for each shape.
-_COPIED_BYTES = 2**20
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -139,10 +136,12 @@ def _initial_values(
         load_values(session, variables, known)
         session.run([op for n, op in initializers.items() if n not in known])
         rest = session.run({name: variables[name] for name in drawn})
-    return made | jax.tree.map(jax.numpy.asarray, rest)
+    # `jax.numpy` would compile a copy for each shape.
+    copied: Values = jax.device_put({**made, **rest})
+    return copied
 
 
-def _constants(variables: Mapping[str, Any]) -> Values:
+def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Initial values that need no session, as those of most slots."""
     found = {}
     for name, variable in variables.items():
@@ -152,18 +151,17 @@ def _constants(variables: Mapping[str, Any]) -> Values:
     return found
 
 
-def _constant(tensor: Any) -> jax.Array | None:
+def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
     """The value of a tensor, or `None` if it varies."""
     import tensorflow as tf
 
     if tensor.op.type != "Fill":
-        value = tf.get_static_value(tensor)
-        return None if value is None else jax.numpy.asarray(value)
+        value: np.ndarray | None = tf.get_static_value(tensor)
+        return value
+    # As a whole it would be made on the host, and then be copied.
     shape, number = map(tf.get_static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
-    if np.prod(shape) * number.nbytes <= _COPIED_BYTES:
-        return jax.numpy.asarray(np.full(shape, number))
     return jax.numpy.full(tuple(shape), number)
 
 
