@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
@@ -29,7 +30,6 @@ from keras_tpu_estimator.tf1.hook_runs import host_run
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
-from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -206,7 +206,7 @@ class FetchedGraph:
             return None
 
         def make(values: Values) -> Any:
-            with graph_session(self.graph) as session:
+            with host_session(self.graph) as session:
                 own = {name: values[name] for name in names}
                 load_values(session, self._model.variables, own)
                 return session.run(tensor)

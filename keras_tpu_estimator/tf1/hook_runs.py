@@ -12,13 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import reachable
-from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
 
 
@@ -52,7 +52,7 @@ class HostRun:
             What was fetched, and what was assigned.
         """
         variables = self.model.variables
-        with graph_session(self.model.graph) as session:
+        with host_session(self.model.graph) as session:
             own = {name: values[name] for name in self.names}
             load_values(session, variables, own)
             fetched = session.run(self.fetches, dict(self.feed_dict))

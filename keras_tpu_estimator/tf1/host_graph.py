@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
@@ -52,7 +53,7 @@ class HostGraph:
                 for name, handle in handles.items()
             }
         self.graph = graph
-        self._session = tf.compat.v1.Session(graph=graph)
+        self._session = host_session(graph)
         self._initializers = initializers
         self._session.run([*initializers, *others])
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.spec import Spec
@@ -115,7 +115,7 @@ class _InitFn:
         before: dict[str, np.ndarray] = session.run(
             {name: name for name in self._variables}
         )
-        with graph_session(self._graph) as own:
+        with host_session(self._graph) as own:
             load_values(own, self._variables, before)
             self._init_fn(own)
             after = own.run(dict(self._variables))

@@ -12,11 +12,11 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import reachable
-from keras_tpu_estimator.tf1.sessions import graph_session
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.variables import AnyValues
@@ -132,14 +132,16 @@ def _initial_values(
     }
     drawing = [initializers[name] for name in drawn]
     _report(model.graph, drawing, len(wanted))
-    with graph_session(model.graph) as session:
+    with host_session(model.graph) as session:
         load_values(session, variables, known)
         session.run([op for n, op in initializers.items() if n not in known])
         rest = session.run({name: variables[name] for name in drawn})
-    return made | jax.tree.map(jax.numpy.asarray, rest)
+    # `jax.numpy` would compile a copy for each shape.
+    copied: Values = jax.device_put({**made, **rest})
+    return copied
 
 
-def _constants(variables: Mapping[str, Any]) -> Values:
+def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Initial values that need no session, as those of most slots."""
     found = {}
     for name, variable in variables.items():
@@ -149,13 +151,13 @@ def _constants(variables: Mapping[str, Any]) -> Values:
     return found
 
 
-def _constant(tensor: Any) -> jax.Array | None:
-    """The value of a tensor, made on the device, or `None` if it varies."""
+def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
+    """The value of a tensor, or `None` if it varies."""
     import tensorflow as tf
 
     if tensor.op.type != "Fill":
-        value = tf.get_static_value(tensor)
-        return None if value is None else jax.numpy.asarray(value)
+        value: np.ndarray | None = tf.get_static_value(tensor)
+        return value
     # As a whole it would be made on the host, and then be copied.
     shape, number = map(tf.get_static_value, tensor.op.inputs)
     if shape is None or number is None:

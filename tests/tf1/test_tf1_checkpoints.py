@@ -21,6 +21,7 @@ from tf1_programs import dense
 from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import model_fn_of
+from tf1_programs import plain_session
 from tf1_programs import trained
 from tf1_programs import values_of
 
@@ -100,16 +101,21 @@ def test_the_originals_checkpoint_is_continued(original, use_tpu):
     assert names == ["model.ckpt-5", "model.ckpt-11"]
 
 
-def test_from_the_beginning_as_the_original(tmp_path):
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """What was trained from the beginning, and its losses."""
     hook = Losses()
-    made = golden_estimator(tmp_path)
+    made = golden_estimator(tmp_path_factory.mktemp("ours"))
     made.train(program.input_fn_from(0), [hook], steps=5)
-    np.testing.assert_allclose(hook.losses, LOSSES["before"], rtol=1e-5)
-    expected = checkpoints.read(GOLDEN / "checkpoint" / "model.ckpt-5")
-    assert_same(values_of(made), expected)
-    assert described(tmp_path / "model.ckpt-5") == described(
-        GOLDEN / "checkpoint" / "model.ckpt-5"
-    )
+    return made, hook.losses
+
+
+def test_from_the_beginning_as_the_original(ours):
+    made, losses = ours
+    np.testing.assert_allclose(losses, LOSSES["before"], rtol=1e-5)
+    original = GOLDEN / "checkpoint" / "model.ckpt-5"
+    assert_same(values_of(made), checkpoints.read(original))
+    assert described(made.latest_checkpoint()) == described(original)
 
 
 def test_the_originals_checkpoint_is_read(original):
@@ -124,10 +130,9 @@ def test_the_originals_checkpoint_is_read(original):
     assert first["logits"].shape == (1,)
 
 
-def test_a_session_continues_ours(tmp_path):
-    made = golden_estimator(tmp_path)
-    made.train(program.input_fn_from(0), steps=5)
-    with tf.Graph().as_default(), tf.Session() as session:
+def test_a_session_continues_ours(ours):
+    made, _ = ours
+    with tf.Graph().as_default(), plain_session() as session:
         tf.train.create_global_step()
         data = program.input_fn_from(5)({"batch_size": program.BATCH})
         features, labels = tf.data.make_one_shot_iterator(data).get_next()
@@ -135,7 +140,7 @@ def test_a_session_continues_ours(tmp_path):
             features, labels, "train", {"use_tpu": False}
         )
         tf.train.Saver().restore(
-            session, tf.train.latest_checkpoint(str(tmp_path))
+            session, tf.train.latest_checkpoint(made.model_dir)
         )
         losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(6)]
     np.testing.assert_allclose(losses, LOSSES["after"], rtol=1e-5)
@@ -155,7 +160,7 @@ def test_variables_in_parts_are_continued_whole(tmp_path):
     model_fn = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.1))
     data = batches(*classes_data(5), steps=3)
     path = str(tmp_path / "model.ckpt")
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), plain_session() as session:
         step = tf.train.create_global_step()
         fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
         spec = model_fn(*fed_to, kte.ModeKeys.TRAIN, {"use_tpu": False})
@@ -265,12 +270,13 @@ def adam(step):
     return tf.train.AdamOptimizer(0.1)
 
 
-@pytest.fixture
-def other_dir(tmp_path):
+@pytest.fixture(scope="module")
+def other_dir(tmp_path_factory):
     """Where a classifier was trained."""
+    folder = tmp_path_factory.mktemp("other")
     data = batches(*classes_data(3), steps=3)
-    trained(model_fn_of(network, adam), tmp_path / "other", data)
-    return tmp_path / "other"
+    trained(model_fn_of(network, adam), folder, data)
+    return folder
 
 
 @pytest.mark.parametrize("as_path", [True, False])

@@ -12,6 +12,7 @@ from tf1_programs import dense
 from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import metric_fn
+from tf1_programs import plain_session
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import export
@@ -92,7 +93,7 @@ def raw_receiver():
 
 def served(folder, inputs, signature="serving_default", tags=SERVE):
     """What a session makes of a request."""
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), plain_session() as session:
         meta = tf.saved_model.loader.load(session, tags, folder)
         definition = meta.signature_def[signature]
         return session.run(
@@ -102,7 +103,7 @@ def served(folder, inputs, signature="serving_default", tags=SERVE):
 
 
 def signatures_of(folder, tags=SERVE):
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), plain_session() as session:
         return dict(
             tf.saved_model.loader.load(session, tags, folder).signature_def
         )
@@ -262,7 +263,7 @@ def test_all_modes_share_their_variables(classifier, tmp_path):
     )
     inputs = {"x": X, "label": Y}
     loss = served(folder, inputs, "train", ["train"])["loss"]
-    with tf.Graph().as_default(), tf.Session() as session:
+    with tf.Graph().as_default(), plain_session() as session:
         meta = tf.saved_model.loader.load(session, ["eval"], folder)
         assert sorted(meta.signature_def["eval"].outputs) == [
             "loss",

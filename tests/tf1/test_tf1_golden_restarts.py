@@ -3,6 +3,7 @@
 import tf1_golden  # isort: skip
 
 import importlib
+import shutil
 
 import numpy as np
 import pytest
@@ -10,25 +11,32 @@ from running import losses_in
 from running import make_estimator
 from running import values_of
 
+import keras_tpu_estimator as kte
+
 pytestmark = tf1_golden.DEPRECATED
 
 
-def trained(program, model_dir, use_tpu, *parts):
-    """The losses and the values after trainings of so many steps each."""
-    done = 0
-    for steps in parts:
-        made = make_estimator(
-            program, str(model_dir), use_tpu, **program.WITH_DROPOUT
-        )
-        start = done * program.BATCH
+def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
+    """The losses and the values after so many steps.
 
-        def input_fn(params, start=start):
-            data = program.dataset(program.STEPS * program.BATCH, seed=1)
-            data = data.skip(start)
-            return data.batch(params["batch_size"], drop_remainder=True)
+    Args:
+        program: Its module.
+        model_dir: Where its files are.
+        use_tpu: Whether on all cores.
+        steps: How many steps to make.
+        start: How many were made before. Defaults to 0.
+        hooks: Defaults to none.
+    """
+    made = make_estimator(
+        program, str(model_dir), use_tpu, **program.WITH_DROPOUT
+    )
 
-        made.train(input_fn, steps=steps)
-        done += steps
+    def input_fn(params):
+        data = program.dataset(program.STEPS * program.BATCH, seed=1)
+        data = data.skip(start * program.BATCH)
+        return data.batch(params["batch_size"], drop_remainder=True)
+
+    made.train(input_fn, hooks, steps=steps)
     return losses_in(str(model_dir)), values_of(made)
 
 
@@ -42,9 +50,15 @@ def trained(program, model_dir, use_tpu, *parts):
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
     program = importlib.import_module(name)
-    losses, values = trained(program, tmp_path / "a", use_tpu, 8)
-    again, same = trained(program, tmp_path / "b", use_tpu, 3, 5)
-    assert losses == again
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    saver = kte.hooks.CheckpointSaverHook(whole, save_steps=3)
+    losses, values = trained(program, whole, use_tpu, 8, hooks=[saver])
+    # As if it had ended after three steps.
+    others = shutil.ignore_patterns("events*", "*.input.zip")
+    shutil.copytree(whole, part, ignore=others)
+    (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"')
+    again, same = trained(program, part, use_tpu, 5, start=3)
+    assert losses[3:] == again
     assert values.keys() == same.keys()
     for path, value in values.items():
         np.testing.assert_array_equal(value, same[path], err_msg=path)

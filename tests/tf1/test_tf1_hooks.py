@@ -5,6 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import logging
 import os
 
+import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -248,8 +249,13 @@ def test_a_loss_that_is_no_number(tmp_path):
         made(tmp_path).train(fed([X * np.nan]), hooks=[Own(None)], steps=1)
 
 
-def test_what_is_about_the_loop_is_done_by_ours(tmp_path):
-    told = []
+def test_what_is_about_the_loop_is_done_by_ours(tmp_path, monkeypatch):
+    told, traced = [], []
+    profiler = jax.profiler
+    monkeypatch.setattr(
+        profiler, "start_trace", lambda to, **kwargs: traced.append(to)
+    )
+    monkeypatch.setattr(profiler, "stop_trace", lambda: traced.append("end"))
 
     class Listener(tf.train.CheckpointSaverListener):
         def after_save(self, session, global_step_value):
@@ -273,6 +279,7 @@ def test_what_is_about_the_loop_is_done_by_ours(tmp_path):
     # In loops of two steps, the last of which is shorter.
     assert told == [(0, 1), (2, 4), (3, 8)]
     assert os.path.exists(tmp_path / "own" / "checkpoint")
+    assert traced == [str(tmp_path), "end"]
 
 
 def test_listeners_of_train(tmp_path):

@@ -2,12 +2,17 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator
 from tf1_programs import fed
+from tf1_programs import plain_session
 from tf1_programs import variable
+
+from keras_tpu_estimator.tf1 import metric_session
 
 LABELS = np.random.default_rng(0).integers(0, 2, 40)
 SCORES = np.random.default_rng(1).random(40).astype("float32")
@@ -49,6 +54,7 @@ def several(labels, scores):
     }
 
 
+@functools.cache
 def in_a_session(*sizes):
     """What a session of TensorFlow counts of the first examples."""
     values = {}
@@ -56,7 +62,7 @@ def in_a_session(*sizes):
         labels = tf.placeholder(tf.int64, [None])
         scores = tf.placeholder(tf.float32, [None])
         metrics = several(labels, scores)
-        with tf.Session() as session:
+        with plain_session() as session:
             session.run(tf.local_variables_initializer())
             start = 0
             for size in sizes:
@@ -74,7 +80,11 @@ def in_a_session(*sizes):
 
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu):
+def test_metrics_are_those_of_a_session(
+    tmp_path, as_dict, use_tpu, monkeypatch
+):
+    # The second evaluation has the sessions of the first.
+    monkeypatch.setattr(metric_session, "_KEPT", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
     # The batches are of two sizes; what was counted goes on.
     result = made.evaluate(batches_of(16, 16, 8))
@@ -98,7 +108,8 @@ def test_the_function_is_called_once_for_each_size_of_batches(tmp_path):
     assert sizes == [[16], [8]]
 
 
-def test_many_evaluations_share_sessions(tmp_path):
+def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
+    monkeypatch.setattr(metric_session, "_KEPT", 2)
     calls = []
 
     def metric_fn(labels, scores):
@@ -106,12 +117,12 @@ def test_many_evaluations_share_sessions(tmp_path):
         return several(labels, scores)
 
     made = of_metrics(metric_fn, tmp_path)
-    for _ in range(8):
-        result = made.evaluate(batches_of(16, 8))
-        for name, value in in_a_session(16, 8).items():
+    for _ in range(4):
+        result = made.evaluate(batches_of(16, 16, 8))
+        for name, value in in_a_session(16, 16, 8).items():
             np.testing.assert_allclose(result[name], value, rtol=1e-6)
     # Two for each of the last few evaluations, which may go on.
-    assert len(calls) == 8
+    assert len(calls) == 2 * 2
 
 
 @pytest.mark.parametrize(

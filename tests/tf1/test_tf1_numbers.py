@@ -15,6 +15,7 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import run_in_session
 from tf1_programs import trained
+from tf1_programs import values_of
 from tf1_programs import variable
 
 
@@ -45,14 +46,23 @@ class Losses(kte.hooks.SessionRunHook):
         self.all.append(run_values.results)
 
 
-def test_a_classifier_with_adam_and_a_schedule(tmp_path):
-    data = batches(*classes_data(5))
-    model_fn = model_fn_of(mlp, decayed_adam)
-    losses, expected = run_in_session(model_fn, data)
-    made, hook = estimator(model_fn, tmp_path, iterations=1), Losses()
-    made.train(fed(data), steps=len(data), hooks=[hook])
-    np.testing.assert_allclose(hook.all, losses, rtol=1e-5)
-    values = {n: made.get_variable_value(n) for n in made.get_variable_names()}
+classifier = model_fn_of(mlp, decayed_adam)
+
+
+@pytest.fixture(scope="module")
+def trained_classifier(tmp_path_factory):
+    """The estimator of a classifier, and the losses of its training."""
+    folder = tmp_path_factory.mktemp("classifier")
+    made, hook = estimator(classifier, folder, iterations=1), Losses()
+    made.train(fed(batches(*classes_data(5))), steps=STEPS, hooks=[hook])
+    return made, hook.all
+
+
+def test_a_classifier_with_adam_and_a_schedule(trained_classifier):
+    made, received = trained_classifier
+    losses, expected = run_in_session(classifier, batches(*classes_data(5)))
+    np.testing.assert_allclose(received, losses, rtol=1e-5)
+    values = values_of(made)
     assert_same(values, expected)
     assert sorted(values) == [
         "beta1_power",
@@ -157,14 +167,7 @@ def recurrent(features, is_training):
     mean = tf.reduce_mean(outputs.stack(), axis=0)
     step = tf.train.get_global_step()
     mean = tf.cond(step < STEPS // 2, lambda: mean * 2.0, lambda: mean - state)
-    return dense(mean, 4, "logits", seed=2)
-
-
-def test_a_loop_with_a_tensor_array_and_a_condition(tmp_path):
-    data = batches(*classes_data(6, 3))
-    model_fn = model_fn_of(recurrent, decayed_adam)
-    _, expected = run_in_session(model_fn, data)
-    assert_same(trained(model_fn, tmp_path, data), expected)
+    return dense(mean, 4, "recurrent/logits", seed=2)
 
 
 def accumulated(optimizer, loss, step):
@@ -196,16 +199,6 @@ def test_variables_assigned_in_a_condition(tmp_path):
     assert_same(trained(model_fn, tmp_path, data), expected)
 
 
-@pytest.mark.parametrize("network", [mlp, recurrent])
-def test_eight_cores_train_as_one(tmp_path, network):
-    shape = (5,) if network is mlp else (6, 3)
-    data = batches(*classes_data(*shape))
-    model_fn = model_fn_of(network, decayed_adam, clipped_after_sum)
-    one = trained(model_fn, tmp_path / "one", data)
-    eight = trained(model_fn, tmp_path / "eight", data, use_tpu=True)
-    assert_same(eight, one)
-
-
 def clipped_after_sum(optimizer, loss, step):
     """Clips what CrossShardOptimizer is given, which is linear if it is not."""
     pairs = optimizer.compute_gradients(loss)
@@ -214,30 +207,43 @@ def clipped_after_sum(optimizer, loss, step):
     )
 
 
-def test_evaluation_and_prediction_on_eight_cores_and_one(tmp_path):
+def both(features, is_training):
+    """The sum of two networks."""
+    return mlp(features[:, 0], is_training) + recurrent(features, is_training)
+
+
+def test_a_loop_with_a_tensor_array_and_a_condition_on_eight_cores(tmp_path):
+    data = batches(*classes_data(6, 3))
+    model_fn = model_fn_of(both, decayed_adam, clipped_after_sum)
+    _, expected = run_in_session(model_fn, data)
+    one = trained(model_fn, tmp_path / "one", data)
+    assert_same(one, expected)
+    eight = trained(model_fn, tmp_path / "eight", data, use_tpu=True)
+    assert_same(eight, one)
+
+
+def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     x, y = classes_data(5)
-    data = batches(x, y)
-    model_fn = model_fn_of(mlp, decayed_adam)
-    trained(model_fn, tmp_path, data)
-    results, rows = [], []
-    for use_tpu in (False, True):
-        made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
-        # The last batch is smaller: it is of 8 examples.
-        ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
-        evaluated = [(x[rows], y[rows]) for rows in ends]
-        results.append(made.evaluate(fed(evaluated)))
-        rows.append(list(made.predict(fed([x[:16], x[16:24]]))))
-    one, eight = results
-    assert one.keys() == {"accuracy", "logits", "loss", "global_step"}
-    for name, value in one.items():
-        np.testing.assert_allclose(eight[name], value, rtol=1e-5)
-    assert len(rows[0]) == len(rows[1]) == 24
-    for a, b in zip(*rows, strict=True):
+    folder = trained_classifier[0].model_dir
+    one, eight = (
+        estimator(classifier, folder, use_tpu=use_tpu)
+        for use_tpu in (False, True)
+    )
+    # The last batch is smaller: it is of 8 examples.
+    ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
+    data = [(x[rows], y[rows]) for rows in ends]
+    expected, results = (made.evaluate(fed(data)) for made in (one, eight))
+    assert expected.keys() == {"accuracy", "logits", "loss", "global_step"}
+    for name, value in expected.items():
+        np.testing.assert_allclose(results[name], value, rtol=1e-5)
+    rows, others = (
+        list(made.predict(fed([x[:16], x[16:24]]))) for made in (one, eight)
+    )
+    assert len(rows) == len(others) == 24
+    for a, b in zip(rows, others, strict=True):
         np.testing.assert_allclose(
             a["probabilities"], b["probabilities"], rtol=1e-5
         )
-    hits = [row["classes"] == y[i] for i, row in enumerate(rows[0])]
-    again = estimator(model_fn, tmp_path).evaluate(
-        fed([(x[:16], y[:16]), (x[16:24], y[16:24])])
-    )
+    hits = [row["classes"] == y[i] for i, row in enumerate(rows)]
+    again = one.evaluate(fed([(x[:16], y[:16]), (x[16:24], y[16:24])]))
     assert again["accuracy"] == pytest.approx(np.mean(hits))

@@ -39,8 +39,8 @@ def test_metrics_of_the_graph_are_those_of_a_session(tmp_path):
     result = made.evaluate(batches_of(16, 16, 8))
     for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
-    again = made.evaluate(batches_of(8))
-    for name, value in in_a_session(8).items():
+    again = made.evaluate(batches_of(16))
+    for name, value in in_a_session(16).items():
         np.testing.assert_allclose(again[name], value, rtol=1e-6)
 
 
@@ -97,8 +97,8 @@ def test_a_spec_for_several_cores_as_one_for_one_core(tmp_path):
         )
         return spec.as_estimator_spec()
 
-    result = estimator(model_fn, tmp_path).evaluate(batches_of(16, 8))
-    for name, value in in_a_session(16, 8).items():
+    result = estimator(model_fn, tmp_path).evaluate(batches_of(16, 16, 8))
+    for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
 
 

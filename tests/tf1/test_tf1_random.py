@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -44,12 +46,16 @@ def sgd(step):
 def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(with_dropout, sgd)
-    whole = trained(model_fn, tmp_path / "a", data, use_tpu=use_tpu)
-    trained(model_fn, tmp_path / "b", data[:6], use_tpu=use_tpu)
-    restarted = trained(model_fn, tmp_path / "b", data[6:], use_tpu=use_tpu)
-    assert_same(restarted, whole, rtol=0, atol=0)
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    saving = {"config": {"save_checkpoints_steps": 4}}
+    expected = trained(model_fn, whole, data, use_tpu=use_tpu, **saving)
+    # As if it had ended after four steps.
+    shutil.copytree(whole, part, ignore=shutil.ignore_patterns("*.input.zip"))
+    (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    restarted = trained(model_fn, part, data[4:], use_tpu=use_tpu)
+    assert_same(restarted, expected, rtol=0, atol=0)
     # No two steps draw the same.
-    assert len({tuple(row) for row in whole["record"]}) == STEPS
+    assert len({tuple(row) for row in expected["record"]}) == STEPS
 
 
 def test_another_seed_draws_other_numbers(tmp_path):
@@ -78,21 +84,30 @@ def test_what_is_compiled_does_not_depend_on_the_seed():
 
 
 def drawn_by(draw, tmp_path, use_tpu=False):
-    """What a model_fn predicts that draws for its part of 16 examples."""
+    """What a model_fn predicts that draws for its part of 16 examples, by name.
+
+    Args:
+        draw: Returns tensors by name, given the number of the examples.
+        tmp_path: Where the estimator keeps its files.
+        use_tpu: Whether on all cores.
+    """
 
     def model_fn(features, labels, mode, params):
         assert mode == kte.ModeKeys.PREDICT
-        predictions = {"drawn": draw(int(features.shape[0]))}
+        predictions = draw(int(features.shape[0]))
         return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
 
     made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
     x = np.zeros((16, 1), "float32")
-    return np.stack([row["drawn"] for row in made.predict(fed([x]))])
+    rows = list(made.predict(fed([x])))
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def test_cores_draw_different_numbers(tmp_path):
-    drawn = drawn_by(lambda size: tf.random_normal([size, 3]), tmp_path, True)
-    assert len({tuple(row) for row in drawn}) == 16
+    drawn = drawn_by(
+        lambda size: {"x": tf.random_normal([size, 3])}, tmp_path, True
+    )
+    assert len({tuple(row) for row in drawn["x"]}) == 16
 
 
 def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
@@ -117,32 +132,41 @@ def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
             lambda step, _: step < 4, body, (0, tf.zeros([12, 2]))
         )
         rest = [tf.random_uniform([2, 2]), tf.random_uniform([size - 14, 2])]
-        return tf.concat([drawn, *rest], 0)
+        return {"x": tf.concat([drawn, *rest], 0)}
 
-    drawn = drawn_by(draw, tmp_path)
+    drawn = drawn_by(draw, tmp_path)["x"]
     assert len(np.unique(drawn)) == 32
     assert (0 < drawn).all() and (drawn < 1).all()
 
 
-@pytest.mark.parametrize(
-    ("draw", "mean", "deviation"),
-    [
-        (lambda shape: tf.random_uniform(shape, 1.0, 3.0), 2, 12**-0.5 * 2),
-        (lambda shape: tf.random_uniform(shape, 0, 10, tf.int32), 4.5, 2.87),
-        (lambda shape: tf.random_normal(shape, 1.0, 2.0), 1, 2),
-        (lambda shape: tf.truncated_normal(shape, 1.0, 2.0), 1, 1.76),
-        (
-            lambda shape: tf.random.categorical(
-                tf.log([[0.2, 0.3, 0.5]] * shape[0]), shape[1]
-            ),
-            1.3,
-            0.78,
+DRAWN = {
+    "uniform": (
+        lambda shape: tf.random_uniform(shape, 1.0, 3.0),
+        (2, 12**-0.5 * 2),
+    ),
+    "integers": (
+        lambda shape: tf.random_uniform(shape, 0, 10, tf.int32),
+        (4.5, 2.87),
+    ),
+    "normal": (lambda shape: tf.random_normal(shape, 1.0, 2.0), (1, 2)),
+    "truncated": (
+        lambda shape: tf.truncated_normal(shape, 1.0, 2.0),
+        (1, 1.76),
+    ),
+    "categorical": (
+        lambda shape: tf.random.categorical(
+            tf.log([[0.2, 0.3, 0.5]] * shape[0]), shape[1]
         ),
-    ],
-)
-def test_the_numbers_are_distributed_as_they_should_be(
-    tmp_path, draw, mean, deviation
-):
-    drawn = drawn_by(lambda size: draw([size, 500]), tmp_path)
-    assert drawn.mean() == pytest.approx(mean, abs=0.1)
-    assert drawn.std() == pytest.approx(deviation, abs=0.1)
+        (1.3, 0.78),
+    ),
+}
+
+
+def test_the_numbers_are_distributed_as_they_should_be(tmp_path):
+    def draw(size):
+        return {name: each([size, 500]) for name, (each, _) in DRAWN.items()}
+
+    drawn = drawn_by(draw, tmp_path)
+    for name, (_, (mean, deviation)) in DRAWN.items():
+        assert drawn[name].mean() == pytest.approx(mean, abs=0.1), name
+        assert drawn[name].std() == pytest.approx(deviation, abs=0.1), name

@@ -10,6 +10,7 @@ from tf1_programs import assert_same
 from tf1_programs import batches
 from tf1_programs import classes_data
 from tf1_programs import dense
+from tf1_programs import each_by_its_own
 from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import model_fn_of
@@ -54,28 +55,39 @@ class UncountedSGD(tf.train.GradientDescentOptimizer):
         return tf.group(*assignments, name=name)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda step: tf.train.AdagradOptimizer(0.1),
-        lambda step: tf.train.AdadeltaOptimizer(1.0),
-        lambda step: tf.train.FtrlOptimizer(0.1),
-        lambda step: tf.train.RMSPropOptimizer(0.01, momentum=0.5),
-        lambda step: tf.train.RMSPropOptimizer(0.01, centered=True),
-        lambda step: tf.train.MomentumOptimizer(
-            tf.train.piecewise_constant(step, [4, 8], [0.1, 0.01, 0.001]),
-            0.9,
-            use_nesterov=True,
-        ),
-        lambda step: tf.train.AdamOptimizer(
-            tf.train.cosine_decay(0.01, step, STEPS)
-        ),
-    ],
-    ids=["adagrad", "adadelta", "ftrl", "rmsprop", "centered", "sgd", "adam"],
-)
-def test_optimizers(tmp_path, make):
+OPTIMIZERS = {
+    "adagrad": lambda step: tf.train.AdagradOptimizer(0.1),
+    "adadelta": lambda step: tf.train.AdadeltaOptimizer(1.0),
+    "ftrl": lambda step: tf.train.FtrlOptimizer(0.1),
+    "rmsprop": lambda step: tf.train.RMSPropOptimizer(0.01, momentum=0.5),
+    "centered": lambda step: tf.train.RMSPropOptimizer(0.01, centered=True),
+    "sgd": lambda step: tf.train.MomentumOptimizer(
+        tf.train.piecewise_constant(step, [4, 8], [0.1, 0.01, 0.001]),
+        0.9,
+        use_nesterov=True,
+    ),
+    "adam": lambda step: tf.train.AdamOptimizer(
+        tf.train.cosine_decay(0.01, step, STEPS)
+    ),
+}
+
+
+def layers(features, is_training):
+    """The sum of a layer for each optimizer."""
+    del is_training
+    return tf.add_n(
+        [
+            dense(features, 4, name, seed=seed)
+            for seed, name in enumerate(OPTIMIZERS)
+        ]
+    )
+
+
+def test_optimizers(tmp_path):
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(mlp, make)
+    model_fn = model_fn_of(
+        layers, OPTIMIZERS["sgd"], each_by_its_own(OPTIMIZERS)
+    )
     _, expected = run_in_session(model_fn, data)
     assert_same(trained(model_fn, tmp_path, data), expected, rtol=1e-4)
 
@@ -183,10 +195,7 @@ def test_assertions_and_prints_are_left_out(tmp_path):
     assert_same(trained(model_fn, tmp_path, data), expected)
 
 
-@pytest.mark.parametrize("eval_on_tpu", [False, True])
-def test_evaluation_and_prediction_with_and_without_cores(
-    tmp_path, eval_on_tpu
-):
+def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
     seen = []
 
     def network(features, is_training):
@@ -197,13 +206,17 @@ def test_evaluation_and_prediction_with_and_without_cores(
     model_fn = model_fn_of(
         network, lambda step: tf.train.GradientDescentOptimizer(0.1)
     )
-    made = estimator(model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu)
-    made.train(fed(data), steps=2)
-    result = made.evaluate(fed(data))
-    rows = list(made.predict(fed(data)))
-    # The batch of one core, but in evaluation elsewhere.
-    assert seen == [2, 2 if eval_on_tpu else 16, 2]
-    one = estimator(model_fn, tmp_path)
-    expected = one.evaluate(fed(data))
-    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert len(rows) == 32
+    trained(model_fn, tmp_path, data, use_tpu=True)
+    expected = estimator(model_fn, tmp_path).evaluate(fed(data))
+    # The batch of one core.
+    assert seen == [2, 16]
+    for eval_on_tpu in (False, True):
+        seen.clear()
+        made = estimator(
+            model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu
+        )
+        result = made.evaluate(fed(data))
+        assert len(list(made.predict(fed(data)))) == 32
+        # It is that of all in evaluation elsewhere.
+        assert seen == [2 if eval_on_tpu else 16, 2]
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)

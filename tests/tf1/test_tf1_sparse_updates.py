@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import assert_same
 from tf1_programs import batches
+from tf1_programs import each_by_its_own
 from tf1_programs import model_fn_of
 from tf1_programs import run_in_session
 from tf1_programs import trained
@@ -50,37 +51,32 @@ def tables(features, is_training):
     return tf.reduce_sum(tf.add_n(found), axis=1)
 
 
-def by_all(optimizer, loss, step):
-    """Each optimizer trains its table; the given one counts."""
-    del optimizer
-    steps = []
-    for table in tf.trainable_variables():
-        own = OPTIMIZERS[table.op.name](step)
-        steps.append(own.minimize(loss, var_list=[table]))
-    with tf.control_dependencies(steps):
-        return tf.assign_add(step, 1)
+by_all = each_by_its_own(OPTIMIZERS)
 
 
 def by_all_in_a_condition(optimizer, loss, step):
     """As before, but from the second step on."""
-    del optimizer
-    both = []
-    for table in tf.trainable_variables():
-        own = OPTIMIZERS[table.op.name](step)
-        both.append((own, own.compute_gradients(loss, [table])))
+    both = [
+        (OPTIMIZERS[pair[1].op.name](step), pair)
+        for pair in optimizer.compute_gradients(loss)
+    ]
 
     def apply():
-        return tf.group(*(own.apply_gradients(pairs) for own, pairs in both))
+        return tf.group(*(own.apply_gradients([pair]) for own, pair in both))
 
-    for own, pairs in both:
-        own._create_slots([table for _, table in pairs])
+    for own, (_, table) in both:
+        own._create_slots([table])
         own._prepare()
     applied = tf.cond(step > 0, apply, tf.no_op)
     with tf.control_dependencies([applied]):
         return tf.assign_add(step, 1)
 
 
-@pytest.mark.parametrize("minimize", [by_all, by_all_in_a_condition])
+@pytest.mark.parametrize(
+    "minimize",
+    [by_all, by_all_in_a_condition],
+    ids=["by_all", "by_all_in_a_condition"],
+)
 def test_rows_are_updated_as_in_a_session(tmp_path, minimize):
     rng = np.random.default_rng(0)
     # In no batch are all rows, and in each some are twice.

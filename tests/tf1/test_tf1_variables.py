@@ -2,6 +2,9 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import logging
+
+import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -80,6 +83,21 @@ def test_a_seed_repeats_initial_values(tmp_path):
         for i, seed in enumerate((3, 3, 4))
     )
     assert np.array_equal(first, second) and not np.array_equal(first, other)
+
+
+def test_initial_values_are_copied_and_nothing_is_compiled(caplog):
+    def network(x):
+        return x @ tf.get_variable("drawn", [2, 7]) @ variable("w", 7, 9)
+
+    model = kte.EstimatorModel.from_model_fn(kte.tf1.model_fn(trainer(network)))
+    model.prepare(kte.ModeKeys.TRAIN, X)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"):
+        values = model.program.store.initial_values()
+        assert "[2,7]" not in caplog.text
+        assert "[7,9]" not in caplog.text
+        # What is compiled is in the log with its shapes.
+        jax.jit(lambda x: -x)(values["w"])
+    assert "[7,9]" in caplog.text
 
 
 def test_a_shape_that_differs_between_modes_is_an_error(tmp_path):

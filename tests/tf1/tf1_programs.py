@@ -127,6 +127,34 @@ def values_of(made):
     return dict(zip(names, made.get_variable_value(names), strict=True))
 
 
+def each_by_its_own(optimizers):
+    """A `minimize` by several optimizers, each of what is under its name.
+
+    Args:
+        optimizers: By name a function of the global step.
+    """
+
+    def minimize(optimizer, loss, step):
+        own = {name: [] for name in optimizers}
+        for gradient, each in optimizer.compute_gradients(loss):
+            own[each.op.name.partition("/")[0]].append((gradient, each))
+        steps = [
+            make(step).apply_gradients(own[name])
+            for name, make in optimizers.items()
+        ]
+        with tf.control_dependencies(steps):
+            return tf.assign_add(step, 1)
+
+    return minimize
+
+
+def plain_session():
+    """A session that runs graphs as they are: rewriting them takes longer."""
+    config = tf.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf.Session(config=config)
+
+
 def run_in_session(model_fn, data, mode=kte.ModeKeys.TRAIN):
     """The losses of a TF1 session, and the values of all variables."""
     graph = tf.Graph()
@@ -134,7 +162,7 @@ def run_in_session(model_fn, data, mode=kte.ModeKeys.TRAIN):
         step = tf.train.create_global_step()
         fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
         spec = model_fn(*fed_to, mode, {"use_tpu": False})
-        with tf.Session() as session:
+        with plain_session() as session:
             session.run(
                 [tf.global_variables_initializer(), tf.tables_initializer()]
             )

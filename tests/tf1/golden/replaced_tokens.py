@@ -33,11 +33,11 @@ def scattered(ids, positions, new):
     return tf.reshape(flat, [batch, length])
 
 
-def transformer(name, ids, mask, params, is_training):
+def transformer(name, ids, mask, params, is_training, layers):
     """A BERT in a scope of its own."""
     with tf.variable_scope(name):
         return bert_modeling.Bert(
-            CONFIG._replace(dropout=params["dropout"]),
+            CONFIG._replace(dropout=params["dropout"], layers=layers),
             is_training,
             ids,
             mask,
@@ -54,7 +54,10 @@ def model_fn(features, labels, mode, params):
     positions = features["masked_positions"]
     batch = ids.shape.as_list()[0]
     hidden = scattered(ids, positions, tf.fill([batch, MASKED], MASK))
-    generator = transformer("generator", hidden, mask, params, is_training)
+    # The smaller one of the two: embeddings alone.
+    generator = transformer(
+        "generator", hidden, mask, params, is_training, layers=0
+    )
     with tf.variable_scope("generator_predictions"):
         chosen = tf.batch_gather(generator.sequence, positions)
         logits = tf.layers.dense(
@@ -71,7 +74,7 @@ def model_fn(features, labels, mode, params):
     replaced = scattered(ids, positions, drawn)
     is_replaced = tf.cast(tf.not_equal(replaced, ids), tf.float32)
     discriminator = transformer(
-        "discriminator", replaced, mask, params, is_training
+        "discriminator", replaced, mask, params, is_training, layers=1
     )
     with tf.variable_scope("discriminator_predictions"):
         doubts = tf.layers.dense(
