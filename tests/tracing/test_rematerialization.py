@@ -22,7 +22,7 @@ MODES = ["activations", "full"]
 
 
 def mlp(x):
-    for _ in range(3):
+    for _ in range(2):
         x = keras.layers.Dense(4, activation="gelu")(x)
     return x
 
