@@ -1,5 +1,7 @@
 """Gradients of micro-batches, accumulated: equal to those of the batch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -45,18 +47,27 @@ def prepared(model_fn, micro_batches, x=X, y=Y, use_tpu=False):
     return step.function, model.program.store.initial_values
 
 
+@functools.partial(jax.jit, static_argnames=("step", "steps"))
 def stepped(step, values, x=X, y=Y, steps=1):
     """The values after some steps over all examples, and the losses."""
 
+    def one(values, _):
+        changed, outputs = step(values, x, y)
+        return values | changed, outputs["loss"]
+
+    return jax.lax.scan(one, values, length=steps)
+
+
+def at_once_and_in_parts(model_fn, use_tpu=False, steps=1):
+    """What steps come to on whole batches, and on four micro-batches."""
+    at_once, initial_values = prepared(model_fn, 1, use_tpu=use_tpu)
+    in_parts, _ = prepared(model_fn, 4, use_tpu=use_tpu)
+
     @jax.jit
-    def run(values):
-        def one(values, _):
-            changed, outputs = step(values, x, y)
-            return values | changed, outputs["loss"]
+    def both(values):
+        return [stepped(s, values, steps=steps) for s in (at_once, in_parts)]
 
-        return jax.lax.scan(one, values, length=steps)
-
-    return run(values)
+    return both(initial_values())
 
 
 def assert_close(values, expected, rtol=1e-5):
@@ -166,21 +177,15 @@ MODELS = [
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("model_fn", MODELS)
 def test_they_equal_the_whole_batch(model_fn, use_tpu):
-    at_once, initial_values = prepared(model_fn, 1, use_tpu=use_tpu)
-    in_parts, _ = prepared(model_fn, 4, use_tpu=use_tpu)
-    values = initial_values()
-    whole, losses = stepped(at_once, values, steps=2)
-    parts, same_losses = stepped(in_parts, values, steps=2)
+    (whole, losses), (parts, same_losses) = at_once_and_in_parts(
+        model_fn, use_tpu, steps=2
+    )
     assert_close(parts, whole)
     np.testing.assert_allclose(losses, same_losses, rtol=1e-6)
 
 
 def test_second_derivatives_equal_the_whole_batch():
-    at_once, initial_values = prepared(penalizing, 1)
-    in_parts, _ = prepared(penalizing, 4)
-    values = initial_values()
-    whole, _ = stepped(at_once, values)
-    parts, _ = stepped(in_parts, values)
+    (whole, _), (parts, _) = at_once_and_in_parts(penalizing)
     moved = np.asarray(whole["w"]) - [[1.0], [-1.0], [0.5]]
     assert np.abs(moved).max() > 1e-3
     assert_close(parts, whole)

@@ -13,8 +13,8 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh import cores
 from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 
 X, Y = regression_data()
@@ -64,16 +64,27 @@ def model_of(network, requests=False):
     return model_fn
 
 
-def trained(model_fn, remat, cores, micro_batches=1, values=None):
-    """The variables before one step, by default the initial ones, and after."""
+def prepared(model_fn, remat, cores=ONE_CORE, micro_batches=1):
+    """A step of training, and its initial values."""
     config = kte.RunConfig(remat=remat, micro_batches=micro_batches)
-    model = EstimatorModel.from_model_fn(
-        model_fn, config=config, cores=cores(), seed=7
-    )
+    model = EstimatorModel.from_model_fn(model_fn, None, config, cores, seed=7)
     step = model.prepare("train", X, Y)
-    values = values or model.program.store.initial_values()
-    changed, _ = jax.jit(step.function)(values, X, Y)
-    return values, changed
+    return step.function, model.program.store.initial_values
+
+
+def check_same(model_fn, cores, micro_batches=1):
+    """Checks that a step comes to the same values with every mode."""
+    step, initial_values = prepared(model_fn, None, cores)
+    others = [prepared(model_fn, each, cores, micro_batches) for each in MODES]
+
+    @jax.jit
+    def run(values):
+        steps = (step, *(other for other, _ in others))
+        return [each(values, X, Y)[0] for each in steps]
+
+    expected, *changed = run(initial_values())
+    for each in changed:
+        assert_close(each, expected)
 
 
 def assert_close(values, expected):
@@ -82,26 +93,14 @@ def assert_close(values, expected):
         np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6)
 
 
-def one_core():
-    return cores.ONE_CORE
-
-
-@pytest.mark.parametrize("cores", [one_core, all_cores])
+@pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("network", [in_a_row, side_by_side])
-def test_numbers_are_the_same(network, cores):
-    model_fn = model_of(network)
-    values, expected = trained(model_fn, None, cores)
-    for remat in MODES:
-        _, changed = trained(model_fn, remat, cores, values=values)
-        assert_close(changed, expected)
+def test_numbers_are_the_same(network, use_tpu):
+    check_same(model_of(network), all_cores() if use_tpu else ONE_CORE)
 
 
 def test_it_goes_with_requests_and_micro_batches():
-    model_fn = model_of(mlp, requests=True)
-    values, expected = trained(model_fn, None, all_cores)
-    for remat in MODES:
-        _, parts = trained(model_fn, remat, all_cores, 2, values)
-        assert_close(parts, expected)
+    check_same(model_of(mlp, requests=True), all_cores(), micro_batches=2)
 
 
 def primitives(jaxpr):
@@ -113,11 +112,8 @@ def primitives(jaxpr):
 
 @pytest.mark.parametrize("remat", [None, *MODES])
 def test_a_step_of_training_has_checkpoints(remat):
-    config = kte.RunConfig(remat=remat)
-    model = EstimatorModel.from_model_fn(model_of(mlp), config=config)
-    step = model.prepare("train", X, Y)
-    values = model.program.store.initial_values()
-    traced = jax.make_jaxpr(step.function)(values, X, Y)
+    step, initial_values = prepared(model_of(mlp), remat)
+    traced = jax.make_jaxpr(step)(initial_values(), X, Y)
     names = set(primitives(traced.jaxpr))
     assert bool(names & {"checkpoint", "remat", "remat2"}) == bool(remat)
 
@@ -170,7 +166,8 @@ def test_effects_happen_once():
         jax.debug.callback(lambda: calls.append(1))
         return mlp(x)
 
-    trained(model_of(network), "full", one_core)
+    step, initial_values = prepared(model_of(network), "full")
+    jax.jit(step)(initial_values(), X, Y)
     jax.effects_barrier()
     assert len(calls) == 1
 
