@@ -60,13 +60,10 @@ def model_fn(
 def estimator_of(
     model_fn: Callable[..., Any], model_dir: pathlib.Path, **params: Any
 ) -> kte.TPUEstimator:
-    """An estimator on all cores, which has the numbers in one loop."""
+    """An estimator on all cores."""
     return kte.TPUEstimator(
         model_fn,
-        config=kte.RunConfig(
-            model_dir=str(model_dir),
-            tpu_config=kte.TPUConfig(iterations_per_loop=3),
-        ),
+        config=kte.RunConfig(model_dir=str(model_dir)),
         params=params,
         train_batch_size=16,
         eval_batch_size=16,
