@@ -1,5 +1,6 @@
 """The examples do what they say."""
 
+import contextlib
 import importlib.util
 import json
 import logging
@@ -10,6 +11,7 @@ import sys
 import types
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,17 +29,23 @@ from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from tests.many_hosts.launching import launch
 
 ROOT = pathlib.Path(__file__).parents[1]
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 
 def example(
-    name: str, names: Mapping[str, Any] = types.MappingProxyType({})
+    name: str, names: Mapping[str, Any] = NOTHING, **sizes: int
 ) -> types.ModuleType:
-    """An example as a module, which finds some names in itself."""
+    """An example as a module, which finds some names in itself, and is small.
+
+    The sizes take the place of its own.
+    """
     path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     vars(module).update(names)
     spec.loader.exec_module(module)
+    assert sizes.keys() <= vars(module).keys()
+    vars(module).update(sizes)
     return module
 
 
@@ -74,9 +82,10 @@ def test_all_examples_are_shown(page: str) -> None:
 
 
 def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
-    result = example("digits").main(steps=150, model_dir=str(tmp_path))
+    # Two loops of one length, which are compiled once.
+    result = example("digits").main(steps=200, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
-    assert result["global_step"] == 150
+    assert result["global_step"] == 200
     # One in ten is a guess; 800 steps come to more than 0.97.
     assert result["accuracy"] > 0.6
     assert "steps per second" in printed
@@ -103,7 +112,9 @@ def test_bert_tiny(
     capsys: pytest.CaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
-    bert_tiny = example("bert_tiny")
+    # A second layer would be traced and compiled as the first one is.
+    sizes = {"SENTENCES": 300, "HELD_OUT": 100, "WORDS": 500}
+    bert_tiny = example("bert_tiny", **sizes, HIDDEN=16, HEADS=2, LAYERS=1)
     result = bert_tiny.main(20, 20, model_dir=str(tmp_path))
     # The examples that fill the last batch are not counted.
     right = float(result["eval_accuracy"]) * bert_tiny.HELD_OUT
@@ -132,7 +143,8 @@ def test_resnet(
 ) -> None:
     # As for a script, beside which modules are found.
     monkeypatch.syspath_prepend(ROOT / "examples")
-    result = example("resnet").main(steps=40, model_dir=str(tmp_path))
+    resnet = example("resnet", BATCH=32)
+    result = resnet.main(steps=40, model_dir=str(tmp_path))
     # One in ten is a guess; 300 steps come to more than 0.98.
     assert result["accuracy"] > 0.5
     check_form("resnet", capsys.readouterr().out)
@@ -155,7 +167,7 @@ def test_gan(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
     # Noise is at 10, one half of the images from the other at 0.1.
-    assert example("gan").main(steps=500, model_dir=str(tmp_path)) < 4
+    assert example("gan").main(steps=200, model_dir=str(tmp_path)) < 4
     printed = capsys.readouterr().out
     assert "taken for real" in printed
     told, distance, *_, last = printed.splitlines()
@@ -180,23 +192,27 @@ def test_serve_digits(
     # As for a script, beside which modules are found.
     monkeypatch.syspath_prepend(ROOT / "examples")
     serve_digits = example("serve_digits")
-    assert serve_digits.main(steps=150, model_dir=str(tmp_path)) > 0.6
+    running_server = serve_digits.running_server
+
+    @contextlib.contextmanager
+    def asked_more(folder: pathlib.Path) -> Iterator[str]:
+        assert folder == tmp_path / "export"
+        with running_server(folder) as address:
+            yield address
+            for request in REQUESTS:
+                check_answer(address, *request)
+
+    monkeypatch.setattr(serve_digits, "running_server", asked_more)
+    assert serve_digits.main(steps=100, model_dir=str(tmp_path)) > 0.6
     printed = capsys.readouterr().out
     assert "'state': 'AVAILABLE'" in printed
     assert "360 answers, as `predict` gives them" in printed
-    with serve_digits.running_server(tmp_path / "export") as address:
-        for path, body, status, answer in REQUESTS:
-            got = asked(address + path, body)
-            assert got[0] == status, (path, body, got)
-            found = json.dumps(got[1], sort_keys=True)
-            assert answer in found, (path, body, got)
 
 
 def test_recommender(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
-    recommender = example("recommender")
-    recommender.BATCH, recommender.HELD_OUT = 256, 5
+    recommender = example("recommender", BATCH=256, HELD_OUT=5)
     result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
     assert "on each of 8 cores" in printed
@@ -211,11 +227,11 @@ def test_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     # With scikit-learn, which has the digits.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     # Two processes of as many cores.
-    ended = launch("examples/many_hosts.py", "150", cores=2)
+    ended = launch("examples/many_hosts.py", "100", cores=2)
     assert ended.code == 0, ended.text
     for host in range(2):
         log = ended.log(host)
-        assert "150 steps on 2 hosts" in log
+        assert "100 steps on 2 hosts" in log
         assert "digits that this host has read: 180" in log
         (accuracy,) = re.findall("held-out images: ([0-9.]+)", log)
         assert float(accuracy) > 0.6
@@ -224,10 +240,15 @@ def test_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         check_form("many_hosts", *own)
 
 
-def run_main(name: str, names: Mapping[str, Any], **settings: object) -> None:
+def run_main(
+    name: str,
+    names: Mapping[str, Any] = NOTHING,
+    sizes: Mapping[str, int] = NOTHING,
+    **settings: object,
+) -> None:
     """Runs the `main` of an example that has flags."""
     known = set(flags)
-    module = example(name, names)
+    module = example(name, names, **sizes)
     verbosity = tf.compat.v1.logging.get_verbosity()
     try:
         flags([name, *(f"--{key}={value}" for key, value in settings.items())])
@@ -238,7 +259,7 @@ def run_main(name: str, names: Mapping[str, Any], **settings: object) -> None:
             delattr(flags, flag)
 
 
-def run_tf1(name: str, **settings: object) -> None:
+def run_tf1(name: str, **settings: Any) -> None:
     """Runs an example that is written for TensorFlow 1."""
     run_main(name, {"__builtins__": BUILTINS}, **settings)
 
@@ -267,9 +288,7 @@ def test_tf1_mnist(
 def test_ported_mnist(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run_main(
-        "ported_mnist", {}, model_dir=tmp_path, train_steps=100, use_tpu=True
-    )
+    run_main("ported_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
     printed = capsys.readouterr().out
     (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
     assert float(accuracy) > 0.6
@@ -287,6 +306,8 @@ def test_tf1_bert_tiny(
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     run_tf1(
         "tf1_bert_tiny",
+        # As in the other BERT.
+        sizes={"LAYERS": 1},
         output_dir=tmp_path,
         pretraining_steps=20,
         train_steps=5,
@@ -296,7 +317,7 @@ def test_tf1_bert_tiny(
     assert 0.2 < float(accuracy) < 0.8
     assert len(re.findall("^(sea|wood|town): ", printed, re.MULTILINE)) == 5
     # What it started from has all but the two layers on top.
-    counts = "Initial values of 36 of 120 variables: "
+    counts = "Initial values of 20 of 72 variables: "
     path = tmp_path / "pretrained" / "model.ckpt-20"
     assert f"{counts}{path}" in caplog.messages
 
@@ -324,6 +345,15 @@ REQUESTS = [
         "Expected one of ['serving_default'",
     ),
 ]
+
+
+def check_answer(
+    address: str, path: str, body: Any, status: int, answer: str
+) -> None:
+    """A server gives a request this status, and this in its answer."""
+    got = asked(address + path, body)
+    assert got[0] == status, (path, body, got)
+    assert answer in json.dumps(got[1], sort_keys=True), (path, body, got)
 
 
 def asked(address: str, body: Any) -> tuple[int, Any]:

@@ -3,6 +3,7 @@
 import logging
 import pathlib
 import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -75,18 +76,30 @@ def code_blocks(page: pathlib.Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The directory of an estimator that has trained, to be copied."""
+    model_dir = tmp_path_factory.mktemp("trained")
+    estimator_of(model_fn, model_dir).train(NUMBERS, steps=2)
+    return model_dir
+
+
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
 def test_code_of_the_documentation(
-    page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    page: pathlib.Path,
+    trained: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logger = logging.getLogger("keras_tpu_estimator")
     monkeypatch.setattr(logger, "setLevel", lambda level: None)
     names = {
         **{"kte": kte, "keras": keras, "ops": ops, "np": np, "tf": tf},
         **{"jax": jax, "jnp": jnp, "input_fn": NUMBERS},
-        "estimator": estimator_of(model_fn, tmp_path / "given"),
+        "estimator": estimator_of(
+            model_fn, shutil.copytree(trained, tmp_path / "given")
+        ),
     }
-    names["estimator"].train(NUMBERS, steps=2)
     for number, code in enumerate(code_blocks(page)):
         code = code.replace("/tmp/prices", str(tmp_path / "prices"))
         exec(compile(code, f"{page.name}, block {number}", "exec"), names)

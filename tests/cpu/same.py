@@ -10,9 +10,12 @@ TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2}
 
 def check_same(function, *args, exactly=False):
     """Checks that what is compiled for a CPU has the same results."""
-    assert_same(
-        jax.jit(function)(*args), jax.jit(tuned(function))(*args), exactly
-    )
+
+    @jax.jit
+    def both(*args):
+        return function(*args), tuned(function)(*args)
+
+    assert_same(*both(*args), exactly)
 
 
 def assert_same(expected, received, exactly=False):

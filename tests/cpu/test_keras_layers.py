@@ -114,24 +114,25 @@ def modes_of(network, cores=ONE_CORE, **config):
         model.prepare(ModeKeys.EVAL, x, y),
         model.prepare(ModeKeys.PREDICT, x, is_padding),
     ]
-    values = values_of(model.program.store)
 
-    def run(functions):
+    def run(functions, values):
         train, evaluate, predict = functions
 
         def one(values, _):
             changed, outputs = train(values, x, y)
             return values | changed, outputs["loss"]
 
-        def everything(values):
-            values, losses = jax.lax.scan(one, values, length=2)
-            evaluated = evaluate(values, x, y)[1]["loss"]
-            predicted = predict(values, x, is_padding)[1]["predictions"]["y"]
-            return values, losses, evaluated, predicted
+        values, losses = jax.lax.scan(one, values, length=2)
+        evaluated = evaluate(values, x, y)[1]["loss"]
+        predicted = predict(values, x, is_padding)[1]["predictions"]["y"]
+        return values, losses, evaluated, predicted
 
-        return jax.jit(everything)(values)
+    @jax.jit
+    def both(values):
+        compiled = run(map(model.to_compile, steps), values)
+        return compiled, run((step.function for step in steps), values)
 
-    return run(map(model.to_compile, steps)), run(s.function for s in steps)
+    return both(values_of(model.program.store))
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.__name__)

@@ -1,5 +1,7 @@
 """Keras models as estimators: the numbers are those of Keras's own `fit`."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -177,10 +179,23 @@ def fit(model, features, labels, **kwargs):
     )
 
 
-def assert_same_results(result, model, *data, **kwargs):
-    expected = model.evaluate(
-        *data, BATCH, verbose=0, return_dict=True, **kwargs
-    )
+def evaluated(model, *data, **kwargs):
+    return model.evaluate(*data, BATCH, verbose=0, return_dict=True, **kwargs)
+
+
+@functools.cache
+def numbers_of_keras(name):
+    """A model's evaluations before and after `fit`, and its predictions."""
+    make, features, labels = MODELS[name]
+    model = make()
+    given = by_list(model, features)
+    before = evaluated(model, given, labels)
+    fit(model, given, labels)
+    after = evaluated(model, given, labels)
+    return before, after, keras.tree.flatten(model.predict(given, verbose=0))
+
+
+def assert_same_results(result, expected):
     assert result.keys() == {*expected, "global_step"}
     for name, value in expected.items():
         np.testing.assert_allclose(
@@ -208,15 +223,12 @@ CASES = [*((name, False) for name in MODELS), ("dicts", True)]
 @pytest.mark.parametrize(("name", "use_tpu"), CASES)
 def test_numbers_of_keras(name, use_tpu):
     make, features, labels = MODELS[name]
-    model = make()
+    before, after, expected = numbers_of_keras(name)
     input_fn = input_fn_of(features, labels)
-    estimator = estimator_of(model, use_tpu=use_tpu)
-    given = by_list(model, features)
-    assert_same_results(estimator.evaluate(input_fn), model, given, labels)
+    estimator = estimator_of(make(), use_tpu=use_tpu)
+    assert_same_results(estimator.evaluate(input_fn), before)
     train(estimator, input_fn)
-    fit(model, given, labels)
-    assert_same_results(estimator.evaluate(input_fn), model, given, labels)
-    expected = keras.tree.flatten(model.predict(given, verbose=0))
+    assert_same_results(estimator.evaluate(input_fn), after)
     got = keras.tree.flatten(predicted(estimator, input_fn))
     for one, other in zip(
         sorted(got, key=np.shape), sorted(expected, key=np.shape), strict=True
@@ -258,7 +270,8 @@ def test_weights_of_examples():
     train(estimator, input_fn_of(given, labels))
     fit(model, features, labels, sample_weight=WEIGHTS)
     result = estimator.evaluate(input_fn_of(given, labels))
-    assert_same_results(result, model, features, labels, sample_weight=WEIGHTS)
+    expected = evaluated(model, features, labels, sample_weight=WEIGHTS)
+    assert_same_results(result, expected)
     assert result["total_mae"] != result["total_weighted_mae"]
 
 
@@ -271,7 +284,7 @@ def test_masks():
     model = keras.Model(inputs, layers.Dense(1)(hidden))
     model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
     result = estimator_of(model).evaluate(input_fn_of(ids, labels))
-    assert_same_results(result, model, ids, labels)
+    assert_same_results(result, evaluated(model, ids, labels))
     mistakes = np.abs(model.predict(ids, verbose=0) - labels)
     assert abs(result["mae"] - mistakes.mean()) > 1e-3
 

@@ -1,5 +1,7 @@
 """Gradients of micro-batches, accumulated: equal to those of the batch."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import keras
@@ -14,29 +16,65 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
 
 X, Y = regression_data()
 RATE = 0.1
 
 
-def trained(model_fn, model_dir, micro_batches, use_tpu, steps=2):
-    """The variables after some steps over all examples at once."""
+def train(model_fn, model_dir, micro_batches, use_tpu):
+    """An estimator's step over all examples at once."""
     estimator = estimator_of(
         model_fn,
-        model_dir / str(micro_batches),
+        model_dir,
         use_tpu,
         batch=64,
         config={"micro_batches": micro_batches},
     )
-    estimator.train(repeated(X, Y), steps=steps)
-    return kte.checkpoints.read(estimator.latest_checkpoint())
+    estimator.train(repeated(X, Y), steps=1)
 
 
-def assert_close(values, expected, paths=None, rtol=1e-5):
+def prepared(model_fn, micro_batches, x=X, y=Y, use_tpu=False):
+    """A model's step of training, and its initial values."""
+    model = EstimatorModel.from_model_fn(
+        model_fn,
+        {"use_tpu": use_tpu},
+        kte.RunConfig(micro_batches=micro_batches),
+        all_cores() if use_tpu else ONE_CORE,
+        seed=1,
+    )
+    step = model.prepare("train", x, y)
+    return step.function, model.program.store.initial_values
+
+
+@functools.partial(jax.jit, static_argnames=("step", "steps"))
+def stepped(step, values, x=X, y=Y, steps=1):
+    """The values after some steps over all examples, and the losses."""
+
+    def one(values, _):
+        changed, outputs = step(values, x, y)
+        return values | changed, outputs["loss"]
+
+    return jax.lax.scan(one, values, length=steps)
+
+
+def at_once_and_in_parts(model_fn, use_tpu=False, steps=1):
+    """What steps come to on whole batches, and on four micro-batches."""
+    at_once, initial_values = prepared(model_fn, 1, use_tpu=use_tpu)
+    in_parts, _ = prepared(model_fn, 4, use_tpu=use_tpu)
+
+    @jax.jit
+    def both(values):
+        return [stepped(s, values, steps=steps) for s in (at_once, in_parts)]
+
+    return both(initial_values())
+
+
+def assert_close(values, expected, rtol=1e-5):
     assert values.keys() == expected.keys()
-    for path in paths or values:
+    for path, value in values.items():
         np.testing.assert_allclose(
-            values[path], expected[path], rtol=rtol, atol=1e-6, err_msg=path
+            value, expected[path], rtol=rtol, atol=1e-6, err_msg=path
         )
 
 
@@ -138,15 +176,18 @@ MODELS = [
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("model_fn", MODELS)
-def test_they_equal_the_whole_batch(model_fn, use_tpu, tmp_path):
-    whole = trained(model_fn, tmp_path, 1, use_tpu)
-    assert_close(trained(model_fn, tmp_path, 4, use_tpu), whole)
+def test_they_equal_the_whole_batch(model_fn, use_tpu):
+    (whole, losses), (parts, same_losses) = at_once_and_in_parts(
+        model_fn, use_tpu, steps=2
+    )
+    assert_close(parts, whole)
+    np.testing.assert_allclose(losses, same_losses, rtol=1e-6)
 
 
-def test_second_derivatives_equal_the_whole_batch(tmp_path):
-    whole = trained(penalizing, tmp_path, 1, use_tpu=False, steps=1)
-    parts = trained(penalizing, tmp_path, 4, use_tpu=False, steps=1)
-    assert np.abs(whole["w"] - [[1.0], [-1.0], [0.5]]).max() > 1e-3
+def test_second_derivatives_equal_the_whole_batch():
+    (whole, _), (parts, _) = at_once_and_in_parts(penalizing)
+    moved = np.asarray(whole["w"]) - [[1.0], [-1.0], [0.5]]
+    assert np.abs(moved).max() > 1e-3
     assert_close(parts, whole)
 
 
@@ -157,7 +198,7 @@ def numpy_step(reduce):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_step_equals_numpy(reduction, use_tpu, tmp_path):
+def test_a_step_equals_numpy(reduction, use_tpu):
     def model_fn(features, labels, mode, params):
         weight = keras.Variable("zeros", (3, 1), name="w")
         error = (features @ weight.value - labels) ** 2
@@ -167,26 +208,10 @@ def test_a_step_equals_numpy(reduction, use_tpu, tmp_path):
         )
         return spec_of(mode, loss, optimizer.minimize(loss))
 
-    values = trained(model_fn, tmp_path, 4, use_tpu, steps=1)
+    step, initial_values = prepared(model_fn, 4, use_tpu=use_tpu)
+    values, _ = stepped(step, initial_values())
     reduce = np.mean if reduction == "mean" else np.sum
     np.testing.assert_allclose(values["w"], numpy_step(reduce), rtol=1e-5)
-
-
-def run_once(model_fn, config, x=X, y=Y, **kwargs):
-    """One step of a model: its loss, changed values and outputs."""
-    model = EstimatorModel.from_model_fn(model_fn, config=config, **kwargs)
-    step = model.prepare("train", x, y)
-    values = model.program.store.initial_values()
-    return jax.jit(step.function)(values, x, y)
-
-
-@pytest.mark.parametrize("model_fn", [minimizing, minimizing_a_sum])
-def test_the_loss_is_that_of_the_whole_batch(model_fn):
-    losses = [
-        run_once(model_fn, kte.RunConfig(micro_batches=k), seed=1)[1]["loss"]
-        for k in (1, 4)
-    ]
-    np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 def test_model_fn_sees_a_micro_batch(tmp_path):
@@ -196,7 +221,7 @@ def test_model_fn_sees_a_micro_batch(tmp_path):
         seen.append((params["batch_size"], features.shape, labels.shape))
         return minimizing(features, labels, mode, params)
 
-    trained(model_fn, tmp_path, 4, use_tpu=True, steps=1)
+    train(model_fn, tmp_path, 4, use_tpu=True)
     assert seen == [(2, (2, 3), (2, 1))]
 
 
@@ -214,7 +239,7 @@ def test_host_call_gets_every_example_in_order(use_tpu, tmp_path):
             host_call=(lambda *a: calls.append(a), [labels, batch]),
         )
 
-    trained(model_fn, tmp_path, 4, use_tpu, steps=1)
+    train(model_fn, tmp_path, 4, use_tpu)
     ((labels, sizes),) = calls
     np.testing.assert_array_equal(labels, Y)
     assert list(sizes) == ([2] * 32 if use_tpu else [16] * 4)
@@ -227,18 +252,19 @@ def test_a_scalar_for_host_call_is_refused(tmp_path):
         return spec_of(mode, spec.loss, spec.train_op, host_call=host_call)
 
     with pytest.raises(RuntimeError, match=r"micro-batches .* to \[1\]"):
-        trained(model_fn, tmp_path, 2, use_tpu=False)
+        train(model_fn, tmp_path, 2, use_tpu=False)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_what_is_assigned_goes_on_to_the_next(use_tpu, tmp_path):
+def test_what_is_assigned_goes_on_to_the_next(use_tpu):
     def model_fn(features, labels, mode, params):
         norm = keras.layers.BatchNormalization(momentum=0.5)
         outputs = keras.layers.Dense(1)(norm(features, training=True))
         loss = ops.mean((outputs - labels) ** 2)
         return spec_of(mode, loss, optimizer_of().minimize(loss))
 
-    values = trained(model_fn, tmp_path, 4, use_tpu, steps=1)
+    step, initial_values = prepared(model_fn, 4, use_tpu=use_tpu)
+    values, _ = stepped(step, initial_values())
     mean = np.zeros(3)
     # By core, micro-batch, row.
     for part in np.swapaxes(X.reshape(8 if use_tpu else 1, 4, -1, 3), 0, 1):
@@ -261,14 +287,21 @@ def test_micro_batches_draw_different_numbers(tmp_path):
             host_call=(masks.append, [ones]),
         )
 
-    trained(model_fn, tmp_path, 4, use_tpu=True, steps=1)
+    train(model_fn, tmp_path, 4, use_tpu=True)
     parts = {mask.tobytes() for mask in masks[0].reshape(32, -1)}
     assert len(parts) > 16  # 64 patterns: some may come twice.
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4])
-def test_kerass_own_accumulation_spreads_over_steps(steps, tmp_path):
+def test_kerass_own_accumulation_spreads_over_steps(tmp_path):
     """Both at once: micro-batches in a step, and an update every 2 steps."""
+    seen = []
+
+    class Fetch(kte.hooks.SessionRunHook):
+        def before_run(self, run_context):
+            return kte.hooks.SessionRunArgs("w")
+
+        def after_run(self, run_context, run_values):
+            seen.append(run_values.results)
 
     def model_fn(features, labels, mode, params):
         weight = keras.Variable("zeros", (3, 1), name="w")
@@ -277,16 +310,17 @@ def test_kerass_own_accumulation_spreads_over_steps(steps, tmp_path):
         optimizer = kte.CrossShardOptimizer(optimizer)
         return spec_of(mode, loss, optimizer.minimize(loss))
 
+    config = {"micro_batches": 2}
     estimator = estimator_of(
-        model_fn, tmp_path, True, batch=32, config={"micro_batches": 2}
+        model_fn, tmp_path, True, batch=32, iterations=1, config=config
     )
-    estimator.train(repeated(X, Y), steps=steps)
+    estimator.train(repeated(X, Y), steps=4, hooks=[Fetch()])
     w = np.zeros((3, 1))
-    for _ in range(steps // 2):
+    for one, other in zip(seen[::2], seen[1::2], strict=True):
+        np.testing.assert_allclose(one, w, rtol=1e-5, atol=1e-7)
         w = w - RATE * 2 * X.T @ (X @ w - Y) / len(X)
-    np.testing.assert_allclose(
-        estimator.get_variable_value("w"), w, rtol=1e-5, atol=1e-7
-    )
+        np.testing.assert_allclose(other, w, rtol=1e-5, atol=1e-7)
+    assert len(seen) == 4
 
 
 def primitives(jaxpr, place=""):
@@ -300,25 +334,16 @@ def primitives(jaxpr, place=""):
 
 
 def test_gradients_are_reduced_over_the_cores_once():
-    model = EstimatorModel.from_model_fn(
-        minimizing,
-        config=kte.RunConfig(micro_batches=4),
-        cores=all_cores(),
-    )
-    step = model.prepare("train", X, Y)
-    values = model.program.store.initial_values()
-    traced = jax.make_jaxpr(step.function)(values, X, Y).jaxpr
+    step, initial_values = prepared(minimizing, 4, use_tpu=True)
+    traced = jax.make_jaxpr(step)(initial_values(), X, Y).jaxpr
     found = list(primitives(traced))
     assert {("scan", "dot_general"), ("", "psum")} <= set(found)
     assert not [name for place, name in found if place and "psum" in name]
 
 
 def compiled_step(model_fn, micro_batches, x, y):
-    config = kte.RunConfig(micro_batches=micro_batches)
-    model = EstimatorModel.from_model_fn(model_fn, config=config)
-    step = model.prepare("train", x, y)
-    values = model.program.store.initial_values()
-    return jax.jit(step.function).lower(values, x, y).compile()
+    step, initial_values = prepared(model_fn, micro_batches, x, y)
+    return jax.jit(step).lower(initial_values(), x, y).compile()
 
 
 def test_memory_follows_the_micro_batch():
@@ -356,15 +381,15 @@ def test_small_gradients_are_summed_in_float32():
         return spec_of(mode, loss, optimizer.minimize(loss))
 
     x = np.float32([256, 1, 1, 1, 1, 1, 1, 1])
-    config = kte.RunConfig(micro_batches=8)
-    changed, _ = run_once(model_fn, config, x, None)
-    assert changed["w"].dtype == jnp.bfloat16
-    assert float(changed["w"]) == -264.0
+    step, initial_values = prepared(model_fn, 8, x, None)
+    values, _ = stepped(step, initial_values(), x, None)
+    assert values["w"].dtype == jnp.bfloat16
+    assert float(values["w"]) == -264.0
 
 
 def test_a_batch_that_cannot_be_cut_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"8 examples.*=3.*drop_remainder"):
-        trained(minimizing, tmp_path, 3, use_tpu=True)
+        train(minimizing, tmp_path, 3, use_tpu=True)
 
 
 def test_evaluation_and_prediction_have_whole_batches(tmp_path):
@@ -395,7 +420,7 @@ def test_an_update_inside_model_fn_is_refused(tmp_path):
         return spec_of(mode, loss, train_op)
 
     with pytest.raises(ValueError, match="dense/kernel.*CrossShardOptimizer"):
-        trained(model_fn, tmp_path, 2, use_tpu=False)
+        train(model_fn, tmp_path, 2, use_tpu=False)
 
 
 def test_reductions_of_requests_are_checked():

@@ -13,8 +13,8 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh import cores
 from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 
 X, Y = regression_data()
@@ -22,27 +22,31 @@ MODES = ["activations", "full"]
 
 
 def mlp(x):
-    for _ in range(3):
+    for _ in range(2):
         x = keras.layers.Dense(4, activation="gelu")(x)
     return x
 
 
-NETWORKS = {
-    "mlp": mlp,
-    "norm": lambda x: keras.layers.BatchNormalization()(mlp(x), training=True),
-    "dropout": lambda x: keras.layers.Dropout(0.5)(mlp(x), training=True),
-    "lstm": lambda x: keras.layers.LSTM(4)(x[..., None]),
-    "conv": lambda x: keras.layers.Flatten()(
-        keras.layers.Conv1D(2, 2)(x[..., None])
-    ),
-    "attention": lambda x: keras.layers.Flatten()(
-        keras.layers.MultiHeadAttention(2, 2, dropout=0.1)(
-            x[..., None], x[..., None], training=True
-        )
-    ),
-    "printing": lambda x: (jax.debug.callback(lambda x: None, x), mlp(x))[1],
-    "reducing": lambda x: mlp(x - kte.cross_replica_mean(ops.mean(x))),
-}
+def in_a_row(x):
+    """With an effect and a reduction, state, and random numbers."""
+    x = x - kte.cross_replica_mean(ops.mean(x))
+    jax.debug.callback(lambda x: None, x)
+    x = keras.layers.BatchNormalization()(mlp(x), training=True)
+    return keras.layers.Dropout(0.5)(x, training=True)
+
+
+def side_by_side(x):
+    """With a loop, a convolution, and several products."""
+    x = x[..., None]
+    attention = keras.layers.MultiHeadAttention(2, 2, dropout=0.1)
+    return ops.concatenate(
+        [
+            keras.layers.LSTM(4)(x),
+            keras.layers.Flatten()(keras.layers.Conv1D(2, 2)(x)),
+            keras.layers.Flatten()(attention(x, x, training=True)),
+        ],
+        axis=-1,
+    )
 
 
 def model_of(network, requests=False):
@@ -60,16 +64,27 @@ def model_of(network, requests=False):
     return model_fn
 
 
-def trained(model_fn, remat, cores, micro_batches=1):
-    """The variables after one step."""
+def prepared(model_fn, remat, cores=ONE_CORE, micro_batches=1):
+    """A step of training, and its initial values."""
     config = kte.RunConfig(remat=remat, micro_batches=micro_batches)
-    model = EstimatorModel.from_model_fn(
-        model_fn, config=config, cores=cores(), seed=7
-    )
+    model = EstimatorModel.from_model_fn(model_fn, None, config, cores, seed=7)
     step = model.prepare("train", X, Y)
-    values = model.program.store.initial_values()
-    changed, _ = jax.jit(step.function)(values, X, Y)
-    return changed
+    return step.function, model.program.store.initial_values
+
+
+def check_same(model_fn, cores, micro_batches=1):
+    """Checks that a step comes to the same values with every mode."""
+    step, initial_values = prepared(model_fn, None, cores)
+    others = [prepared(model_fn, each, cores, micro_batches) for each in MODES]
+
+    @jax.jit
+    def run(values):
+        steps = (step, *(other for other, _ in others))
+        return [each(values, X, Y)[0] for each in steps]
+
+    expected, *changed = run(initial_values())
+    for each in changed:
+        assert_close(each, expected)
 
 
 def assert_close(values, expected):
@@ -78,25 +93,14 @@ def assert_close(values, expected):
         np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6)
 
 
-def one_core():
-    return cores.ONE_CORE
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("network", [in_a_row, side_by_side])
+def test_numbers_are_the_same(network, use_tpu):
+    check_same(model_of(network), all_cores() if use_tpu else ONE_CORE)
 
 
-@pytest.mark.parametrize("cores", [one_core, all_cores])
-@pytest.mark.parametrize("name", NETWORKS)
-def test_numbers_are_the_same(name, cores):
-    model_fn = model_of(NETWORKS[name])
-    expected = trained(model_fn, None, cores)
-    for remat in MODES:
-        assert_close(trained(model_fn, remat, cores), expected)
-
-
-@pytest.mark.parametrize("remat", MODES)
-def test_it_goes_with_requests_and_micro_batches(remat):
-    model_fn = model_of(mlp, requests=True)
-    expected = trained(model_fn, None, all_cores)
-    parts = trained(model_fn, remat, all_cores, 2)
-    assert_close(parts, expected)
+def test_it_goes_with_requests_and_micro_batches():
+    check_same(model_of(mlp, requests=True), all_cores(), micro_batches=2)
 
 
 def primitives(jaxpr):
@@ -108,11 +112,8 @@ def primitives(jaxpr):
 
 @pytest.mark.parametrize("remat", [None, *MODES])
 def test_a_step_of_training_has_checkpoints(remat):
-    config = kte.RunConfig(remat=remat)
-    model = EstimatorModel.from_model_fn(model_of(mlp), config=config)
-    step = model.prepare("train", X, Y)
-    values = model.program.store.initial_values()
-    traced = jax.make_jaxpr(step.function)(values, X, Y)
+    step, initial_values = prepared(model_of(mlp), remat)
+    traced = jax.make_jaxpr(step)(initial_values(), X, Y)
     names = set(primitives(traced.jaxpr))
     assert bool(names & {"checkpoint", "remat", "remat2"}) == bool(remat)
 
@@ -165,7 +166,8 @@ def test_effects_happen_once():
         jax.debug.callback(lambda: calls.append(1))
         return mlp(x)
 
-    trained(model_of(network), "full", one_core)
+    step, initial_values = prepared(model_of(network), "full")
+    jax.jit(step)(initial_values(), X, Y)
     jax.effects_barrier()
     assert len(calls) == 1
 
