@@ -6,7 +6,7 @@ from keras import ops
 CLASSES, TOKENS = 8, 96
 RULES = {
     ".*up/kernel": (None, "model"),
-    ".*up/bias": ("model",),
+    ".*(up|down)/bias": ("model",),
     ".*down/kernel": ("model", None),
     ".*out/kernel": ("model", None),
 }

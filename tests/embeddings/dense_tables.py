@@ -124,7 +124,7 @@ def dense_training(spec, start, features, labels, steps, move):
 
     def activation(table, feature, ids, weights):
         there = ids >= 0
-        rows = table[np.maximum(ids, 0)] * there[..., None]
+        rows = table[jnp.maximum(ids, 0)] * there[..., None]
         if feature.max_sequence_length:
             return (rows * weights[..., None])[:, : feature.max_sequence_length]
         weights = weights * there
@@ -132,33 +132,37 @@ def dense_training(spec, start, features, labels, steps, move):
         total = {
             "sum": np.ones(len(ids)),
             "mean": weights.sum(1),
-            "sqrtn": np.sqrt((weights**2).sum(1)),
+            "sqrtn": jnp.sqrt((weights**2).sum(1)),
             None: np.ones(len(ids)),
         }[combiner]
-        total = np.where(total == 0, 1, total)
+        total = jnp.where(total == 0, 1, total)
         return (rows * weights[..., None]).sum(1) / total[:, None]
 
+    def loss(tables, kernel, features, labels):
+        activations = {}
+        for name, feature in own.items():
+            ids = features[name]
+            weights = (
+                features[feature.weight_key]
+                if feature.weight_key
+                else np.ones(ids.shape, "float32")
+            )
+            activations[name] = activation(
+                tables[feature.table_id], feature, ids, weights
+            )
+        return jnp.mean((score(activations, kernel) - labels) ** 2)
+
+    gradients_of = jax.jit(jax.grad(loss, (0, 1)))
     for step in range(steps):
         begin = step * BATCH % len(labels)
         part = slice(begin, begin + BATCH)
-
-        def loss(tables, kernel, part=part):
-            activations = {}
-            for name, feature in own.items():
-                ids = features[name][part]
-                weights = (
-                    features[feature.weight_key][part]
-                    if feature.weight_key
-                    else np.ones(ids.shape, "float32")
-                )
-                activations[name] = activation(
-                    tables[feature.table_id], feature, ids, weights
-                )
-            return jnp.mean((score(activations, kernel) - labels[part]) ** 2)
-
-        gradients, of_kernel = jax.grad(loss, (0, 1))(
-            jax.tree.map(jnp.asarray, tables), kernel
+        gradients, of_kernel = gradients_of(
+            tables,
+            kernel,
+            {name: values[part] for name, values in features.items()},
+            labels[part],
         )
+        gradients = jax.tree.map(np.asarray, gradients)
         kernel = kernel - 0.1 * np.asarray(of_kernel)
         for name in tables:
             used = {
@@ -177,7 +181,7 @@ def dense_training(spec, start, features, labels, steps, move):
                     name,
                     tables[name][row],
                     slots[name][row],
-                    np.asarray(gradients[name][row]),
+                    gradients[name][row],
                     step,
                 )
     return tables, slots, kernel

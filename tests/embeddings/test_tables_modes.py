@@ -1,5 +1,7 @@
 """What else an estimator does, with tables."""
 
+import shutil
+
 import numpy as np
 import pytest
 from dense_tables import BATCH
@@ -81,31 +83,46 @@ def expected(values):
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tables")
-    trained(path)
-    return path
+def after_training(tmp_path_factory):
+    """The estimator after three steps over all cores."""
+    return trained(tmp_path_factory.mktemp("tables"))
+
+
+@pytest.fixture(scope="module")
+def model_dir(after_training):
+    return after_training.model_dir
+
+
+@pytest.fixture(scope="module")
+def values(after_training):
+    """Those of its checkpoint."""
+    return in_checkpoint(after_training)
+
+
+def assert_equal(estimator, values):
+    got = in_checkpoint(estimator)
+    assert got.keys() == values.keys()
+    for name, value in values.items():
+        np.testing.assert_allclose(got[name], value, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(
     ("use_tpu", "eval_on_tpu"), [(True, True), (True, False), (False, False)]
 )
-def test_evaluation_and_prediction(model_dir, use_tpu, eval_on_tpu):
+def test_evaluation_and_prediction(model_dir, values, use_tpu, eval_on_tpu):
     estimator = tables_estimator(
         two_tables(), SIZE, model_dir, use_tpu, eval_on_tpu=eval_on_tpu
     )
-    want, loss = expected(in_checkpoint(estimator))
+    want, loss = expected(values)
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
     predictions = list(estimator.predict(features_once))
     assert len(predictions) == EXAMPLES
-    for name, values in want.items():
+    for name, value in want.items():
         got = np.stack([each[name] for each in predictions])
-        np.testing.assert_allclose(got, values, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6)
 
 
-def test_checkpoints_have_the_names_and_sizes_of_the_original(model_dir):
-    estimator = tables_estimator(two_tables(), SIZE, model_dir)
-    values = in_checkpoint(estimator)
+def test_checkpoints_have_the_names_and_sizes_of_the_original(values):
     shapes = {n: v.shape for n, v in values.items() if v.ndim == 2}
     assert shapes == {
         "words": (37, 3),
@@ -115,23 +132,26 @@ def test_checkpoints_have_the_names_and_sizes_of_the_original(model_dir):
     }
 
 
-def test_each_core_has_its_part(tmp_path):
-    values = trained(tmp_path, steps=1)._job.runtime.values._kept
+def test_each_core_has_its_part(after_training):
+    values = after_training._job.runtime.values._kept
     for path in ("words", "words/Adagrad"):
         # The next multiple of eight cores.
         assert values[path].shape == (40, 3)
         assert values[path].addressable_shards[0].data.shape == (5, 3)
 
 
-@pytest.mark.parametrize("use_tpu", [True, False])
-def test_training_goes_on_with_other_cores(tmp_path, use_tpu):
-    trained(tmp_path / "moved", use_tpu, steps=2)
-    first = trained(tmp_path / "moved", not use_tpu, steps=2)
-    second = trained(tmp_path / "same", use_tpu, steps=2)
-    second.train(input_of(*data_of()), steps=2)
-    want = in_checkpoint(second)
-    for name, value in in_checkpoint(first).items():
-        np.testing.assert_allclose(value, want[name], atol=1e-6)
+def test_training_goes_on_with_other_cores(tmp_path, after_training):
+    shutil.copytree(after_training.model_dir, tmp_path / "of eight")
+    trained(tmp_path / "of one", use_tpu=False)
+    for name in ("of eight", "of one"):
+        shutil.copytree(tmp_path / name, tmp_path / f"{name}, moved")
+    want = in_checkpoint(trained(tmp_path / "of eight"))
+    for name, use_tpu in (
+        ("of eight, moved", False),
+        ("of one", False),
+        ("of one, moved", True),
+    ):
+        assert_equal(trained(tmp_path / name, use_tpu), want)
 
 
 def test_initial_rows_do_not_depend_on_cores(tmp_path):
@@ -194,7 +214,7 @@ def test_learning_rates_and_functions_of_the_step(tmp_path):
     np.testing.assert_allclose(times, of_step, atol=1e-7)
 
 
-def test_several_cores_per_replica(tmp_path, model_dir):
+def test_several_cores_per_replica(tmp_path, values):
     tpu_config = kte.TPUConfig(
         num_cores_per_replica=4,
         iterations_per_loop=4,
@@ -215,18 +235,15 @@ def test_several_cores_per_replica(tmp_path, model_dir):
         embedding_config_spec=two_tables(),
     )
     estimator.train(input_of(*data_of()), steps=3)
-    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
-    got = in_checkpoint(estimator)
-    for name, value in want.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-6)
-    values = estimator._job.runtime.values._kept
-    assert values["words"].addressable_shards[0].data.shape == (5, 3)
-    loss = expected(got)[1]
+    assert_equal(estimator, values)
+    kept = estimator._job.runtime.values._kept
+    assert kept["words"].addressable_shards[0].data.shape == (5, 3)
+    loss = expected(values)[1]
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
     assert len(list(estimator.predict(features_once))) == EXAMPLES
 
 
-def test_cores_that_have_the_same_batch(tmp_path, model_dir):
+def test_cores_that_have_the_same_batch(tmp_path, values):
     broadcast = kte.InputPipelineConfig.BROADCAST
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(per_host_input_for_training=broadcast),
@@ -241,17 +258,15 @@ def test_cores_that_have_the_same_batch(tmp_path, model_dir):
         embedding_config_spec=two_tables(),
     )
     estimator.train(input_of(*data_of()), steps=3)
-    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
-    got = in_checkpoint(estimator)
-    for name, value in want.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-6)
+    assert_equal(estimator, values)
 
 
-@pytest.mark.parametrize("micro_batches", [None, 2])
-@pytest.mark.parametrize("minimize", [at_once, by_gradients])
-def test_gradients_and_micro_batches(
-    tmp_path, model_dir, minimize, micro_batches
-):
+@pytest.mark.parametrize(
+    ("minimize", "micro_batches"),
+    # At once, and without them, is what is expected.
+    [(at_once, 2), (by_gradients, None), (by_gradients, 2)],
+)
+def test_gradients_and_micro_batches(tmp_path, values, minimize, micro_batches):
     estimator = estimator_of(
         model_fn_of(two_tables(), SIZE, minimize=minimize),
         tmp_path,
@@ -261,22 +276,16 @@ def test_gradients_and_micro_batches(
         embedding_config_spec=two_tables(),
     )
     estimator.train(input_of(*data_of()), steps=3)
-    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
-    got = in_checkpoint(estimator)
-    for name, value in want.items():
-        np.testing.assert_allclose(got[name], value, atol=1e-6)
+    assert_equal(estimator, values)
 
 
-def test_warm_start(tmp_path, model_dir):
+def test_warm_start(tmp_path, model_dir, values):
     estimator = tables_estimator(
         two_tables(), SIZE, tmp_path, warm_start_from=str(model_dir)
     )
-    want = in_checkpoint(tables_estimator(two_tables(), SIZE, model_dir))
-    loss = expected(want)[1]
+    want, loss = expected(values)
     first = next(iter(estimator.predict(features_once)))
-    np.testing.assert_allclose(
-        first["title"], expected(want)[0]["title"][0], atol=1e-6
-    )
+    np.testing.assert_allclose(first["title"], want["title"][0], atol=1e-6)
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
 
 

@@ -1,5 +1,7 @@
 """Tables over cores train as dense ones do whose unused rows stand still."""
 
+import functools
+
 import numpy as np
 import pytest
 from dense_tables import BATCH
@@ -10,7 +12,7 @@ from dense_tables import input_of
 from dense_tables import tables
 from dense_tables import tables_estimator
 
-STEPS = 20
+STEPS = 8
 
 
 def sgd(w, s, g, rate=0.2):
@@ -135,48 +137,8 @@ def random_rows(shape, dtype=None):
     return np.random.default_rng(3).normal(0, 0.5, shape).astype("float32")
 
 
-def check_training(spec, features, labels, move, model_dir, use_tpu):
-    size = sum(
-        spec.tables[f.table_id].dimension * (f.max_sequence_length or 1)
-        for f in spec.features.values()
-    )
-    lengths = [
-        f"{name}_seq_length_"
-        for name, f in spec.features.items()
-        if f.max_sequence_length
-    ]
-    estimator = tables_estimator(
-        spec, size, model_dir, use_tpu, keys=[*spec.features, *lengths]
-    )
-    estimator.train(input_of(features, labels), steps=STEPS)
-    start = {
-        name: random_rows((t.vocabulary_size, t.dimension))
-        for name, t in spec.tables.items()
-    }
-    want, slots, kernel = dense_training(
-        spec, start, features, labels, STEPS, move
-    )
-    got = in_checkpoint(estimator)
-    np.testing.assert_allclose(got["kernel"], kernel, atol=1e-6)
-    for name in spec.tables:
-        assert got[name].shape == want[name].shape
-        np.testing.assert_allclose(got[name], want[name], atol=1e-6)
-        assert np.abs(got[name] - start[name]).max() > 1e-2
-        for number, (slot, first) in enumerate(
-            spec.optimizer_of(name).slots.items()
-        ):
-            dense = np.full_like(want[name], first)
-            for row, values in enumerate(slots[name]):
-                if values is not None:
-                    dense[row] = values[number]
-            np.testing.assert_allclose(
-                got[f"{name}/{slot}"], dense, atol=3e-6, rtol=1e-6
-            )
-    return estimator
-
-
-@pytest.mark.parametrize("use_tpu", [True, False])
-def test_every_optimizer(tmp_path, use_tpu):
+def every_optimizer():
+    """A table for each, with its ids and labels."""
     rng = np.random.default_rng(0)
     spec = tables.EmbeddingConfigSpec(
         table_to_config_dict={
@@ -194,18 +156,11 @@ def test_every_optimizer(tmp_path, use_tpu):
     )
     features = {name: ids_of(rng, VOCABULARY) for name in spec.features}
     labels = rng.normal(size=BATCH * 4).astype("float32")
-    check_training(
-        spec,
-        features,
-        labels,
-        lambda name, w, s, g, step: OPTIMIZERS[name][0](w, s, g),
-        tmp_path,
-        use_tpu,
-    )
+    return spec, features, labels
 
 
-@pytest.mark.parametrize("use_tpu", [True, False])
-def test_every_combiner(tmp_path, use_tpu):
+def every_combiner():
+    """A table for each, and features of all forms, with ids and labels."""
     rng = np.random.default_rng(1)
     combiners = {"m": "mean", "s": "sum", "q": "sqrtn", "n": None}
     spec = tables.EmbeddingConfigSpec(
@@ -233,11 +188,60 @@ def test_every_combiner(tmp_path, use_tpu):
     weights = rng.uniform(0.5, 2, (BATCH * 4, 5)).astype("float32")
     features |= {"weights": weights, "more weights": weights[::-1].copy()}
     labels = rng.normal(size=BATCH * 4).astype("float32")
-    check_training(
-        spec,
-        features,
-        labels,
-        lambda name, w, s, g, step: adagrad(w, s, g),
-        tmp_path,
-        use_tpu,
+    return spec, features, labels
+
+
+def start_of(spec):
+    return {
+        name: random_rows((t.vocabulary_size, t.dimension))
+        for name, t in spec.tables.items()
+    }
+
+
+@functools.cache
+def dense(make):
+    """What dense tables come to."""
+    spec, features, labels = make()
+
+    def move(name, w, s, g, step):
+        of_table, _ = OPTIMIZERS.get(name, OPTIMIZERS["adagrad"])
+        return of_table(w, s, g)
+
+    return dense_training(spec, start_of(spec), features, labels, STEPS, move)
+
+
+@pytest.mark.parametrize("use_tpu", [True, False])
+@pytest.mark.parametrize("make", [every_optimizer, every_combiner])
+def test_as_dense_tables(make, use_tpu, tmp_path):
+    spec, features, labels = make()
+    size = sum(
+        spec.tables[f.table_id].dimension * (f.max_sequence_length or 1)
+        for f in spec.features.values()
     )
+    lengths = [
+        f"{name}_seq_length_"
+        for name, f in spec.features.items()
+        if f.max_sequence_length
+    ]
+    estimator = tables_estimator(
+        spec, size, tmp_path, use_tpu, keys=[*spec.features, *lengths]
+    )
+    estimator.train(input_of(features, labels), steps=STEPS)
+    start = start_of(spec)
+    want, slots, kernel = dense(make)
+    got = in_checkpoint(estimator)
+    np.testing.assert_allclose(got["kernel"], kernel, atol=1e-6)
+    for name in spec.tables:
+        assert got[name].shape == want[name].shape
+        np.testing.assert_allclose(got[name], want[name], atol=1e-6)
+        assert np.abs(got[name] - start[name]).max() > 1e-2
+        for number, (slot, first) in enumerate(
+            spec.optimizer_of(name).slots.items()
+        ):
+            rows = np.full_like(want[name], first)
+            for row, values in enumerate(slots[name]):
+                if values is not None:
+                    rows[row] = values[number]
+            np.testing.assert_allclose(
+                got[f"{name}/{slot}"], rows, atol=3e-6, rtol=1e-6
+            )

@@ -21,23 +21,25 @@ from spread_networks import with_state
 
 import keras_tpu_estimator as kte
 
-BATCH, STEPS = 16, 20
+BATCH, STEPS, LOOP = 16, 8, 2
 V2 = kte.InputPipelineConfig.PER_HOST_V2
 
 
-def data_for(network, height=16):
+def data_for(network):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, CLASSES, 64).astype("int32")
     if network is transformer:
         return rng.integers(0, 96, (64, 12)).astype("int32"), labels
-    shape = (height, 12, 3) if network is convolutions else (32,)
+    shape = (16, 12, 3) if network is convolutions else (32,)
     return rng.normal(size=(64, *shape)).astype("float32"), labels
+
+
+def dense(x, is_training):
+    return layers.Dense(CLASSES)(x)
 
 
 def model_fn_of(network):
     def model_fn(features, labels, mode, params):
-        if isinstance(features, dict):
-            features = features["x"]
         logits = network(features, mode == kte.ModeKeys.TRAIN)
         if mode == kte.ModeKeys.PREDICT:
             return kte.TPUEstimatorSpec(mode, predictions={"y": logits})
@@ -48,12 +50,19 @@ def model_fn_of(network):
         if mode == kte.ModeKeys.EVAL:
             metrics = (accuracy, [labels, logits])
             return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
-        # With the usual epsilon, Adam divides rounding errors by themselves.
-        adam = keras.optimizers.Adam(0.01, epsilon=1e-3)
-        train_op = kte.CrossShardOptimizer(adam).minimize(loss)
+        optimizer = optimizer_of(network)
+        train_op = kte.CrossShardOptimizer(optimizer).minimize(loss)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     return model_fn
+
+
+def optimizer_of(network):
+    """Quick to compile where there are many variables."""
+    if network in (transformer, convolutions, networks_of_images):
+        return keras.optimizers.SGD(0.1, momentum=0.9)
+    # With the usual epsilon, Adam divides rounding errors by themselves.
+    return keras.optimizers.Adam(0.01, epsilon=1e-3)
 
 
 def accuracy(labels, logits):
@@ -64,7 +73,9 @@ def accuracy(labels, logits):
 def estimator_of(network, model_dir, cores, tpu=None, **settings):
     """An estimator with so many cores in a replica; `None` for one core."""
     config = kte.RunConfig(
-        tpu_config=kte.TPUConfig(4, num_cores_per_replica=cores, **(tpu or {})),
+        tpu_config=kte.TPUConfig(
+            LOOP, num_cores_per_replica=cores, **(tpu or {})
+        ),
         tf_random_seed=1,
         log_step_count_steps=None,
         save_summary_steps=None,
@@ -81,13 +92,29 @@ def estimator_of(network, model_dir, cores, tpu=None, **settings):
     )
 
 
-def trained(network, model_dir, cores, data=None, hooks=(), **settings):
-    """The estimator after training, its metrics and its predictions."""
+def trained(
+    network, model_dir, cores, data=None, hooks=(), named=None, **settings
+):
+    """The estimator after training, its metrics and its predictions.
+
+    Where `named` is given, the network sees what that makes of each batch.
+    """
+
+    def fed(input_fn):
+        if named is None:
+            return input_fn
+        return lambda params: (
+            (named(each[0]), each[1])
+            if isinstance(each, tuple)
+            else named(each)
+            for each in input_fn(params)
+        )
+
     x, y = data_for(network) if data is None else data
     estimator = estimator_of(network, model_dir, cores, **settings)
-    estimator.train(repeated(x, y), hooks=list(hooks), steps=STEPS)
-    metrics = estimator.evaluate(batches_of(x[:27], y[:27]))
-    rows = estimator.predict(batches_of(x[:19]))
+    estimator.train(fed(repeated(x, y)), hooks=list(hooks), steps=STEPS)
+    metrics = estimator.evaluate(fed(batches_of(x[:27], y[:27])))
+    rows = estimator.predict(fed(batches_of(x[:19])))
     return estimator, metrics, np.stack([row["y"] for row in rows])
 
 
@@ -162,12 +189,13 @@ def on_cores(tmp_path_factory):
     """What a network comes to on replicas of so many cores."""
 
     @functools.cache
-    def run(network, cores):
+    def run(network, cores, **settings):
         return trained(
             network,
             tmp_path_factory.mktemp("spread"),
             cores,
             layout_map=NETWORKS[network],
+            **settings,
         )
 
     return run
@@ -182,15 +210,9 @@ def test_as_one_core(network, on_one_core, on_cores):
 @pytest.mark.parametrize("shard_optimizer", [False, True])
 @pytest.mark.parametrize("cores", [2, 4, 8])
 def test_state_as_on_as_many_replicas_of_one_core(
-    cores, shard_optimizer, tmp_path, on_replicas
+    cores, shard_optimizer, on_cores, on_replicas
 ):
-    spread = trained(
-        with_state,
-        tmp_path,
-        cores,
-        layout_map=RULES,
-        shard_optimizer=shard_optimizer,
-    )
+    spread = on_cores(with_state, cores, shard_optimizer=shard_optimizer)
     assert_equal(spread, on_replicas(with_state, 8 // cores))
 
 
@@ -201,20 +223,11 @@ def test_shared_slots_of_single_cores(tmp_path, on_one_core):
     assert per_core(spread[0], are_slots=False) == 1
 
 
-def test_what_one_core_holds(tmp_path):
-    x, y = data_for(mlp)
-    rules = {".*kernel": (None, "model"), ".*(up|down)/bias": ("model",)}
-    for shared, limit in ((False, 0.27), (True, 0.14)):
-        estimator = estimator_of(
-            mlp,
-            tmp_path / str(shared),
-            4,
-            layout_map=rules,
-            shard_optimizer=shared,
-        )
-        estimator.train(repeated(x, y), steps=4)
-        assert per_core(estimator, are_slots=False) <= 0.27
-        assert per_core(estimator, are_slots=True) <= limit
+@pytest.mark.parametrize(("shared", "limit"), [(False, 0.27), (True, 0.14)])
+def test_what_one_core_holds(shared, limit, on_cores):
+    spread, *_ = on_cores(with_state, 4, shard_optimizer=shared)
+    assert per_core(spread, are_slots=False) <= 0.28
+    assert per_core(spread, are_slots=True) <= limit
 
 
 def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
@@ -283,14 +296,15 @@ def test_callbacks_read_predict_and_assign(tmp_path):
     assert_equal(spread, one)
 
 
-def test_other_numbers_of_cores_go_on(tmp_path):
+def test_other_numbers_of_cores_go_on(tmp_path, on_one_core):
     x, y = data_for(mlp)
-    one = estimator_of(mlp, tmp_path / "one", None)
-    one.train(repeated(x, y), max_steps=16)
-    for steps, cores in ((4, 4), (8, 8), (12, None), (16, 2)):
+    part = STEPS // 4
+    for number, cores in enumerate((4, 8, None, 2), 1):
         rules = None if cores is None else RULES
-        made = estimator_of(mlp, tmp_path / "moved", cores, layout_map=rules)
-        made.train(repeated(x, y), max_steps=steps)
+        made = estimator_of(mlp, tmp_path, cores, layout_map=rules)
+        made.train(repeated(x, y), max_steps=part * number)
+        x, y = (np.roll(values, -part * BATCH, axis=0) for values in (x, y))
+    one, *_ = on_one_core(mlp)
     names = one.get_variable_names()
     for value, expected in zip(
         made.get_variable_value(names),
@@ -316,16 +330,14 @@ def test_what_a_model_fn_is_told(tmp_path):
                 assigned.num_cores_per_replica,
             )
         )
-        return model_fn_of(mlp)(features, labels, mode, params)
+        return model_fn_of(dense)(features, labels, mode, params)
 
-    x, y = data_for(mlp)
-    estimator = estimator_of(mlp, tmp_path, 4, layout_map=RULES)
     estimator = kte.TPUEstimator(
         model_fn,
-        config=estimator.config,
+        config=estimator_of(dense, tmp_path, 4).config,
         train_batch_size=BATCH,
     )
-    estimator.train(repeated(x, y), steps=4)
+    estimator.train(repeated(*data_for(dense)), steps=LOOP)
     assert set(seen) == {(BATCH // 2, 2, 2, 4)}
 
 
@@ -390,41 +402,70 @@ def test_rules_need_several_cores(tmp_path):
         estimator.train(repeated(x, y), steps=4)
 
 
-@pytest.mark.parametrize(
-    ("height", "dims"),
-    [(32, [1, 4, 1, 1]), (30, [1, 4, 1, 1]), (321, [1, 4, 1, 1])]
-    + [(32, [1, 2, 2, 1]), (32, [1, 1, 1, 1]), (32, None)],
-)
-def test_inputs_that_cores_share(height, dims, tmp_path):
-    x, y = data_for(convolutions, height)
+# What cores share of which images.
+SHARED = {
+    "rows": (32, [1, 4, 1, 1]),
+    "uneven_rows": (30, [1, 4, 1, 1]),
+    "odd_rows": (321, [1, 4, 1, 1]),
+    "tiles": (32, [1, 2, 2, 1]),
+}
 
-    def with_names(input_fn):
-        return lambda params: (
-            ({"x": batch[0]}, *batch[1:])
-            if isinstance(batch, tuple)
-            else {"x": batch}
-            for batch in input_fn(params)
-        )
 
-    results = []
-    for cores, tpu in (
-        (None, {}),
-        (
-            4,
-            {
-                "per_host_input_for_training": V2,
-                "input_partition_dims": [{"x": dims}, None],
-            },
-        ),
-    ):
-        estimator = estimator_of(
-            convolutions, tmp_path / str(cores), cores, tpu
+def networks_of_images(images, is_training):
+    """A network for each kind of images, which none of another changes."""
+    logits = []
+    for name in SHARED:
+        with keras.name_scope(name):
+            logits.append(convolutions(images[name], is_training))
+    return ops.stack(logits, axis=1)
+
+
+def shared_by(cores, dims):
+    """Settings of so many cores that share features by these numbers."""
+    return {
+        "cores": cores,
+        "tpu": {
+            "per_host_input_for_training": V2,
+            "input_partition_dims": dims,
+        },
+    }
+
+
+def test_inputs_that_cores_share(tmp_path):
+    rng = np.random.default_rng(0)
+    images = {
+        name: rng.normal(size=(64, height, 12, 3)).astype("float32")
+        for name, (height, _) in SHARED.items()
+    }
+    labels = rng.integers(0, CLASSES, (64, len(SHARED))).astype("int32")
+    dims = {name: dims for name, (_, dims) in SHARED.items()}
+    one, shared = (
+        trained(
+            networks_of_images,
+            tmp_path / str(settings["cores"]),
+            data=(np.arange(64), labels),
+            named=lambda rows: {n: images[n][rows] for n in images},
+            **settings,
         )
-        estimator.train(with_names(repeated(x, y)), steps=4)
-        metrics = estimator.evaluate(with_names(batches_of(x[:27], y[:27])))
-        rows = estimator.predict(with_names(batches_of(x[:19])))
-        results.append((estimator, metrics, np.stack([r["y"] for r in rows])))
-    assert_equal(results[1], results[0])
+        for settings in ({"cores": None}, shared_by(4, [dims, None]))
+    )
+    assert_equal(shared, one)
+
+
+def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
+    def of_halves(halves, is_training):
+        return mlp(halves["whole"] + halves["unsaid"], is_training)
+
+    dims = {"whole": [1, 1], "unsaid": None}
+    whole = trained(
+        of_halves,
+        tmp_path,
+        data=data_for(mlp),
+        named=lambda x: dict.fromkeys(dims, x / 2),
+        layout_map=RULES,
+        **shared_by(4, [dims, None]),
+    )
+    assert_equal(whole, on_one_core(mlp))
 
 
 @pytest.mark.parametrize(
@@ -440,16 +481,14 @@ def test_inputs_that_cores_share(height, dims, tmp_path):
     ],
 )
 def test_dims_that_do_not_fit(dims, message, tmp_path):
-    x, y = data_for(mlp)
+    x, y = data_for(dense)
     estimator = estimator_of(
-        mlp,
+        lambda features, is_training: dense(features["x"], is_training),
         tmp_path,
-        4,
-        {"per_host_input_for_training": V2, "input_partition_dims": dims},
-        layout_map=RULES,
+        **shared_by(4, dims),
     )
     with pytest.raises(ValueError, match=message):
         estimator.train(
             lambda params: (({"x": a}, b) for a, b in repeated(x, y)(params)),
-            steps=4,
+            steps=LOOP,
         )

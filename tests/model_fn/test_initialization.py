@@ -1,7 +1,5 @@
 """Initial values from checkpoints, by names that may differ."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -47,15 +45,23 @@ def of_ours(tmp_path_factory):
     return kte.checkpoints.save(directory, 7, values)
 
 
-def estimator_starting(initialize, model_dir, in_scaffold=False, **settings):
-    """Two layers; `initialize` is called when they are there."""
+def estimator_starting(
+    initialize,
+    model_dir,
+    in_scaffold=False,
+    encoders=("encoder",),
+    **settings,
+):
+    """Encoders and a head; `initialize` is called when they are there."""
 
     def model_fn(features, labels, mode, params):
-        with keras.name_scope("encoder"):
-            hidden = keras.layers.Dense(2, name="dense")(features)
-            hidden = keras.layers.Dropout(0.1, name="drop")(
-                hidden, training=mode == kte.ModeKeys.TRAIN
-            )
+        hidden = 0.0
+        for name in encoders:
+            with keras.name_scope(name):
+                encoded = keras.layers.Dense(2, name="dense")(features)
+                hidden += keras.layers.Dropout(0.1, name="drop")(
+                    encoded, training=mode == kte.ModeKeys.TRAIN
+                )
         outputs = keras.layers.Dense(1, name="head")(hidden)
         if not in_scaffold:
             initialize()
@@ -85,49 +91,55 @@ def estimator_starting(initialize, model_dir, in_scaffold=False, **settings):
 
 
 MAPS = {
-    "scope": {"bert/dense/": "encoder/dense/"},
-    "larger scope": {"bert/": "encoder/"},
-    "names": {
-        "bert/dense/kernel": "encoder/dense/kernel",
-        "bert/dense/bias": "encoder/dense/bias:0",
+    "scope": lambda to: {"bert/dense/": f"{to}/dense/"},
+    "larger_scope": lambda to: {"bert/": f"{to}/"},
+    "names": lambda to: {
+        "bert/dense/kernel": f"{to}/dense/kernel",
+        "bert/dense/bias": f"{to}/dense/bias:0",
     },
-    "pairs": [
-        ("bert/dense/kernel", "encoder/dense/kernel"),
-        ("bert/dense/bias", "encoder/dense/bias"),
+    "pairs": lambda to: [
+        ("bert/dense/kernel", f"{to}/dense/kernel"),
+        ("bert/dense/bias", f"{to}/dense/bias"),
     ],
 }
 
 
 @pytest.mark.parametrize("in_scaffold", [False, True])
-@pytest.mark.parametrize("assignment", MAPS.values(), ids=MAPS)
 @pytest.mark.parametrize("source", ["of_ours", "of_tensorflow"])
 def test_training_starts_from_the_values(
-    source, assignment, in_scaffold, tmp_path, request
+    source, in_scaffold, tmp_path, request
 ):
-    initialize = functools.partial(
-        kte.init_from_checkpoint, request.getfixturevalue(source), assignment
-    )
-    estimator = estimator_starting(initialize, tmp_path, in_scaffold)
-    estimator.train(batches_of(X, Y), steps=1)
-    first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
-    for name in ("kernel", "bias"):
-        np.testing.assert_array_equal(
-            first[f"encoder/dense/{name}"], WEIGHTS[f"bert/dense/{name}"]
-        )
-    assert first["global_step"] == 0
-    assert not np.array_equal(
-        estimator.get_variable_value("encoder/dense/kernel"),
-        WEIGHTS["bert/dense/kernel"],
-    )
+    """An encoder for each form of map."""
+    path = request.getfixturevalue(source)
+
+    def initialize():
+        for encoder, map_to in MAPS.items():
+            kte.init_from_checkpoint(path, map_to(encoder))
+
+    def estimator():
+        return estimator_starting(initialize, tmp_path, in_scaffold, MAPS)
+
+    first = estimator().train(batches_of(X, Y), steps=1)
+    start = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
+    assert start["global_step"] == 0
+    for name, value in WEIGHTS.items():
+        if name.endswith(("/kernel", "/bias")):
+            for encoder in MAPS:
+                own = name.replace("bert", encoder)
+                np.testing.assert_array_equal(start[own], value, own)
+                moved = first.get_variable_value(own)
+                assert not np.array_equal(moved, value)
     # A checkpoint of its own comes first.
-    estimator.train(batches_of(X, Y), steps=1)
-    assert estimator.get_variable_value("global_step") == 2
-    again = estimator_starting(initialize, tmp_path, in_scaffold)
-    trained = again.get_variable_value("encoder/dense/kernel")
+    first.train(batches_of(X, Y), steps=1)
+    assert first.get_variable_value("global_step") == 2
+    again = estimator()
     list(again.predict(batches_of(X)))
-    np.testing.assert_array_equal(
-        again._job.runtime.values._kept["encoder/dense/kernel"], trained
-    )
+    for encoder in MAPS:
+        kernel = f"{encoder}/dense/kernel"
+        np.testing.assert_array_equal(
+            again._job.runtime.values._kept[kernel],
+            again.get_variable_value(kernel),
+        )
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])

@@ -26,38 +26,40 @@ def inverse():
     return 0.1 / ops.cast(kte.get_global_step() + 1, "float32")
 
 
-def of_tensor():
-    return SGD(inverse())
+def of_tensor(**named):
+    return SGD(inverse(), **named)
 
 
-def of_keyword():
-    return SGD(learning_rate=inverse())
+def of_keyword(**named):
+    return SGD(learning_rate=inverse(), **named)
 
 
-def of_closure():
+def of_closure(**named):
     rate = inverse()
-    return SGD(lambda: rate)
+    return SGD(lambda: rate, **named)
 
 
-def of_function():
-    return SGD(inverse)
+def of_function(**named):
+    return SGD(inverse, **named)
 
 
-def of_step():
-    return SGD(lambda step: 0.1 / ops.cast(step + 1, "float32"))
+def of_step(**named):
+    return SGD(lambda step: 0.1 / ops.cast(step + 1, "float32"), **named)
 
 
-def of_partial():
-    return SGD(functools.partial(lambda a, step: a / (step + 1), 0.1))
+def of_partial(**named):
+    return SGD(functools.partial(lambda a, step: a / (step + 1), 0.1), **named)
 
 
-def of_schedule():
-    return SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0))
+def of_schedule(**named):
+    return SGD(
+        keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0), **named
+    )
 
 
-def of_variable():
+def of_variable(**named):
     rate = keras.Variable(0.1, trainable=False, name="rate")
-    return SGD(rate / ops.cast(kte.get_global_step() + 1, "float32"))
+    return SGD(rate / ops.cast(kte.get_global_step() + 1, "float32"), **named)
 
 
 FORMS = [
@@ -92,13 +94,36 @@ def train(optimizer, model_dir, steps=3, use_tpu=False, model_fn=None, **more):
     return kte.checkpoints.read(estimator.latest_checkpoint())
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("optimizer", FORMS)
-def test_every_form_has_the_same_numbers(optimizer, use_tpu, tmp_path) -> None:
-    values = train(optimizer, tmp_path, use_tpu=use_tpu)
+def test_every_form_has_the_same_numbers(optimizer, tmp_path) -> None:
+    values = train(optimizer, tmp_path)
     kernel, bias = expected([0.1, 0.05, 0.1 / 3])
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
     np.testing.assert_allclose(values["dense/bias"], bias, rtol=1e-4)
+
+
+def test_every_form_has_them_over_all_cores(tmp_path) -> None:
+    def model_fn(features, labels, mode, params):
+        losses, train_ops = [], []
+        for form in FORMS:
+            with keras.name_scope(form.__name__):
+                y = network(features, True)
+            own = kte.trainable_variables()[-2:]
+            losses.append(ops.mean((y - labels) ** 2))
+            optimizer = kte.CrossShardOptimizer(form(name=f"by_{len(losses)}"))
+            train_ops.append(optimizer.minimize(losses[-1], var_list=own))
+        return kte.TPUEstimatorSpec(mode, loss=sum(losses), train_op=train_ops)
+
+    values = train(None, tmp_path, use_tpu=True, model_fn=model_fn)
+    kernel, bias = expected([0.1, 0.05, 0.1 / 3])
+    for form in FORMS:
+        own = f"{form.__name__}/dense"
+        np.testing.assert_allclose(
+            values[f"{own}/kernel"], kernel, rtol=1e-4, err_msg=own
+        )
+        np.testing.assert_allclose(
+            values[f"{own}/bias"], bias, rtol=1e-4, err_msg=own
+        )
 
 
 def test_it_goes_on_where_training_stopped(tmp_path) -> None:

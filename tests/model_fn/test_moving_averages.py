@@ -1,5 +1,7 @@
 """Moving averages, against TensorFlow's."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from helpers import regression_data
 import keras_tpu_estimator as kte
 
 X, Y = regression_data(examples=64)
+STEPS = 4
 
 
 def squared_error(outputs, labels):
@@ -42,33 +45,40 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def trained(model_dir, steps, use_tpu=False, counts=False):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
     """An estimator, and what its checkpoint of each step holds."""
-    estimator = estimator_of(
-        model_fn,
-        model_dir,
-        use_tpu,
-        iterations=1,
-        config={"save_checkpoints_steps": 1},
-        params={"counts": counts, "decay": 0.8},
-    )
-    estimator.train(lambda params: (X[:16], Y[:16]), steps=steps)
-    return estimator, [
-        kte.checkpoints.read(f"{model_dir}/model.ckpt-{step}")
-        for step in range(steps + 1)
-    ]
+
+    @functools.cache
+    def run(use_tpu, counts):
+        model_dir = tmp_path_factory.mktemp("averages")
+        estimator = estimator_of(
+            model_fn,
+            model_dir,
+            use_tpu,
+            iterations=1,
+            config={"save_checkpoints_steps": 1},
+            params={"counts": counts, "decay": 0.8},
+        )
+        estimator.train(lambda params: (X[:16], Y[:16]), steps=STEPS)
+        return estimator, [
+            kte.checkpoints.read(f"{model_dir}/model.ckpt-{step}")
+            for step in range(STEPS + 1)
+        ]
+
+    return run
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("path", ["dense/kernel", "norm/gamma"])
-def test_averages_are_those_of_tensorflow(tmp_path, path, counts, use_tpu):
+def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
     import tensorflow as tf
 
-    _, steps = trained(tmp_path, 4, use_tpu, counts)
+    _, steps = trained(use_tpu, counts)
     name = f"{path}/ExponentialMovingAverage"
     np.testing.assert_array_equal(steps[0][name], steps[0][path])
-    for number in range(4):
+    for number in range(STEPS):
         theirs = tf.train.ExponentialMovingAverage(
             0.8, num_updates=number if counts else None
         )
@@ -84,8 +94,8 @@ def test_averages_are_those_of_tensorflow(tmp_path, path, counts, use_tpu):
         )
 
 
-def test_averages_are_evaluated_in_place_of_the_variables(tmp_path):
-    estimator, steps = trained(tmp_path, 3)
+def test_averages_are_evaluated_in_place_of_the_variables(trained):
+    estimator, steps = trained(False, False)
     last = steps[-1]
     normed = (X - last["norm/moving_mean"]) / np.sqrt(
         last["norm/moving_variance"] + 1e-3

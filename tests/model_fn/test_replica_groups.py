@@ -1,5 +1,6 @@
 """`group_assignment`: the cores that reduce their gradients together."""
 
+import functools
 import shutil
 
 import keras
@@ -47,18 +48,30 @@ def weights_after(groups, calls, model_dir, use_tpu=True):
     return estimator.get_variable_value("dense/kernel")
 
 
+@pytest.fixture(scope="module")
+def by_default(tmp_path_factory):
+    """Weights without groups."""
+
+    @functools.cache
+    def run(calls, use_tpu=True):
+        path = tmp_path_factory.mktemp("default")
+        return weights_after(None, calls, path, use_tpu)
+
+    return run
+
+
 @pytest.mark.parametrize("calls", ["minimize", "apply_gradients"])
-def test_one_group_of_all_cores_is_the_default(calls, tmp_path):
-    expected = weights_after(None, calls, tmp_path / "default")
+def test_one_group_of_all_cores_is_the_default(calls, tmp_path, by_default):
+    expected = by_default(calls)
     for name, groups in (("sorted", [ALL]), ("mixed", ([*ALL[::-1]],))):
         weights = weights_after(groups, calls, tmp_path / name)
         np.testing.assert_array_equal(weights, expected)
 
 
 @pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [ALL], [[0]]])
-def test_groups_on_one_core_change_nothing(groups, tmp_path):
-    weights = weights_after(groups, "minimize", tmp_path / "a", use_tpu=False)
-    expected = weights_after(None, "minimize", tmp_path / "b", use_tpu=False)
+def test_groups_on_one_core_change_nothing(groups, tmp_path, by_default):
+    weights = weights_after(groups, "minimize", tmp_path, use_tpu=False)
+    expected = by_default("minimize", use_tpu=False)
     np.testing.assert_array_equal(weights, expected)
 
 
@@ -71,7 +84,7 @@ def of_first_group(x):
 
 
 @pytest.mark.parametrize("calls", ["minimize", "apply_gradients"])
-def test_the_first_group_trains_a_model_of_its_own(calls, tmp_path):
+def test_the_first_group_trains_a_model_of_its_own(calls, tmp_path, by_default):
     weights = weights_after(GROUPS, calls, tmp_path / "groups")
     x, y = of_first_group(X[:64]), of_first_group(Y[:64])
     estimator = estimator_of(
@@ -80,8 +93,7 @@ def test_the_first_group_trains_a_model_of_its_own(calls, tmp_path):
     estimator.train(repeated(x, y), steps=2)
     alone = estimator.get_variable_value("dense/kernel")
     np.testing.assert_allclose(weights, alone, rtol=1e-6)
-    together = weights_after(None, calls, tmp_path / "together")
-    assert np.abs(weights - together).max() > 1e-3
+    assert np.abs(weights - by_default(calls)).max() > 1e-3
 
 
 def test_sums_of_gradients_by_hand_are_those_of_a_group(tmp_path):

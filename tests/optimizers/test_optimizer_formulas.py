@@ -1,5 +1,7 @@
 """Each optimizer against the formulas of its paper, written out in NumPy."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -175,6 +177,13 @@ CASES = {
 }
 
 
+@functools.cache
+def trained_by(case):
+    """The optimizer of a case, and the variables it has trained."""
+    optimizer = CASES[case][0]()
+    return optimizer, trained(optimizer)
+
+
 def same_again(optimizer):
     """What comes out of an optimizer's serialization."""
     return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -182,9 +191,8 @@ def same_again(optimizer):
 
 @pytest.mark.parametrize("case", CASES)
 def test_weights_and_slots_are_those_of_the_formulas(case):
-    make, formula = CASES[case]
-    optimizer = make()
-    variables = trained(optimizer)
+    _, formula = CASES[case]
+    optimizer, variables = trained_by(case)
     slots = {each.path: each for each in optimizer.variables}
     for path, variable in variables.items():
         expected = formula(path, START[path])
@@ -209,7 +217,7 @@ def test_what_is_serialized_trains_alike(case, monkeypatch):
         make, _ = CASES[case]
         again = same_again(make())
         assert again.get_config() == make().get_config() | {"name": again.name}
-    one, other = trained(make()), trained(again)
+    (_, one), other = trained_by(case), trained(again)
     for path, variable in one.items():
         np.testing.assert_array_equal(variable, other[path])
 
@@ -235,10 +243,10 @@ def test_lamb_of_keras_has_its_decay_outside_of_the_ratio():
 
 def test_zero_gradients_move_nothing_and_give_no_nan():
     for make, _ in CASES.values():
-        variable = keras.Variable(np.ones((2, 3), "float32"), name="bias")
+        variable = keras.Variable(np.ones((4, 3), "float32"), name="bias")
         optimizer = make()
-        optimizer.apply([keras.ops.zeros((2, 3))], [variable])
-        np.testing.assert_allclose(variable, np.ones((2, 3)), atol=2e-3)
+        optimizer.apply([keras.ops.zeros((4, 3))], [variable])
+        np.testing.assert_allclose(variable, np.ones((4, 3)), atol=2e-3)
 
 
 def test_bfloat16_variables_stay_so():

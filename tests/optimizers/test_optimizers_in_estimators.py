@@ -1,5 +1,7 @@
 """The optimizers on one core and on eight, with shared slots, and resumed."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -34,10 +36,25 @@ def network(features, is_training):
     return keras.layers.Dense(1, name="out")(hidden)
 
 
-def trained(name, model_dir, steps=8, use_tpu=True, **config):
+def model_fn_by(name, optimizers=None):
+    """A model_fn that trains by an optimizer, and shows it and a variable."""
+
+    def model_fn(features, labels, mode, params):
+        loss = keras.ops.mean((network(features, True) - labels) ** 2)
+        wrapped = kte.CrossShardOptimizer(MAKE[name]())
+        if optimizers is not None:
+            optimizers[name] = wrapped, kte.trainable_variables()[0]
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=wrapped.minimize(loss)
+        )
+
+    return model_fn
+
+
+def trained(name, model_dir, steps=8, use_tpu=True, optimizers=None, **config):
     """An estimator after some steps, by an optimizer of a name."""
     estimator = estimator_of(
-        model_fn_of(network, MAKE[name]), model_dir, use_tpu, config=config
+        model_fn_by(name, optimizers), model_dir, use_tpu, config=config
     )
     return estimator.train(repeated(X, Y), max_steps=steps)
 
@@ -57,59 +74,80 @@ def assert_equal(found, expected, tolerance):
         )
 
 
+@pytest.fixture(scope="module")
+def on_one_core(tmp_path_factory):
+    """Values after half of the steps and after all of them."""
+
+    @functools.cache
+    def run(name):
+        estimator = trained(
+            name, tmp_path_factory.mktemp(name), 4, use_tpu=False
+        )
+        half = values_of(estimator)
+        # Four steps are once through the data.
+        return half, values_of(estimator.train(repeated(X, Y), max_steps=8))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def on_eight_cores(tmp_path_factory):
+    """Values, and what `optimizers` of `model_fn_by` are."""
+
+    @functools.cache
+    def run(name):
+        optimizers = {}
+        estimator = trained(
+            name, tmp_path_factory.mktemp(name), optimizers=optimizers
+        )
+        return values_of(estimator), optimizers[name]
+
+    return run
+
+
 @pytest.mark.parametrize("name", MAKE)
-def test_eight_cores_are_one(name, tmp_path):
-    one = trained(name, tmp_path / "one", use_tpu=False)
-    start = trained(name, tmp_path / "start", steps=1, use_tpu=False)
-    expected = values_of(one)
-    moved = expected["out/kernel"] - values_of(start)["out/kernel"]
+def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
+    half, expected = on_one_core(name)
+    moved = expected["out/kernel"] - half["out/kernel"]
     assert np.abs(moved).max() > 1e-3
-    eight = trained(name, tmp_path / "eight")
-    shared = trained(name, tmp_path / "shared", shard_optimizer=True)
-    assert_equal(values_of(eight), expected, 2e-5)
+    eight, _ = on_eight_cores(name)
+    shared = trained(name, tmp_path, shard_optimizer=True)
+    assert_equal(eight, expected, 2e-5)
     assert_equal(values_of(shared), expected, 2e-5)
 
 
 @pytest.mark.parametrize("name", ["lamb", "sm3"])
-def test_norms_and_rows_are_those_of_whole_variables(name, tmp_path):
-    one = trained(name, tmp_path / "one", use_tpu=False)
+def test_norms_and_rows_are_those_of_whole_variables(
+    name, tmp_path, on_one_core
+):
+    _, expected = on_one_core(name)
     config = kte.RunConfig(
-        model_dir=str(tmp_path / "split"),
-        tpu_config=kte.TPUConfig(num_cores_per_replica=4),
+        model_dir=str(tmp_path),
+        tpu_config=kte.TPUConfig(4, num_cores_per_replica=4),
         layout_map={"hidden/kernel": (None, "model")},
         shard_optimizer=True,
         tf_random_seed=7,
     )
-    model_fn = model_fn_of(network, MAKE[name])
-    split = kte.TPUEstimator(model_fn, config=config, train_batch_size=16)
+    split = kte.TPUEstimator(
+        model_fn_by(name), config=config, train_batch_size=16
+    )
     split.train(repeated(X, Y), max_steps=8)
-    assert_equal(values_of(split), values_of(one), 2e-5)
+    assert_equal(values_of(split), expected, 2e-5)
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_what_is_resumed_is_what_went_on(name, tmp_path):
-    whole = trained(name, tmp_path / "whole")
-    trained(name, tmp_path / "parts", steps=4)
-    resumed = trained(name, tmp_path / "parts")
-    assert_equal(values_of(resumed), values_of(whole), 0)
+def test_what_is_resumed_is_what_went_on(name, tmp_path, on_eight_cores):
+    whole, _ = on_eight_cores(name)
+    trained(name, tmp_path, steps=4)
+    resumed = trained(name, tmp_path)
+    assert_equal(values_of(resumed), whole, 0)
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_slots_by_both_names(name, tmp_path):
-    found = {}
-
-    def model_fn(features, labels, mode, params):
-        loss = keras.ops.mean((network(features, True) - labels) ** 2)
-        wrapped = kte.CrossShardOptimizer(MAKE[name]())
-        found["optimizer"] = wrapped
-        found["kernel"] = kte.trainable_variables()[0]
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=wrapped.minimize(loss)
-        )
-
-    estimator_of(model_fn, tmp_path, True).train(repeated(X, Y), steps=1)
+def test_slots_by_both_names(name, on_eight_cores):
+    _, (optimizer, kernel) = on_eight_cores(name)
     for given, own in SLOTS[name].items():
-        slot = found["optimizer"].get_slot(found["kernel"], given)
+        slot = optimizer.get_slot(kernel, given)
         assert slot.path.endswith(f"/hidden_kernel_{own}")
 
 
