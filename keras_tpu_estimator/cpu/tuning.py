@@ -8,11 +8,13 @@ from jax import lax
 from keras_tpu_estimator.cpu.convolutions import faster_convolution
 from keras_tpu_estimator.cpu.pooling import faster_pooling
 from keras_tpu_estimator.cpu.pooling import faster_selection
+from keras_tpu_estimator.cpu.products import faster_product
 from keras_tpu_estimator.cpu.rewriting import rewritten
 
 _FLOATS = ("float32", "float64")
 _RULES = {
     "conv_general_dilated": faster_convolution,
+    "dot_general": faster_product,
     "reduce_window_max": faster_pooling(lax.max, -float("inf"), _FLOATS),
     "reduce_window_min": faster_pooling(lax.min, float("inf"), _FLOATS),
     "reduce_window_sum": faster_pooling(lax.add, 0.0, _FLOATS),

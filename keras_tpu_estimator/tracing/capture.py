@@ -19,12 +19,12 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.cpu.compiling import quickly
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.broadcasting import Crossing
 from keras_tpu_estimator.tracing.broadcasting import crossings
+from keras_tpu_estimator.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import LeakedTensorError
@@ -156,14 +156,8 @@ class Captured:
                 return values[name]
             return np.zeros(self._known[name].shape, self._known[name].dtype)
 
-        at = places and [places[path] for path in made]
-        devices = at[0].device_set if at else jax.local_devices()
-        compute = jax.jit(
-            jex.jaxpr_as_fun(initial),
-            out_shardings=at,
-            compiler_options=quickly(next(iter(devices)).platform),
-        )
-        flat = compute(*map(argument, used))
+        at = None if places is None else [places[path] for path in made]
+        flat = evaluate_by_parts(initial, [*map(argument, used)], at)
         computed = dict(zip(made, flat, strict=True))
         # What is not made here was adopted, and has a value already.
         return {
