@@ -55,6 +55,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 import gc  # noqa: E402
 import random  # noqa: E402
 
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -69,10 +70,12 @@ def fixed_seed():
 
 
 def pytest_collection_finish():
-    """Garbage is looked for where tests leave it, and less often.
+    """Devices are those of above, whatever a test sets before it has some.
 
-    All modules are there now, with a million objects that stay.
+    And garbage is looked for where tests leave it, and less often: all modules
+    are there now, with a million objects that stay.
     """
+    jax.devices()
     gc.freeze()
     gc.set_threshold(10_000, 10, 100)
 
