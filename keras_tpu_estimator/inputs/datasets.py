@@ -18,6 +18,7 @@ from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
 from keras_tpu_estimator.inputs.releasing import release
 from keras_tpu_estimator.inputs.sources import even_share
+from keras_tpu_estimator.tracing.tensorflow_internals import without_prefetch
 
 # Setting the stacking up takes as long as reading so many single batches.
 _WORTH_STACKING = 64
@@ -89,7 +90,12 @@ class StackedDataset(Dataset):
 
 
 def _stack(dataset: Any, batches: int) -> Any:
-    """A dataset of so many batches an item, which may differ in size."""
+    """A dataset of so many batches an item, which may differ in size.
+
+    They are read ahead by the stack: a `prefetch` of each would be a thread to
+    wake, and to wait for, for each batch.
+    """
+    dataset = without_prefetch(dataset)
     specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
     if all(spec.shape.is_fully_defined() for spec in specs):
         # `ragged_batch` would trace a function that changes nothing.

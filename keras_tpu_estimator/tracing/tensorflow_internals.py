@@ -1,4 +1,4 @@
-"""Every private part of TensorFlow that Keras code is checked with.
+"""Every private part of TensorFlow that Keras code and datasets need.
 
 What lifts graphs has its own, in `tf1/internals.py`.
 """
@@ -70,3 +70,12 @@ def _tell_of_collections() -> None:
         return get_collection(graph, name, scope)
 
     ops.Graph.get_collection = telling
+
+
+def without_prefetch(dataset: Any) -> Any:
+    """What a `tf.data.Dataset` reads ahead of, if it ends with that."""
+    from tensorflow.python.data.ops import prefetch_op
+
+    while isinstance(dataset, prefetch_op._PrefetchDataset):
+        dataset = dataset._input_dataset
+    return dataset

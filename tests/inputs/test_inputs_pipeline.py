@@ -22,6 +22,7 @@ from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.tracing.tensorflow_internals import without_prefetch
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,
@@ -193,6 +194,24 @@ def test_batches_of_one_known_size_stay_where_tensorflow_has_them():
     for batch in batches:
         assert batch.may_stay
         assert not batch.features.flags.writeable
+
+
+def test_no_batch_of_a_stack_is_read_ahead_by_itself():
+    data = dataset(drop=True).prefetch(3).prefetch(tf.data.AUTOTUNE)
+    ahead = taken(pipeline(data, chunk=2, repeat=False))
+    at_once = taken(pipeline(dataset(drop=True), chunk=2, repeat=False))
+    np.testing.assert_array_equal(rows(ahead), rows(at_once))
+    variant = tf.data.experimental.to_variant(datasets._stack(data, 2))
+    graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant).numpy()
+    assert b"BatchDataset" in graph and b"PrefetchDataset" not in graph
+
+
+def test_only_the_end_of_a_dataset_is_looked_at():
+    plain = dataset()
+    assert without_prefetch(plain) is plain
+    assert without_prefetch(plain.prefetch(1).prefetch(2)) is plain
+    mapped = plain.prefetch(1).map(lambda x, y: (x, y))
+    assert without_prefetch(mapped) is mapped
 
 
 def test_a_users_arrays_may_not_stay():
