@@ -52,8 +52,10 @@ def evaluate_by_parts(
     for number, atom in enumerate(jaxpr.outvars):
         if number not in made:
             is_literal = isinstance(atom, jex.Literal)
-            copy = jnp.array(atom.val if is_literal else values[atom])
-            made[number] = jax.device_put(copy, places and places[number])
+            value = atom.val if is_literal else values[atom]
+            # Of NumPy's arrays, JAX would compile a copy for each shape.
+            own = jnp.copy if isinstance(value, jax.Array) else np.array
+            made[number] = jax.device_put(own(value), places and places[number])
     return [made[number] for number in range(len(jaxpr.outvars))]
 
 

@@ -12,10 +12,9 @@ from tests.many_hosts.problems import estimator_of
 from tests.many_hosts.problems import listed
 from tests.many_hosts.problems import weights
 
-# In loops of two steps, so that there are one or two of them.
 SIZES = {
-    2: ([11, 3], [24, 0], [0, 5], [8, 8]),
-    4: ([7, 3, 0, 8],),
+    2: ([11, 3], [40, 0], [0, 5], [8, 8]),
+    4: ([11, 3, 0, 7],),
 }
 
 

@@ -31,7 +31,7 @@ RULES = {
 }
 # Where each number of hosts leaves the run that goes over all of them: the
 # last step, the cores of a replica, and whether replicas share slots.
-MOVES = {1: (4, 4, True), 2: (8, 4, False), 4: (12, 4, True)}
+MOVES = {1: (4, 4, True), 2: (8, 8, False), 4: (12, 8, True)}
 LAST_STEP = 16
 SIZES = [11, 3]
 
@@ -90,7 +90,7 @@ def estimator_of(
 
 
 def shared_slots(here: Here) -> dict[str, Any]:
-    """Each core of all hosts has a quarter of slots, and of averages."""
+    """Each core of all hosts has an eighth of slots, and of averages."""
     config = {"shard_optimizer": True} if here.hosts > 1 else {}
     cores = 1 if config else None
     estimator = estimator_of(here, cores, averaged, **config)
@@ -99,7 +99,7 @@ def shared_slots(here: Here) -> dict[str, Any]:
         values = estimator._job.runtime.values._kept
         slots = [v for p, v in values.items() if p.startswith("adam/")]
         own = sum(v.addressable_shards[0].data.nbytes for v in slots)
-        assert own <= 0.27 * sum(v.nbytes for v in slots)
+        assert own <= 0.14 * sum(v.nbytes for v in slots)
     return result
 
 
@@ -116,14 +116,14 @@ def damaged_part(here: Here) -> dict[str, Any]:
 
 def spanning(here: Here) -> dict[str, Any]:
     """One replica on the cores of all hosts, which read the same."""
-    cores, rules = (4, RULES) if here.hosts > 1 else (None, None)
+    cores, rules = (8, RULES) if here.hosts > 1 else (None, None)
     estimator = estimator_of(here, cores, layout_map=rules)
     return _all_modes(estimator, here, listed([*range(11)]))
 
 
 def networks(here: Here) -> dict[str, Any]:
     """Other networks, each one replica on the cores of all hosts."""
-    cores = 4 if here.hosts > 1 else None
+    cores = 8 if here.hosts > 1 else None
     return {
         network.__name__: _trained(
             estimator_of(
@@ -138,7 +138,7 @@ def networks(here: Here) -> dict[str, Any]:
 
 
 def _trained(estimator: kte.TPUEstimator) -> dict[str, Any]:
-    estimator.train(dealt, max_steps=8)
+    estimator.train(dealt, max_steps=20)
     return weights(estimator)
 
 
@@ -214,7 +214,7 @@ def _all_modes(
     estimator.train(way(dealt), max_steps=4)
     evaluated = estimator.evaluate(to_evaluate)
     predicted = [float(row["y"][0]) for row in estimator.predict(input_fn)]
-    estimator.train(way(dealt), max_steps=8)
+    estimator.train(way(dealt), max_steps=20)
     return {
         "evaluated": {name: float(v) for name, v in evaluated.items()},
         "predicted": predicted,

@@ -1,18 +1,15 @@
 """Two and four hosts do what one does.
 
-A start takes longer than most of what is tried, so there are three, and each
-test looks at one thing that was done there. The same functions run here, on as
-many cores, as a program alone.
+A start takes longer than most of what is tried, so there are two, and each test
+looks at one thing that was done there. The same functions run here, on as many
+cores, as a program alone.
 """
 
-import contextlib
 import json
 import logging
 import os
 import shutil
 
-import jax
-import keras
 import numpy as np
 import pytest
 
@@ -32,12 +29,8 @@ from tests.many_hosts.training_scenarios import ELASTIC_STEPS
 from tests.many_hosts.training_scenarios import WAYS
 
 ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
-# The last of those ends the program. With more cores, this has two replicas in
-# each host, of two cores each.
-ON_MORE_CORES = ("spread",)
-ON_TWO = tuple(
-    name for name in SCENARIOS if name not in ("not_a_number", *ON_MORE_CORES)
-)
+# The last of these ends the program.
+ON_TWO = tuple(name for name in SCENARIOS if name != "not_a_number")
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
 LIMIT_SECS = 400
 
@@ -50,16 +43,14 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """What a scenario gives on one host, of as many cores."""
+    """What a scenario gives on one host."""
     results = {}
-    four = keras.distribution.DataParallel(devices=jax.devices()[:4])
 
     def run(name):
         if name not in results:
             here = Here(str(base / "alone" / name))
-            with four.scope() if name in ON_TWO else contextlib.nullcontext():
-                # As it comes from other processes.
-                results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
+            # As it comes from other processes.
+            results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
         return results[name]
 
     return run
@@ -77,14 +68,14 @@ def first_part(base):
 def start(base):
     """Starts hosts that differ in their hash seeds."""
 
-    def started(directory, names, count=2, cores=2):
+    def started(directory, names, count=2):
         with forking("package", seeds=2), forking("first_request.py"):
             return launch(
                 *PROGRAM,
                 str(base / directory),
                 *names,
                 processes=count,
-                cores=cores,
+                cores=4,
                 limit_secs=LIMIT_SECS,
             )
 
@@ -93,20 +84,14 @@ def start(base):
 
 @pytest.fixture(scope="module")
 def two(start, first_part):
-    """Two hosts of two cores, which have done nearly everything."""
+    """Two hosts of four cores, which have done everything."""
     del first_part
     return start("two", ON_TWO)
 
 
 @pytest.fixture(scope="module")
-def two_of_four_cores(start):
-    """Two hosts of four cores, which have done the rest."""
-    return start("cores", ON_MORE_CORES, cores=4)
-
-
-@pytest.fixture(scope="module")
 def four(base, start, two):
-    """Four hosts of two cores, which go on where two were stopped."""
+    """Four hosts of four cores, which go on where two were stopped."""
     del two
     for name in ("elastic", "moved"):
         shutil.copytree(base / "two" / name, base / "four" / name)
@@ -157,10 +142,8 @@ def test_what_is_trained_is_equal_to_one_host(name, two, alone):
 @pytest.mark.parametrize(
     "name", ["spread", "shared_slots", "spanning", "tables"]
 )
-def test_replicas_and_slots_over_several_cores(
-    name, two, two_of_four_cores, alone
-):
-    first, second = both(two_of_four_cores if name == "spread" else two, name)
+def test_replicas_and_slots_over_several_cores(name, two, alone):
+    first, second = both(two, name)
     expected = alone(name)
     for key in [key for key in first if key.startswith("predicted")]:
         # Each host predicts its own input.
