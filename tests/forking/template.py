@@ -173,6 +173,8 @@ def _watch(process: int, client: socket.socket, files: list[int]) -> NoReturn:
 
 def main(listening: str, *modules: str) -> None:
     """Imports modules, and serves."""
+    # Whoever starts tests in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for each in modules:
         if each.startswith("-"):
             sys.modules[each[1:]] = None
