@@ -115,7 +115,7 @@ def test_no_memory_is_shared_with_arrays_of_numpy():
 
 
 def test_results_are_made_where_they_are_wanted(programs):
-    mesh = jax.make_mesh((8,), ("cores",))
+    mesh = jax.sharding.Mesh(jax.devices(), "cores")
     spread = jax.NamedSharding(mesh, jax.P("cores"))
     whole = jax.NamedSharding(mesh, jax.P())
 
