@@ -53,9 +53,7 @@ def evaluate_by_parts(
         if number not in made:
             is_literal = isinstance(atom, jex.Literal)
             value = atom.val if is_literal else values[atom]
-            # Of NumPy's arrays, JAX would compile a copy for each shape.
-            own = jnp.copy if isinstance(value, jax.Array) else np.array
-            made[number] = jax.device_put(own(value), places and places[number])
+            made[number] = _copied(value, places and places[number])
     return [made[number] for number in range(len(jaxpr.outvars))]
 
 
@@ -153,6 +151,14 @@ def _compiled(
         out_shardings=places and [*places],
         compiler_options=quickly(next(iter(devices)).platform),
     )
+
+
+def _copied(value: TensorLike, place: Any) -> jax.Array:
+    """A copy in a place, which hosts that share it make without a word."""
+    if isinstance(value, jax.Array) or place is not None:
+        return jax.jit(jnp.copy, out_shardings=place)(value)
+    # Of NumPy's arrays, that would compile a program for each shape.
+    return jax.device_put(np.array(value))
 
 
 def _hashable(value: Any) -> Hashable:
