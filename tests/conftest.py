@@ -59,7 +59,12 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-pytest_plugins = ["fake_hosts", "kept_contexts", "tests.forking.forks"]
+pytest_plugins = [
+    "fake_hosts",
+    "kept_contexts",
+    "tests.equal_programs",
+    "tests.forking.forks",
+]
 
 
 @pytest.fixture(autouse=True)

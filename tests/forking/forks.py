@@ -34,6 +34,7 @@ _KINDS = {
         (
             "keras_tpu_estimator",
             "h5py",
+            "tests.equal_programs",
             "tests.kept_contexts",
             "tests.same_keys",
         ),
