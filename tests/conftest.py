@@ -55,16 +55,15 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 import gc  # noqa: E402
 import random  # noqa: E402
 
-import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-pytest_plugins = [
+_PLUGINS = (
     "fake_hosts",
     "kept_contexts",
     "tests.equal_programs",
     "tests.forking.forks",
-]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,12 +73,24 @@ def fixed_seed():
     np.random.seed(0)
 
 
+def pytest_configure(config):
+    """Imports what tests need where they run; workers wait for who starts them.
+
+    Whoever starts workers runs none.
+    """
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
+        for name in _PLUGINS:
+            config.pluginmanager.import_plugin(name)
+
+
 def pytest_collection_finish():
     """Devices are those of above, whatever a test sets before it has some.
 
     And garbage is looked for where tests leave it, and less often: all modules
     are there now, with a million objects that stay.
     """
+    import jax
+
     jax.devices()
     gc.freeze()
     gc.set_threshold(10_000, 10, 100)

@@ -57,14 +57,23 @@ class Import:
 
 
 @functools.cache
-def sources() -> dict[str, ast.Module]:
-    """The parsed modules of the package by name, such as `loops.plan`."""
+def modules() -> dict[str, pathlib.Path]:
+    """The files of the package's modules by name, such as `loops.plan`."""
     return {
-        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): ast.parse(
-            path.read_text()
-        )
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
         for path in sorted(PACKAGE.rglob("*.py"))
     }
+
+
+@functools.cache
+def source(module: str) -> ast.Module:
+    """A parsed module."""
+    return ast.parse(modules()[module].read_text())
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    """All modules by name."""
+    return ((module, source(module)) for module in modules())
 
 
 def imports(tree: ast.AST, at_module_level: bool = True) -> Iterator[Import]:
@@ -90,7 +99,7 @@ def _is_for_types_only(node: ast.AST) -> bool:
 
 def imported_here(name: str) -> set[str]:
     """The modules of this package that one of its modules imports."""
-    found = (_own_module(each.module) for each in imports(sources()[name]))
+    found = (_own_module(each.module) for each in imports(source(name)))
     return {module for module in found if module is not None}
 
 
@@ -101,7 +110,7 @@ def _own_module(imported: str) -> str | None:
         return None
     # The name of a module, of a sub-package, or of something in either.
     for candidate in (parts, [*parts, "__init__"], parts[:-1]):
-        if ".".join(candidate) in sources():
+        if ".".join(candidate) in modules():
             return ".".join(candidate)
     return ".".join([*parts[:-1], "__init__"])
 
@@ -119,12 +128,12 @@ def room(module: str) -> str:
 def test_the_table_has_every_module_once() -> None:
     names = [name for names in FLOORS for name in names]
     assert len(names) == len(FLOOR_OF)
-    assert {room(name) for name in names} == {room(m) for m in sources()}
+    assert {room(name) for name in names} == {room(m) for m in modules()}
     own = {name for name in names if "." in name}
-    assert own <= set(sources())
+    assert own <= set(modules())
 
 
-@pytest.mark.parametrize("module", sorted(sources()))
+@pytest.mark.parametrize("module", sorted(modules()))
 def test_imports_point_downward(module: str) -> None:
     wrong = {
         other: floor(other)
@@ -139,7 +148,7 @@ def test_imports_point_downward(module: str) -> None:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    graph = {module: imported_here(module) for module in sources()}
+    graph = {module: imported_here(module) for module in modules()}
     order = tuple(graphlib.TopologicalSorter(graph).static_order())
     assert order[-1] == "__init__"
 
@@ -147,7 +156,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
     heavy = [
         f"{module}:{each.line}"
-        for module, tree in sources().items()
+        for module, tree in parsed()
         for each in imports(tree)
         if each.at_module_level
         and each.module.split(".")[0] in ("tensorflow", "tensorboard")
@@ -159,7 +168,7 @@ def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
 def test_what_is_written_for_tf1_is_imported_only_by_name() -> None:
     importers = {
         module
-        for module in sources()
+        for module in modules()
         for other in imported_here(module)
         if other.startswith(WRITTEN) and not module.startswith(WRITTEN)
     }
@@ -187,7 +196,7 @@ def test_all_that_is_imported_is_declared() -> None:
     )
     undeclared = {
         (module, name)
-        for module, tree in sources().items()
+        for module, tree in parsed()
         for name, at_module_level in third_party(tree)
         if name not in (always if at_module_level else always | lazily)
     }
@@ -212,7 +221,7 @@ def test_private_modules_are_imported_in_few_files(
 ) -> None:
     importers = {
         module
-        for module, tree in sources().items()
+        for module, tree in parsed()
         for each in imports(tree)
         if each.module.startswith(private)
     }
@@ -225,7 +234,7 @@ def test_the_contributing_page_lists_every_room() -> None:
         for line in CONTRIBUTING.read_text().splitlines()
         if line.startswith("| `")
     ]
-    assert sorted(rows) == sorted({room(module) for module in sources()})
+    assert sorted(rows) == sorted({room(module) for module in modules()})
 
 
 # What the checks above rest on.
