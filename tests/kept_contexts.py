@@ -8,6 +8,7 @@ imported, each thread has one.
 import threading
 
 from jax._src.interpreters import mlir
+from jax.interpreters import mlir as public_mlir
 
 _make = mlir.make_ir_context
 _kept = threading.local()
@@ -19,4 +20,4 @@ def _kept_context() -> object:
     return _kept.context
 
 
-mlir.make_ir_context = _kept_context
+mlir.make_ir_context = public_mlir.make_ir_context = _kept_context
