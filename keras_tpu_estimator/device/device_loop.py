@@ -183,6 +183,8 @@ class DeviceLoop:
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
             assigned, metrics = state
+            # Or XLA would spread what is whole between two steps.
+            assigned = self._places.pinned(assigned)
             changed, metrics, outputs = run_step(
                 others | assigned, metrics, batch
             )

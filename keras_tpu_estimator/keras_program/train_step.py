@@ -137,10 +137,19 @@ def _reduced(
     """What each op is given, combined over the cores."""
     gradients, others = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
-        return [
+        reduced = [
             op.reduced(next(others if op.loss is None else gradients))
             for op in ops
         ]
+    return [
+        [
+            cores.like_variable(g, v.path)
+            for g, v in zip(each, op.variables, strict=True)
+        ]
+        if isinstance(op, TrainOp)
+        else each
+        for op, each in zip(ops, reduced, strict=True)
+    ]
 
 
 def _trace_update(

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -229,6 +230,33 @@ class Cores:
             self.mesh, PartitionSpec(*map(self._mesh_axes, axes))
         )
 
+    def like_variable(self, gradient: jax.Array, path: str) -> jax.Array:
+        """Has a gradient lie as its variable and slots do, inside `per_core`.
+
+        Else XLA may have the cores share an update that each of them needs
+        whole, and gather the new variable and each new slot.
+
+        Args:
+            gradient: The gradient.
+            path: The path of the variable.
+        """
+        if self.layout is None or self.share_slots:
+            return gradient
+        axes = self.layout.axes(path, gradient.shape)
+        return self._laid(gradient, map(self._mesh_axes, axes))
+
+    def _laid(
+        self, x: jax.Array, axes: Iterable[str | tuple[str, ...] | None]
+    ) -> jax.Array:
+        """Has the cores of a replica share a tensor, inside `per_core`."""
+        if self.mesh is None:
+            return x
+        # There, a mesh is known whose batch axes are taken.
+        mesh = jax.sharding.get_abstract_mesh() if self.axes else self.mesh
+        return jax.lax.with_sharding_constraint(
+            x, NamedSharding(mesh, PartitionSpec(*axes))
+        )
+
     def _mesh_axes(self, axis: str | None) -> str | tuple[str, ...] | None:
         """Those of the mesh that an axis of a layout stands for."""
         is_of_mesh = self.mesh is None or axis in self.mesh.axis_names
@@ -249,8 +277,6 @@ class Cores:
         """
         if self.mesh is None:
             return x
-        # Within `per_core`, a mesh is known whose batch axes are taken.
-        mesh = jax.sharding.get_abstract_mesh() if self.axes else self.mesh
         left = list(self.model_axes)
         spec = []
         for count in counts:
@@ -268,9 +294,7 @@ class Cores:
                     "num_cores_per_replica alone."
                 )
             spec.append(tuple(taken) or None)
-        return jax.lax.with_sharding_constraint(
-            x, NamedSharding(mesh, PartitionSpec(*spec))
-        )
+        return self._laid(x, spec)
 
     def own_copies(
         self, values: Mapping[str, jax.Array]

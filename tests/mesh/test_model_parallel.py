@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 
 import jax
 import keras
@@ -492,3 +493,22 @@ def test_dims_that_do_not_fit(dims, message, tmp_path):
             lambda params: (({"x": a}, b) for a, b in repeated(x, y)(params)),
             steps=LOOP,
         )
+
+
+def test_of_whole_variables_gradients_alone_are_gathered(tmp_path):
+    # A size that no other test has.
+    def network(x, is_training):
+        hidden = layers.Dense(72, name="up")(x)
+        return layers.Dense(CLASSES)(layers.LayerNormalization()(hidden))
+
+    rules = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
+    estimator = estimator_of(network, tmp_path, 8, layout_map=rules)
+    estimator.train(repeated(*data_for(network)), max_steps=LOOP)
+    programs = (
+        executable.hlo_modules()[0]
+        for executable in jax.devices()[0].client.live_executables()
+    )
+    texts = [p.to_string() for p in programs if p.name == "jit_train_steps"]
+    (text,) = (each for each in texts if "f32[72]" in each)
+    # Gamma and beta have two slots each.
+    assert len(re.findall(r"\[72\]\S* all-gather\(", text)) == 2, text
