@@ -6,7 +6,6 @@ cache, took longer than comparing them. With this imported, the first of equal
 programs is lowered in the place of the others.
 """
 
-import collections
 import functools
 import itertools
 import types
@@ -26,27 +25,7 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 
 _lower = pjit._pjit_lower
 _known: weakref.WeakKeyDictionary[jex.Jaxpr, int] = weakref.WeakKeyDictionary()
-_names = itertools.count()
-
-
-class _Table(collections.OrderedDict[Hashable, Any]):
-    """Has what was asked for last."""
-
-    def __init__(self, at_most: int):
-        super().__init__()
-        self._at_most = at_most
-
-    def setdefault(self, key: Hashable, default: Any = None) -> Any:
-        found = super().setdefault(key, default)
-        self.move_to_end(key)
-        if len(self) > self._at_most:
-            self.popitem(last=False)
-        return found
-
-
-# Each of them keeps what it was compiled to.
-_programs = _Table(512)
-_numbers = _Table(16_384)
+_numbers = itertools.count()
 
 
 class _UniqueError(Exception):
@@ -67,7 +46,18 @@ def first_equal(program: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
         key = _of_program(program)
     except _UniqueError:
         return program
-    return _programs.setdefault(key, program)
+    equal = _equal_programs(key)
+    if not equal:
+        equal.append(program)
+    return equal[0]
+
+
+# Each of them keeps what it was compiled to.
+@functools.lru_cache(maxsize=512)
+def _equal_programs(key: Hashable) -> list[jex.ClosedJaxpr]:
+    """The first with this key, once it is there."""
+    del key
+    return []
 
 
 def _of_program(program: jex.ClosedJaxpr) -> Hashable:
@@ -77,9 +67,14 @@ def _of_program(program: jex.ClosedJaxpr) -> Hashable:
 def _number(jaxpr: jex.Jaxpr) -> int:
     """A number that equal functions share."""
     if jaxpr not in _known:
-        key = tuple(_of_function(jaxpr))
-        _known[jaxpr] = _numbers.setdefault(key, next(_names))
+        _known[jaxpr] = _number_of(tuple(_of_function(jaxpr)))
     return _known[jaxpr]
+
+
+@functools.lru_cache(maxsize=16_384)
+def _number_of(key: Hashable) -> int:
+    del key
+    return next(_numbers)
 
 
 def _of_function(jaxpr: jex.Jaxpr) -> Iterator[Hashable]:

@@ -183,7 +183,7 @@ class DeviceLoop:
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
             assigned, metrics = state
-            # Or XLA would spread what is whole between two steps.
+            # At both ends, or XLA spreads what is whole between two steps.
             assigned = self._places.pinned(assigned)
             changed, metrics, outputs = run_step(
                 others | assigned, metrics, batch
