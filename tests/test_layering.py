@@ -228,6 +228,29 @@ def test_private_modules_are_imported_in_few_files(
     assert importers == expected
 
 
+def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
+    asking = {
+        module
+        for module, tree in parsed()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "jax"
+        and node.attr
+        in {
+            "default_backend",
+            "device_count",
+            "devices",
+            "local_device_count",
+            "process_count",
+            "process_index",
+        }
+    }
+    # The others answer who asks for the machine itself.
+    of_users = {"tf1.written.cluster_resolver", "tf_estimator.estimators"}
+    assert asking == {"base.machine", *of_users}
+
+
 def test_the_contributing_page_lists_every_room() -> None:
     rows = [
         line.split("`")[1].removesuffix(".py").removesuffix("/")

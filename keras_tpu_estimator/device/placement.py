@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import jax
-
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.config import validation
@@ -46,6 +45,8 @@ class Placement:
         eval_on_tpu: Whether they are in EVAL, too.
         batch_sizes: Global batch sizes by mode, or `None`.
         batch_axis: The batch axis of each tensor, or `None`.
+        machine: The devices. Defaults to those that there are, looked up when
+            they are first needed.
     """
 
     config: RunConfig
@@ -53,6 +54,7 @@ class Placement:
     eval_on_tpu: bool
     batch_sizes: Mapping[str, int | None]
     batch_axis: Sequence[int] | None
+    machine: Machine | None = None
 
     def is_on_tpu(self, mode: str) -> bool:
         """Whether a mode runs on all cores."""
@@ -61,6 +63,7 @@ class Placement:
     @functools.cached_property
     def cores(self) -> Cores:
         """The cores, looked up when they are first needed."""
+        machine = self.machine or Machine.here()
         tpu_config = self.config.tpu_config
         per_replica = tpu_config.num_cores_per_replica or 1
         one = (
@@ -69,14 +72,16 @@ class Placement:
             or self.config.debug_nans
         )
         if one:
-            return ONE_CORE
+            return dataclasses.replace(ONE_CORE, device=machine.first)
         validation.check_cores_per_replica(
-            per_replica, jax.device_count(), jax.local_device_count()
+            per_replica, len(machine.devices), len(machine.own)
         )
         layout_map = self.config.layout_map
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
-        return all_cores(per_replica, layout_map, self.config.shard_optimizer)
+        return all_cores(
+            per_replica, layout_map, self.config.shard_optimizer, machine
+        )
 
     def _cores_of(self, mode: str) -> Cores:
         """The cores of a mode: hosts predict by themselves."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Nest
@@ -157,7 +158,7 @@ def _run_on_host(
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:
-        device = jax.local_devices()[0]
+        device = Machine.here().first
     with jax.default_device(device):
         outputs = jax.jit(function)(values, features)
     return [np.asarray(output) for output in jax.tree.leaves(outputs)]

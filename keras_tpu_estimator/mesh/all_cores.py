@@ -1,7 +1,6 @@
 """Which cores there are: those of a Keras distribution, or of the machine."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
@@ -24,6 +24,7 @@ def all_cores(
     per_replica: int = 1,
     layout_map: Mapping[str, Any] | None = None,
     shard_optimizer: bool = False,
+    machine: Machine | None = None,
 ) -> Cores:
     """The cores of the current Keras distribution, or all of the machine's.
 
@@ -34,23 +35,42 @@ def all_cores(
             Defaults to `None`, which splits large ones.
         shard_optimizer: Whether replicas share the optimizers' slots. Defaults
             to `False`.
+        machine: The devices. Defaults to those that there are.
 
     Raises:
         ValueError: The current distribution is neither a `DataParallel` nor a
-            `ModelParallel`, or there is a `layout_map` for single cores.
+            `ModelParallel`, or has not as many devices as the machine, or
+            there is a `layout_map` for single cores.
     """
+    machine = machine or Machine.here()
     distribution = keras.distribution.distribution()
     batch_axis = _BATCH
     sizes = None
     if distribution is None and per_replica > 1:
-        mesh, sizes = _mesh(per_replica), {MODEL_AXIS: per_replica}
+        mesh, sizes = _mesh(per_replica, machine), {MODEL_AXIS: per_replica}
     else:
-        distribution = distribution or _over_all_devices()
+        distribution = distribution or keras.distribution.DataParallel(
+            devices=[*machine.devices], auto_shard_dataset=False
+        )
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
-        mesh = distribution.device_mesh.backend_mesh
+        mesh = _on(machine, distribution.device_mesh.backend_mesh)
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, machine)
+
+
+def _on(machine: Machine, mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
+    """The mesh, or one like it of a machine that is elsewhere."""
+    if {*mesh.devices.flat} <= {*machine.devices}:
+        return mesh
+    if mesh.size != len(machine.devices):
+        raise ValueError(
+            "The keras.distribution that is set should be about as many "
+            f"devices as the machine has, {len(machine.devices)}. Received: "
+            f"{mesh.size}. Set one of that size, or unset it."
+        )
+    devices = np.array(machine.devices).reshape(mesh.devices.shape)
+    return jax.sharding.Mesh(devices, mesh.axis_names, mesh.axis_types)
 
 
 def _check_kind(distribution: object) -> None:
@@ -70,6 +90,7 @@ def _of_mesh(
     sizes: Mapping[str, int] | None,
     rules: Rules | None,
     shard_optimizer: bool,
+    machine: Machine,
 ) -> Cores:
     """All cores of a mesh, one axis of which is that of the replicas.
 
@@ -80,14 +101,17 @@ def _of_mesh(
             the mesh's.
         rules: As in `VariableLayout`.
         shard_optimizer: Whether replicas share the optimizers' slots.
+        machine: The devices, and which host this is.
     """
     replicas = mesh.shape[batch_axis]
     topology = Topology(
         num_replicas=replicas,
-        num_hosts=jax.process_count(),
-        host_index=jax.process_index(),
+        num_hosts=machine.num_hosts,
+        host_index=machine.host,
         cores_per_replica=mesh.size // replicas,
-        hosts_per_replica=_hosts_per_replica(mesh, batch_axis),
+        hosts_per_replica=_hosts_per_replica(
+            mesh, batch_axis, machine.num_hosts
+        ),
     )
     if rules and topology.cores_per_replica == 1:
         raise ValueError(
@@ -96,7 +120,8 @@ def _of_mesh(
             "Set TPUConfig.num_cores_per_replica, or leave it out."
         )
     if mesh.size == 1:
-        return dataclasses.replace(ONE_CORE, topology=topology)
+        device = mesh.devices.flat[0]
+        return dataclasses.replace(ONE_CORE, topology=topology, device=device)
     others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
     layout = None
     if others or shard_optimizer:
@@ -109,10 +134,10 @@ def _of_mesh(
             shard_optimizer,
         )
     axes = (batch_axis,) if replicas > 1 else ()
-    return Cores(topology, mesh, axes, others, layout)
+    return Cores(topology, mesh, axes=axes, model_axes=others, layout=layout)
 
 
-def _mesh(per_replica: int) -> jax.sharding.Mesh:
+def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
     """A mesh of replicas that are several cores each.
 
     Those of a replica lie on axes of two, for each dimension of an input may
@@ -126,7 +151,7 @@ def _mesh(per_replica: int) -> jax.sharding.Mesh:
             "on, or set num_cores_per_replica=None."
         )
     twos = per_replica.bit_length() - 1
-    devices = np.array(jax.devices()).reshape(-1, *[2] * twos)
+    devices = np.array(machine.devices).reshape(-1, *[2] * twos)
     return jax.sharding.Mesh(
         devices,
         (_BATCH, *map(_part, range(twos))),
@@ -134,7 +159,9 @@ def _mesh(per_replica: int) -> jax.sharding.Mesh:
     )
 
 
-def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str) -> int:
+def _hosts_per_replica(
+    mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int
+) -> int:
     """How many hosts a replica is on.
 
     Raises:
@@ -149,7 +176,7 @@ def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str) -> int:
     )
     hosts = [sorted({d.process_index for d in each}) for each in replicas]
     count = len(hosts[0])
-    per_host = max(1, len(hosts) * count // jax.process_count())
+    per_host = max(1, len(hosts) * count // num_hosts)
     # Hosts read the parts of the input in their order.
     expected = [
         [number // per_host * count + k for k in range(count)]
@@ -166,8 +193,3 @@ def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str) -> int:
 
 def _part(number: int) -> str:
     return f"{MODEL_AXIS}_{number}"
-
-
-@functools.cache
-def _over_all_devices() -> keras.distribution.DataParallel:
-    return keras.distribution.DataParallel(auto_shard_dataset=False)

@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
 from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
@@ -37,6 +38,7 @@ class Cores:
     Attributes:
         topology: The number of replicas, and the hosts that feed them.
         mesh: The mesh they form, or `None` for one core.
+        device: That one core; this host's first if it is `None`.
         axes: The mesh axes that the batch is split over; none for one replica.
         model_axes: The axes that the cores of a replica lie on, if they are
             several.
@@ -46,6 +48,7 @@ class Cores:
 
     topology: Topology
     mesh: jax.sharding.Mesh | None = None
+    device: jax.Device | None = None
     axes: tuple[str, ...] = ()
     model_axes: tuple[str, ...] = ()
     layout: VariableLayout | None = None
@@ -65,9 +68,13 @@ class Cores:
     @property
     def platform(self) -> str:
         """What kind of devices they are, such as "cpu"."""
-        if self.mesh is None:
-            return jax.local_devices()[0].platform
-        return self.mesh.devices.flat[0].platform
+        return self._first.platform
+
+    @property
+    def _first(self) -> jax.Device:
+        if self.mesh is not None:
+            return self.mesh.devices.flat[0]
+        return self.device or Machine.here().first
 
     def as_one(self) -> "Cores":
         """One core in place of these; what it computes, all of them hold."""
@@ -92,14 +99,14 @@ class Cores:
     def replicated(self) -> jax.sharding.Sharding:
         """The sharding of what every core holds whole, such as weights."""
         if self.mesh is None:
-            return _one_device()
+            return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def rows_sharding(self) -> jax.sharding.Sharding:
         """The sharding of what each core has some rows of, such as tables."""
         if self.mesh is None:
-            return _one_device()
+            return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
 
     def padded_rows(self, rows: int) -> int:
@@ -110,7 +117,7 @@ class Cores:
     def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
         """The sharding of a tensor whose dimension `axis` is the batch."""
         if self.mesh is None:
-            return _one_device()
+            return SingleDeviceSharding(self._first)
         return NamedSharding(
             self.mesh, PartitionSpec(*[None] * axis, self.axes)
         )
@@ -197,7 +204,7 @@ class Cores:
             return self
         devices = self.mesh.local_mesh.devices
         if devices.size == 1:
-            return ONE_CORE
+            return dataclasses.replace(ONE_CORE, device=devices.flat[0])
         mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
         per_replica = self.topology.of_lone_hosts.cores_per_replica
         topology = Topology(
@@ -205,7 +212,13 @@ class Cores:
         )
         axes = self.axes if topology.num_replicas > 1 else ()
         layout = self.layout and self.layout.over(mesh.shape, per_replica)
-        return Cores(topology, mesh, axes, self.model_axes, layout)
+        return Cores(
+            topology,
+            mesh,
+            axes=axes,
+            model_axes=self.model_axes,
+            layout=layout,
+        )
 
     @property
     def need_others(self) -> bool:
@@ -306,7 +319,7 @@ class Cores:
         Args:
             values: Arrays by name.
         """
-        mesh = self.own().mesh
+        own = self.own()
         if not self.are_on_hosts:
             return dict(values)
 
@@ -316,9 +329,9 @@ class Cores:
             if not _is_whole_here(value):
                 return None
             sharding = (
-                _one_device()
-                if mesh is None
-                else NamedSharding(mesh, _spec_of(value))
+                own.replicated
+                if own.mesh is None
+                else NamedSharding(own.mesh, _spec_of(value))
             )
             shards = [shard.data for shard in value.addressable_shards]
             return jax.make_array_from_single_device_arrays(
@@ -397,7 +410,3 @@ def _spec_of(value: jax.Array) -> PartitionSpec:
     if not isinstance(value.sharding, NamedSharding):
         raise TypeError(f"An array should lie on a mesh. Received: {value}")
     return value.sharding.spec
-
-
-def _one_device() -> jax.sharding.Sharding:
-    return SingleDeviceSharding(jax.local_devices()[0])

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.cpu.compiling import quickly
 
@@ -145,7 +146,7 @@ def _independent(
 def _compiled(
     part: _Part, places: tuple[jax.sharding.Sharding, ...] | None
 ) -> Callable[..., list[jax.Array]]:
-    devices = places[0].device_set if places else jax.local_devices()
+    devices = places[0].device_set if places else Machine.here().own
     return jax.jit(
         jex.jaxpr_as_fun(part.traced),
         out_shardings=places and [*places],

@@ -3,12 +3,15 @@
 import types
 
 import jax
+import keras
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.config.validation import check_cores_per_replica
 from keras_tpu_estimator.mesh.all_cores import _hosts_per_replica
+from keras_tpu_estimator.mesh.all_cores import all_cores
 
 
 def mesh_of(hosts_of_replicas):
@@ -37,9 +40,8 @@ def mesh_of(hosts_of_replicas):
         ([[0, 0, 1, 1], [2, 2, 3, 3]], 4, 2),
     ],
 )
-def test_hosts_of_a_replica(monkeypatch, replicas, hosts, expected):
-    monkeypatch.setattr(jax, "process_count", lambda: hosts)
-    assert _hosts_per_replica(mesh_of(replicas), "batch") == expected
+def test_hosts_of_a_replica(replicas, hosts, expected):
+    assert _hosts_per_replica(mesh_of(replicas), "batch", hosts) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,10 +53,59 @@ def test_hosts_of_a_replica(monkeypatch, replicas, hosts, expected):
         ([[0, 0], [1, 1], [1, 1]], 2),
     ],
 )
-def test_hosts_that_share_replicas_partly(monkeypatch, replicas, hosts):
-    monkeypatch.setattr(jax, "process_count", lambda: hosts)
+def test_hosts_that_share_replicas_partly(replicas, hosts):
     with pytest.raises(ValueError, match="should have whole hosts"):
-        _hosts_per_replica(mesh_of(replicas), "batch")
+        _hosts_per_replica(mesh_of(replicas), "batch", hosts)
+
+
+def half() -> Machine:
+    """Four of the eight cores."""
+    return Machine(tuple(jax.devices()[4:]))
+
+
+@pytest.mark.parametrize("per_replica", [1, 2, 4])
+def test_the_cores_are_those_of_the_machine(per_replica):
+    cores = all_cores(per_replica, machine=half())
+    assert [*cores.mesh.devices.flat] == jax.devices()[4:]
+    assert cores.topology.num_replicas == 4 // per_replica
+
+
+def test_one_core_is_that_of_the_machine():
+    cores = all_cores(machine=Machine(tuple(jax.devices()[5:6])))
+    placed = cores.put_whole(np.ones(2), cores.replicated)
+    assert placed.devices() == {jax.devices()[5]}
+
+
+@pytest.fixture
+def distribution():
+    """Two replicas of two cores each, in Keras's words."""
+    devices = keras.distribution.list_devices()[:4]
+    mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"), devices)
+    layout_map = keras.distribution.LayoutMap(mesh)
+    keras.distribution.set_distribution(
+        keras.distribution.ModelParallel(layout_map=layout_map)
+    )
+    yield
+    keras.distribution.set_distribution(None)
+
+
+@pytest.mark.usefixtures("distribution")
+def test_a_distribution_is_laid_over_a_machine_elsewhere():
+    assert all_cores().mesh.devices.tolist() == [
+        jax.devices()[:2],
+        jax.devices()[2:4],
+    ]
+    elsewhere = all_cores(machine=half()).mesh
+    assert elsewhere.axis_names == ("batch", "model")
+    assert [*elsewhere.devices.flat] == jax.devices()[4:]
+    with pytest.raises(ValueError, match="as many devices as the machine has"):
+        all_cores(machine=Machine(tuple(jax.devices()[6:])))
+
+
+def test_a_machine_has_devices_of_this_host():
+    assert Machine.here().own == tuple(jax.local_devices())
+    with pytest.raises(ValueError, match=r"Host 1 .* of the hosts \[0\]"):
+        Machine(tuple(jax.devices()), host=1)
 
 
 @pytest.mark.parametrize(

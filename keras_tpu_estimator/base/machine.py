@@ -1,0 +1,66 @@
+"""The devices that programs are made for, and which of their hosts this is."""
+
+import dataclasses
+import functools
+from typing import Self
+
+import jax
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Devices, of this process and of those that run the same program.
+
+    They need not be there: those of `jax.experimental.topologies` do for
+    whoever compiles and runs nothing.
+
+    Attributes:
+        devices: All of them, in their order.
+        host: The number of the process among theirs that this one is.
+            Defaults to 0.
+
+    Raises:
+        ValueError: No device belongs to this host.
+
+    Example:
+
+    >>> machine = Machine.here()
+    >>> machine.num_hosts, machine.platform
+    (1, 'cpu')
+    """
+
+    devices: tuple[jax.Device, ...]
+    host: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.own:
+            hosts = sorted({d.process_index for d in self.devices})
+            raise ValueError(
+                f"Host {self.host} should have a device at least. Received "
+                f"devices of the hosts {hosts}."
+            )
+
+    @classmethod
+    def here(cls) -> Self:
+        """What JAX has found; nothing else in this package asks it."""
+        return cls(tuple(jax.devices()), jax.process_index())
+
+    @functools.cached_property
+    def own(self) -> tuple[jax.Device, ...]:
+        """The devices of this host."""
+        return tuple(d for d in self.devices if d.process_index == self.host)
+
+    @property
+    def first(self) -> jax.Device:
+        """The device that runs what only one runs."""
+        return self.own[0]
+
+    @property
+    def num_hosts(self) -> int:
+        """How many processes have the devices."""
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def platform(self) -> str:
+        """What kind of devices they are, such as "cpu"."""
+        return self.first.platform
