@@ -17,7 +17,9 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.waiting import Waiting
 from keras_tpu_estimator.base.waiting import tell
+from keras_tpu_estimator.device import shapes
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.nan_search import Compiled
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.device.scan import scan_with_newest
@@ -55,7 +57,7 @@ class DeviceLoop:
         self._model = model
         self._places = places
         compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
-        self._train = (
+        self._train: Compiled = (
             checking_nans(self._run)
             if debug_nans
             else compiled(_called("train_steps", self._run), donate_argnums=0)
@@ -113,6 +115,27 @@ class DeviceLoop:
             return features, is_padding
         sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
+
+    def lower(self, step: Step, batches: Nest) -> jax.stages.Lowered:
+        """Lowers what `run` or `predict` compiles, without any value.
+
+        Args:
+            step: The step.
+            batches: What `shapes.of_steps` has returned.
+        """
+        places = self._places.of(step.reads)
+        values = shapes.of_values(self._model.program.store, places)
+        assigned, others = step.split(values)
+        if step.mode == ModeKeys.PREDICT:
+            return self._predict.lower(
+                assigned, others, batches, step=step, fetch=()
+            )
+        whole = self._model.layout(step.mode).cores.replicated
+        metrics = shapes.of_arrays(self._model.metrics_state(), whole)
+        run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
+        return run.lower(
+            assigned, others, metrics, batches, step=step, fetch=()
+        )
 
     def run(
         self,

@@ -5,6 +5,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable
 from typing import Any
+from typing import Protocol
 
 import jax
 from jax.experimental import checkify
@@ -16,7 +17,17 @@ _LIBRARIES = (
 )
 
 
-def checking_nans(function: Callable[..., Any]) -> Callable[..., Any]:
+class Compiled(Protocol):
+    """What `jax.jit` returns, as far as the device loop has to know it."""
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        """Runs it."""
+
+    def lower(self, *args: Any, **static: Any) -> jax.stages.Lowered:
+        """Lowers it for arguments of these shapes."""
+
+
+def checking_nans(function: Callable[..., Any]) -> Compiled:
     """Compiles a function that raises at the first NaN among its operations.
 
     Args:
@@ -24,7 +35,9 @@ def checking_nans(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
         A function of the same arguments; it raises `FloatingPointError` with
-        the operation and the line of the user's code that it stands in.
+        the operation and the line of the user's code that it stands in. It
+        has `lower` as what `jax.jit` returns, of a function that returns the
+        error, too.
 
     Example:
 
@@ -36,20 +49,33 @@ def checking_nans(function: Callable[..., Any]) -> Callable[..., Any]:
     Reference: `jax.experimental.checkify`.
     """
 
-    @functools.cache
-    def compiled(**static: Any) -> Callable[..., Any]:
-        bound = functools.partial(function, **static)
-        return jax.jit(checkify.checkify(bound, errors=checkify.nan_checks))
+    return _CheckingNans(function)
 
-    def run(*args: Any, **static: Any) -> Any:
-        error, outputs = compiled(**static)(*args)
+
+class _CheckingNans:
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._checked: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        error, outputs = self._compiled(static)(*args)
         try:
             error.throw()
         except checkify.JaxRuntimeError as found:
             raise FloatingPointError(_message(found)) from found
         return outputs
 
-    return run
+    def lower(self, *args: Any, **static: Any) -> jax.stages.Lowered:
+        return self._compiled(static).lower(*args)
+
+    def _compiled(self, static: dict[str, Any]) -> Any:
+        key = tuple(sorted(static.items(), key=lambda item: item[0]))
+        if key not in self._checked:
+            bound = functools.partial(self._function, **static)
+            self._checked[key] = jax.jit(
+                checkify.checkify(bound, errors=checkify.nan_checks)
+            )
+        return self._checked[key]
 
 
 def _message(found: BaseException) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 from typing import TypeAlias
+from typing import TypeVar
 
 import jax
 
@@ -34,6 +35,7 @@ Partition: TypeAlias = Callable[
     [Cut, Features, Labels], tuple[Features, Labels]
 ]
 Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
+T = TypeVar("T")
 
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
@@ -225,7 +227,9 @@ class Step:
     graph: HookedGraph | None = None
     is_grouped: bool = False
 
-    def split(self, values: Mapping[str, jax.Array]) -> tuple[Values, Values]:
+    def split(
+        self, values: Mapping[str, T]
+    ) -> tuple[dict[str, T], dict[str, T]]:
         """The values that it assigns, and the others that it reads."""
         return (
             {path: values[path] for path in self.assigned},

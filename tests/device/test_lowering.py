@@ -1,0 +1,103 @@
+"""What a loop compiles, lowered from shapes alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+from keras_tpu_estimator.device import shapes
+
+X, Y = regression_data(examples=32)
+LAYOUTS = {
+    "one core": {"use_tpu": False},
+    "eight": {"use_tpu": True},
+    "shared slots": {"use_tpu": True, "config": {"shard_optimizer": True}},
+    "debugged": {"use_tpu": True, "config": {"debug_nans": True}},
+}
+MODES = ("train", "eval", "infer")
+
+
+def staged(runtime, mode):
+    """Data as it is put on the devices, and as it was on the host."""
+    if mode == "infer":
+        nest = X, np.zeros(len(X), bool)
+        return runtime.loop.put_one(*nest), nest
+    nest = X[None].repeat(3, 0), Y[None].repeat(3, 0)
+    return runtime.loop.put(mode, *nest), nest
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
+    runtime = estimator_of(
+        model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
+    )._job.runtime
+    data, nest = staged(runtime, mode)
+    found = shapes.of_steps(runtime.model.layout(mode), mode, *nest)
+    for array, shape in zip(
+        jax.tree.leaves(data), jax.tree.leaves(found), strict=True
+    ):
+        assert (array.shape, array.dtype) == (shape.shape, shape.dtype)
+        # On one core, few steps are copied by the compiled function itself.
+        if isinstance(array, jax.Array):
+            assert array.sharding == shape.sharding
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
+    runtime = estimator_of(
+        model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
+    )._job.runtime
+    data, nest = staged(runtime, mode)
+    one = nest if mode == "infer" else jax.tree.map(lambda a: a[0], nest)
+    step = runtime.prepare(mode, *one)
+    batches = shapes.of_steps(runtime.model.layout(mode), mode, *nest)
+    compiled = runtime.loop.lower(step, batches).compile()
+    values = runtime.values.load(step, None)
+    assigned, others = step.split(values)
+    if mode == "infer":
+        took = compiled(assigned, others, batches_of(data, batches))
+        ran = runtime.loop.predict(step, assigned, others, data)
+        np.testing.assert_array_equal(
+            took[1]["predictions"]["y"], ran[1]["predictions"]["y"]
+        )
+        return
+    metrics = runtime.model.metrics_state()
+    ran = runtime.loop.run(
+        step, jax.tree.map(jax.numpy.copy, values), metrics, data
+    )
+    took = compiled(assigned, others, metrics, batches_of(data, batches))
+    if layout == "debugged" and mode == "train":
+        took = took[1]
+    np.testing.assert_array_equal(took[2], ran[2])
+
+
+def batches_of(data, batches):
+    """Data where a compiled program wants it."""
+    return jax.tree.map(
+        lambda array, shape: jax.device_put(array, shape.sharding),
+        data,
+        batches,
+    )
+
+
+def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
+    layout = estimator_of(
+        model_fn_of(linear), tmp_path, use_tpu=True, batch=32
+    )._job.placement.layout("train")
+    topology = dataclasses.replace(layout.cores.topology, num_hosts=4)
+    cores = dataclasses.replace(layout.cores, topology=topology)
+    features = {"id": jax.ShapeDtypeStruct((5, 8), "int64")}
+    found, labels = shapes.of_steps(
+        dataclasses.replace(layout, cores=cores), "train", features, None, True
+    )
+    assert labels is None
+    assert found["id"].shape == (5, 32)
+    assert found["id"].dtype == "int32"  # As devices have it.
+    assert found["id"].sharding == cores.batch_sharding(1)
