@@ -116,6 +116,25 @@ class DeviceLoop:
         sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
+    def arguments(self, step: Step, batches: Nest) -> tuple[Nest, ...]:
+        """Shapes and places of all that `run` or `predict` passes on.
+
+        Args:
+            step: The step.
+            batches: What `shapes.of_steps` has returned.
+
+        Returns:
+            The values by path that the step assigns, the others, the metrics'
+            if it has some, and the batches.
+        """
+        places = self._places.of(step.reads)
+        values = shapes.of_values(self._model.program.store, places)
+        if step.mode == ModeKeys.PREDICT:
+            return *step.split(values), batches
+        whole = self._model.layout(step.mode).cores.replicated
+        metrics = shapes.of_arrays(self._model.metrics_state(), whole)
+        return *step.split(values), metrics, batches
+
     def lower(self, step: Step, batches: Nest) -> jax.stages.Lowered:
         """Lowers what `run` or `predict` compiles, without any value.
 
@@ -123,19 +142,12 @@ class DeviceLoop:
             step: The step.
             batches: What `shapes.of_steps` has returned.
         """
-        places = self._places.of(step.reads)
-        values = shapes.of_values(self._model.program.store, places)
-        assigned, others = step.split(values)
-        if step.mode == ModeKeys.PREDICT:
-            return self._predict.lower(
-                assigned, others, batches, step=step, fetch=()
-            )
-        whole = self._model.layout(step.mode).cores.replicated
-        metrics = shapes.of_arrays(self._model.metrics_state(), whole)
-        run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
-        return run.lower(
-            assigned, others, metrics, batches, step=step, fetch=()
-        )
+        lower = {
+            ModeKeys.TRAIN: self._train.lower,
+            ModeKeys.EVAL: self._evaluate.lower,
+            ModeKeys.PREDICT: self._predict.lower,
+        }[step.mode]
+        return lower(*self.arguments(step, batches), step=step, fetch=())
 
     def run(
         self,

@@ -46,7 +46,7 @@ from keras_tpu_estimator.summary.collecting import Collected
 _logger = logging.getLogger("keras_tpu_estimator")
 
 # Steps of one run: enough to keep the devices busy, few enough to fit there.
-_STEPS_PER_RUN = IterationsPerLoop(32, "count")
+STEPS_PER_RUN = IterationsPerLoop(32, "count")
 
 # Opens the values for a step; with the optimizers' variables, if asked for.
 OpenValues = Callable[
@@ -85,7 +85,7 @@ class Evaluation:
             The metrics by name, with `loss` and `global_step`.
         """
         job = self.job
-        plan = LoopPlan(_STEPS_PER_RUN, self.steps)
+        plan = LoopPlan(STEPS_PER_RUN, self.steps)
         _logger.info("Starting evaluation.")
         with (
             stalls_shown(job.config.stall_timeout_secs) as watch,

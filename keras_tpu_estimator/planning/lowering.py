@@ -1,0 +1,148 @@
+"""The loop that a call would run on a machine, lowered without running it."""
+
+import dataclasses
+from typing import Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.machine import Machine
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.device import shapes
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.shared import batch_size
+from keras_tpu_estimator.inputs.sources import even_share
+from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.loops.prediction import PaddedSteps
+from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import VariableStore
+
+# Of a loop whose length is a time: its second one has so many steps at most.
+_TIMED_STEPS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class LoweredLoop:
+    """A device loop that is still to be compiled.
+
+    Attributes:
+        step: What it repeats.
+        steps: How often one program does.
+        examples: Those of a step, of all hosts that share it.
+        store: The variables of the program.
+        arguments: Shapes and places of what it takes, as
+            `DeviceLoop.arguments` has them.
+        lowered: The loop.
+    """
+
+    step: Step
+    steps: int
+    examples: int
+    store: VariableStore
+    arguments: tuple[Nest, ...]
+    lowered: jax.stages.Lowered
+
+    @classmethod
+    def of(
+        cls, job: Job, input_fn: InputFn, mode: str, machine: Machine
+    ) -> Self:
+        """The loop of a call of `train`, `evaluate` or `predict`.
+
+        One batch of the input is read, and nothing is computed.
+
+        Args:
+            job: An estimator's functions and settings.
+            input_fn: The user's function.
+            mode: A value of `ModeKeys`.
+            machine: The devices. In PREDICT those of one host, for hosts
+                predict by themselves.
+
+        Raises:
+            ValueError: Settings, model, input and machine do not fit each
+                other, or the input is empty.
+        """
+        placement = dataclasses.replace(job.placement, machine=machine)
+        placement.check(mode)
+        job = dataclasses.replace(job, placement=placement)
+        if mode == ModeKeys.PREDICT:
+            step, batches = _of_prediction(job, input_fn)
+            steps = 1
+        else:
+            step, batches = _of_steps(job, input_fn, mode)
+            steps = jax.tree.leaves(batches)[0].shape[0]
+        loop = job.runtime.loop
+        return cls(
+            step,
+            steps,
+            batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
+            job.runtime.model.program.store,
+            loop.arguments(step, batches),
+            loop.lower(step, batches),
+        )
+
+
+def _of_steps(job: Job, input_fn: InputFn, mode: str) -> tuple[Step, Nest]:
+    """A step of TRAIN or EVAL, and what one program scans."""
+    with job.pipeline(mode, input_fn, None, 1) as pipeline:
+        batch, is_whole = pipeline.take(1), pipeline.is_whole
+    if batch is None:
+        raise _empty(mode)
+    cores = job.placement.cores
+    is_part = cores.are_on_hosts and not is_whole
+    if is_part and batch.examples % cores.topology.replicas_per_host:
+        raise ValueError(
+            f"A batch of a host should be a multiple of its "
+            f"{cores.topology.replicas_per_host} replicas. Received "
+            f"{batch.examples} examples: all hosts would run it as one core "
+            "does. Let input_fn give batches of params['batch_size']."
+        )
+    steps = _steps_of_a_run(job, mode, batch)
+
+    def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((steps, *leaf.shape[1:]), leaf.dtype)
+
+    features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
+    layout = job.runtime.model.layout(mode)
+    batches = shapes.of_steps(layout, mode, features, labels, is_part)
+    staged = StagedSteps(mode, batch, batches, True, is_part)
+    return staged.prepare(job.runtime), batches
+
+
+def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
+    """A step of PREDICT, and the batch that it takes."""
+    mode = ModeKeys.PREDICT
+    with job.pipeline(mode, input_fn, None, 1) as pipeline:
+        first = PaddedSteps(pipeline, job.placement.input_size(mode)).next()
+    if first is None:
+        raise _empty(mode)
+    batches = shapes.of_steps(
+        job.runtime.model.layout(mode), mode, first.features, first.is_padding
+    )
+    return job.runtime.prepare(mode, first.features, first.is_padding), batches
+
+
+def _steps_of_a_run(job: Job, mode: str, batch: Batch) -> int:
+    """How many steps are staged at once for a loop, one of many."""
+    iterations: IterationsPerLoop = (
+        job.config.tpu_config.iterations
+        if mode == ModeKeys.TRAIN
+        else STEPS_PER_RUN
+    )
+    is_timed = iterations.unit == "seconds"
+    return even_share(
+        _TIMED_STEPS if is_timed else iterations.value,
+        batch.step_bytes,
+        job.placement.request(mode, {}, True, 1).max_bytes,
+    )
+
+
+def _empty(mode: str) -> ValueError:
+    return ValueError(
+        f"The input of mode {mode!r} is empty. Expected at least one batch "
+        "from input_fn, by which to plan."
+    )
