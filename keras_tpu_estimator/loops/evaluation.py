@@ -72,14 +72,11 @@ class Evaluation:
     steps: int | None
     name: str | None
 
-    def run(
-        self, open_values: OpenValues, checkpoint: str | None
-    ) -> dict[str, Any]:
+    def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
 
         Args:
             open_values: Has the values to evaluate.
-            checkpoint: The checkpoint that holds the same, or `None`.
 
         Returns:
             The metrics by name, with `loss` and `global_step`.
@@ -112,7 +109,8 @@ class Evaluation:
             hooks = (*watch, *self.hooks, *step.hooks)
             with open_values(step, bool(callbacks_of(hooks))) as values:
                 # Of one checkpoint on all hosts, or of training.
-                call.check_same({GLOBAL_STEP: int(values[GLOBAL_STEP])})
+                call.check_same({GLOBAL_STEP: values.step})
+                checkpoint = values.checkpoint
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:
@@ -245,7 +243,7 @@ class EvaluationLoop:
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        self._progress.ran(0, losses, outputs)  # The global step stands still.
+        self._progress.ran(losses, outputs)
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:

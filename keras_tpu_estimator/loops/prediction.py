@@ -140,7 +140,7 @@ class PredictionLoop:
         self._ahead: Values = {}
         # What of the values is only read, as long as nobody edits them.
         self._others: dict[Step, Values] = {}
-        self._edits = values.edits
+        self._version = values.version
 
     def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
         """Yields the predictions of each batch, padding cut off.
@@ -222,8 +222,8 @@ class PredictionLoop:
         have assigned values that it was to read.
         """
         wanted = {*self._step.named_among(names)}
-        if self._values.edits != self._edits:
-            self._edits = self._values.edits
+        if self._values.version != self._version:
+            self._version = self._values.version
             self._others, self._ahead = {}, {}
             self._fetch = tuple(sorted(wanted.union(self._fetch)))
             under_way = [running, *self._running]
