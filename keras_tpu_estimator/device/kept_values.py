@@ -152,7 +152,5 @@ def usable(values: Mapping[str, jax.Array]) -> Values:
         values: Values by path.
     """
     return {
-        path: value
-        for path, value in values.items()
-        if not value.is_deleted()
+        path: value for path, value in values.items() if not value.is_deleted()
     }

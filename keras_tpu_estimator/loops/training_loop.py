@@ -36,7 +36,6 @@ from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
-from keras_tpu_estimator.loops.training_hooks import is_heedless
 from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.loops.training_report import REPORT_NAMES
 from keras_tpu_estimator.loops.training_report import TrainingReport
@@ -221,7 +220,7 @@ class TrainingLoop:
             (cores.mesh is None or cores.platform != "cpu")
             and not self._job.hosts.are_several
             and not self._plan.is_timed
-            and all(is_heedless(hook) for hook in hooks.hooks)
+            and hooks.allows_run_ahead
         )
 
     def _hooks(self, hooks: tuple[Hook, ...], steps: int | None) -> HookList:
