@@ -37,7 +37,6 @@ from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.storage.growing_files import show_all
 from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
@@ -133,14 +132,14 @@ class Evaluation:
         name = self.name
         step = int(result[GLOBAL_STEP])
         writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
-        writer.metrics(result, step)
-        # A metric of the same name says more than the last batch's value.
-        collecting.write(loop.summaries, writer, step, without=result)
-        if self.job.config.save_summary_steps:
-            loop.recorded.write(writer)
-        if checkpoint is not None:
-            writer.text("checkpoint_path", checkpoint, step)
-        show_all()
+        with shown_at_end():
+            writer.metrics(result, step)
+            # A metric of the same name says more than the last batch's value.
+            collecting.write(loop.summaries, writer, step, without=result)
+            if self.job.config.save_summary_steps:
+                loop.recorded.write(writer)
+            if checkpoint is not None:
+                writer.text("checkpoint_path", checkpoint, step)
         keep_best = self.job.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.job.model_dir, checkpoint, result)
