@@ -220,7 +220,7 @@ class TablesProgram:
         states = {
             table: (
                 values[table],
-                {n: values[p] for n, p in self._variables.slots(table).items()},
+                {n: values[p] for n, p in self._spec.slots_of(table).items()},
             )
             for table in self._spec.tables
         }
@@ -248,7 +248,7 @@ class TablesProgram:
         changed = {}
         for table, (rows, slots) in new.items():
             changed[table] = rows
-            for name, path in self._variables.slots(table).items():
+            for name, path in self._spec.slots_of(table).items():
                 changed[path] = slots[name]
         return changed
 

@@ -35,13 +35,6 @@ class TableVariables:
     cores: Cores
     seed: int | None = None
 
-    def slots(self, table: str) -> Mapping[str, str]:
-        """The paths of a table's slots by their names."""
-        return {
-            name: f"{table}/{name}"
-            for name in self.spec.optimizer_of(table).slots
-        }
-
     @property
     def slot_paths(self) -> set[str]:
         """The paths of all slots."""
@@ -61,7 +54,7 @@ class TableVariables:
         store.add(dict(self._made()), self._initial)
 
     def _slots_of(self, table: str) -> Collection[str]:
-        return self.slots(table).values()
+        return self.spec.slots_of(table).values()
 
     def _name_of_table(self, path: str) -> str:
         return next(

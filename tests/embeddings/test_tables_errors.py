@@ -54,6 +54,7 @@ SPEC = tables.EmbeddingConfigSpec(
             NotImplementedError,
             "lazy_adam=False",
         ),
+        (tables.RMSPropParameters, (0.1, 0.9, 0.0, 0), ValueError, "`epsilon`"),
         (tables.FtrlParameters, (0.1, 1), ValueError, "learning_rate_power"),
         (tables.FtrlParameters, (0.1, -1, -1), ValueError, "initial_acc"),
         (tables.FtrlParameters, (0.1, -1, 1, -1), ValueError, "l1_regular"),
@@ -127,6 +128,50 @@ def test_gradients_are_summed_before_they_are_clipped():
 def test_specs(changes, error, message):
     with pytest.raises(error, match=message):
         SPEC._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("names", "optimizer", "message"),
+    [
+        (
+            ("a", "a/Adagrad"),
+            tables.AdagradParameters(0.1),
+            "'a' and 'a/Adagrad', which both have a variable 'a/Adagrad'",
+        ),
+        (
+            ("a/Adam", "a", "a/Adam/m"),
+            tables.AdamParameters(0.1),
+            "'a' and 'a/Adam/m', which both have a variable 'a/Adam/m'",
+        ),
+        (("global_step",), SGD, "Received: 'global_step'"),
+        (("",), SGD, "Received: ''"),
+        ((3,), SGD, "Received: 3"),
+    ],
+)
+def test_names_of_tables(names, optimizer, message):
+    with pytest.raises(ValueError, match=message):
+        SPEC._replace(
+            optimization_parameters=optimizer,
+            table_to_config_dict={name: TABLE for name in names},
+            feature_to_config_dict={
+                f"of {name}": tables.FeatureConfig(name) for name in names
+            },
+        )
+
+
+def test_names_that_are_those_of_no_slot(tmp_path):
+    names = ("a", "a/Adagrad", "a/m")
+    spec = SPEC._replace(
+        table_to_config_dict={name: TABLE for name in names},
+        feature_to_config_dict={
+            f"of {name}": tables.FeatureConfig(name) for name in names
+        },
+    )
+    estimator = tables_estimator(spec, 6, tmp_path)
+    features = {name: ids(32) for name in spec.features}
+    labels = np.ones(32, "float32")
+    estimator.train(lambda params: iter([(features, labels)]), steps=1)
+    assert {*names} < {*estimator.get_variable_names()}
 
 
 def test_what_has_no_effect_is_said(caplog):
