@@ -26,6 +26,7 @@ from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.tracing.rows_variable import given
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
@@ -104,7 +105,9 @@ class ModelValues:
             if step not in self._initialized:
                 self._initialized.add(step)
                 self._keep(
-                    restoring.assigned_by_init_fn(step.scaffold, self._kept)
+                    restoring.assigned_by_init_fn(
+                        step.scaffold, self._kept, self._store
+                    )
                 )
             return self._kept
         return self._kept | self._replaced(step, self._kept, checkpoint)
@@ -341,7 +344,7 @@ class ModelValues:
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
 
     def _current(self, path: str) -> jax.Array:
-        return self._store.variables[path].value
+        return given(self._store.variables[path])
 
     def _fetch(
         self, wanted: set[str], step: Step, checkpoint: str | None

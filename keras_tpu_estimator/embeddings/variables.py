@@ -15,8 +15,10 @@ import keras
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.tables import TableConfig
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.spread_rows import padded_rows
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.rows_variable import RowsVariable
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -76,10 +78,9 @@ class TableVariables:
         ):
             for path in sorted(self.paths):
                 table = self._table(path)
-                rows = self.cores.padded_rows(table.vocabulary_size)
-                variable = keras.Variable(
+                variable = RowsVariable(
                     keras.initializers.Zeros(),
-                    shape=(rows, table.dimension),
+                    shape=(table.vocabulary_size, table.dimension),
                     dtype="float32",
                     trainable=path not in self.slot_paths,
                     name=path.replace("/", "_"),
@@ -98,13 +99,17 @@ class TableVariables:
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)
         at |= places or {}
         return {
-            path: jax.jit(self._filler(path), out_shardings=at[path])()
+            path: jax.jit(
+                self._filler(path, at[path]), out_shardings=at[path]
+            )()
             for path in sorted(self.paths.intersection(paths))
         }
 
-    def _filler(self, path: str) -> Callable[[], jax.Array]:
+    def _filler(
+        self, path: str, place: jax.sharding.Sharding
+    ) -> Callable[[], jax.Array]:
         name, table = self._name_of_table(path), self._table(path)
-        rows = self.cores.padded_rows(table.vocabulary_size)
+        rows = padded_rows(table.vocabulary_size, place)
         if path != name:
             start = self.spec.optimizer_of(name).slots[path[len(name) + 1 :]]
             return lambda: jnp.full((rows, table.dimension), start, "float32")

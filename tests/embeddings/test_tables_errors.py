@@ -237,9 +237,10 @@ def test_gradients_of_no_loss_or_of_two(tmp_path, times):
         estimator.train(lambda params: iter([data]), steps=1)
 
 
-def test_a_variable_of_the_name_of_a_table(tmp_path):
+@pytest.mark.parametrize("shape", [(9, 2), (16, 2), (3,)])
+def test_a_variable_of_the_name_of_a_table(tmp_path, shape):
     def model_fn(features, labels, mode, params):
-        weight = keras.Variable(np.ones((16, 2), "float32"), name="words")
+        weight = keras.Variable(np.ones(shape, "float32"), name="words")
         loss = keras.ops.mean(features["title"]) * keras.ops.mean(weight)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
         train_op = optimizer.minimize(loss)
@@ -249,7 +250,7 @@ def test_a_variable_of_the_name_of_a_table(tmp_path):
         model_fn, tmp_path, True, 32, embedding_config_spec=SPEC
     )
     data = ({"title": ids(32)}, ids(32))
-    with pytest.raises(ValueError, match=r"Received both: \['words'\]"):
+    with pytest.raises(ValueError, match="Received both for 'words'"):
         estimator.train(lambda params: iter([data]), steps=1)
 
 
