@@ -99,7 +99,9 @@ class KeptValues:
             if step not in self._initialized:
                 self._initialized.add(step)
                 self._put(
-                    restoring.assigned_by_init_fn(step.scaffold, self._values)
+                    restoring.assigned_by_init_fn(
+                        step.scaffold, self._values, self._store
+                    )
                 )
             return self._values
         return self._values | self.replaced(step, self._values, checkpoint)

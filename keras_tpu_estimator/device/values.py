@@ -24,6 +24,7 @@ from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tracing.rows_variable import given
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
@@ -317,4 +318,4 @@ class ModelValues:
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
 
     def _current(self, path: str) -> jax.Array:
-        return self._store.variables[path].value
+        return given(self._store.variables[path])

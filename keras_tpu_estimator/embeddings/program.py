@@ -154,12 +154,6 @@ class TablesProgram:
         )
 
     def _check_step(self, step: Step) -> None:
-        both = sorted(self._variables.paths.intersection(step.reads))
-        if both:
-            raise ValueError(
-                "Tables should have names that no variable of model_fn has. "
-                f"Received both: {both}. Rename the layers or the tables."
-            )
         if step.is_grouped:
             raise ValueError(
                 "With embedding_config_spec all cores should train one model. "
@@ -204,7 +198,10 @@ class TablesProgram:
                 for each in self._features
             }
 
-        tables = {name: values[name] for name in self._spec.tables}
+        tables = {
+            name: spread.with_all_rows(values[name])
+            for name in self._spec.tables
+        }
         run = spread.per_core(on_core, returns_rows=False)
         found: dict[str, jax.Array] = run(tables, asked, ())
         return found
@@ -217,10 +214,13 @@ class TablesProgram:
         gradients: Mapping[str, jax.Array],
     ) -> Values:
         """The new values of tables and slots."""
+        rows = {
+            p: spread.with_all_rows(values[p]) for p in self._variables.paths
+        }
         states = {
             table: (
-                values[table],
-                {n: values[p] for n, p in self._variables.slots(table).items()},
+                rows[table],
+                {n: rows[p] for n, p in self._spec.slots_of(table).items()},
             )
             for table in self._spec.tables
         }
@@ -246,11 +246,12 @@ class TablesProgram:
 
         new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
         changed = {}
-        for table, (rows, slots) in new.items():
-            changed[table] = rows
-            for name, path in self._variables.slots(table).items():
+        for table, (of_table, slots) in new.items():
+            changed[table] = of_table
+            for name, path in self._spec.slots_of(table).items():
                 changed[path] = slots[name]
-        return changed
+        # Keras's own loops have them without more.
+        return {p: each[: len(values[p])] for p, each in changed.items()}
 
     def _rates(self, step: jax.Array) -> tuple[jax.Array, Values]:
         """What gradients are multiplied by, and the tables' learning rates."""

@@ -45,7 +45,7 @@ class TrainingSession(Session):
         call: Conversation,
     ):
         live = LiveModel(runtime, progress)
-        super().__init__(progress.fetch, live, progress.wait)
+        super().__init__(live.fetch, live, progress.wait)
         self._runtime = runtime
         self._progress = progress
         self._saver = saver

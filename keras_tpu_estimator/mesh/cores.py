@@ -102,11 +102,6 @@ class Cores:
             return _one_device()
         return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
 
-    def padded_rows(self, rows: int) -> int:
-        """So many rows, and more until all cores can have as many each."""
-        cores = 1 if self.mesh is None else self.mesh.size
-        return -(-rows // cores) * cores
-
     def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
         """The sharding of a tensor whose dimension `axis` is the batch."""
         if self.mesh is None:

@@ -1,6 +1,5 @@
 """The variables of one program, and how they come by their initial values."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
@@ -22,21 +21,6 @@ from keras_tpu_estimator.tracing.variables import is_accumulator
 from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedVariable:
-    """What a checkpoint has of a variable that has more rows on the devices.
-
-    Attributes:
-        shape: Its shape there.
-        dtype: Its dtype.
-        trainable: Whether it is trained, and not kept for another one.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    trainable: bool
 
 
 class VariableStore:
@@ -61,8 +45,8 @@ class VariableStore:
             narrower ones.
         inputs: What `model_fn` was given when it was traced last, in words, or
             nothing.
-        rows: Numbers of rows in checkpoints by path, of variables whose rows
-            lie over all cores. On the devices they may have more.
+        rows: Numbers of rows by path, of variables whose rows lie over all
+            cores. On the devices they may have more.
     """
 
     def __init__(self, seed: int | None = None):
@@ -126,7 +110,8 @@ class VariableStore:
             variables: The variables by path.
             initial: Given the paths of variables that want initial values,
                 the values of others, and as `places` where they are to be
-                made, if that is known, returns those of them that it has.
+                made, if that is known, returns those of them that it has. Where
+                their rows lie over all cores, they may have more of them.
         """
         self.variables.update(variables)
         self._initial.append(initial)
@@ -166,14 +151,6 @@ class VariableStore:
             )
             for path, value in self.target.values(missing).items()
         }
-
-    def as_saved(self, path: str) -> "keras.Variable | SavedVariable":
-        """A variable, or what describes it with its shape in checkpoints."""
-        variable = self.variables[path]
-        if path not in self.rows:
-            return variable
-        shape = (self.rows[path], *variable.shape[1:])
-        return SavedVariable(shape, variable.dtype, path not in self.slots)
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""
