@@ -102,7 +102,7 @@ class Evaluation:
             if first is None:
                 raise ValueError(
                     "The input of evaluate is empty. Expected at least one "
-                    "batch from input_fn."
+                    "batch with examples from input_fn."
                 )
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)

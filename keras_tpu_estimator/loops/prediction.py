@@ -92,6 +92,9 @@ class Padded:
 class PaddedSteps:
     """The single steps of an input, padded to one size.
 
+    A batch without examples is a step of padding alone: who asked with it may
+    wait for the answer.
+
     Args:
         pipeline: The input.
         size: The batch size to pad to; by default that of the first batch.
@@ -107,7 +110,7 @@ class PaddedSteps:
         if batch is None:
             return None
         features = batch.step(0).features
-        self._size = max(self._size or 0, batch.examples)
+        self._size = max(self._size or 1, batch.examples)
         return Padded(*pad(features, self._size), batch.examples)
 
 
