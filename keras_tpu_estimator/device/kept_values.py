@@ -1,6 +1,7 @@
 """The values that a model has between calls."""
 
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import jax
@@ -17,8 +18,8 @@ from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
 
-class KeptValues:
-    """The values that a model has between calls, and where they are from.
+class KeptValues(Mapping[str, jax.Array]):
+    """The values that a model has between calls, by path, and their source.
 
     A checkpoint is read only if it has others, or more.
 
@@ -46,6 +47,15 @@ class KeptValues:
         # Whose `init_fn` has set initial values.
         self._initialized: set[Step] = set()
         self.keep({}, None)
+
+    def __getitem__(self, path: str) -> jax.Array:
+        return self._values[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
     def keep(
         self,
