@@ -374,7 +374,7 @@ class TPUEstimator:
         checkpoint = self._job.checkpoint_to_read(checkpoint_path)
         values = self._job.runtime.values
         return evaluation.run(
-            lambda step, slots: values.lent(step, checkpoint, slots), checkpoint
+            lambda step, slots: values.lent(step, checkpoint, slots)
         )
 
     def _evaluation(

@@ -37,7 +37,6 @@ from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.storage.growing_files import show_all
 from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
@@ -72,14 +71,11 @@ class Evaluation:
     steps: int | None
     name: str | None
 
-    def run(
-        self, open_values: OpenValues, checkpoint: str | None
-    ) -> dict[str, Any]:
+    def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
 
         Args:
             open_values: Has the values to evaluate.
-            checkpoint: The checkpoint that holds the same, or `None`.
 
         Returns:
             The metrics by name, with `loss` and `global_step`.
@@ -106,13 +102,14 @@ class Evaluation:
             if first is None:
                 raise ValueError(
                     "The input of evaluate is empty. Expected at least one "
-                    "batch from input_fn."
+                    "batch with examples from input_fn."
                 )
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
             with open_values(step, bool(callbacks_of(hooks))) as values:
                 # Of one checkpoint on all hosts, or of training.
-                call.check_same({GLOBAL_STEP: int(values[GLOBAL_STEP])})
+                call.check_same({GLOBAL_STEP: values.step})
+                checkpoint = values.checkpoint
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:
@@ -135,14 +132,14 @@ class Evaluation:
         name = self.name
         step = int(result[GLOBAL_STEP])
         writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
-        writer.metrics(result, step)
-        # A metric of the same name says more than the last batch's value.
-        collecting.write(loop.summaries, writer, step, without=result)
-        if self.job.config.save_summary_steps:
-            loop.recorded.write(writer)
-        if checkpoint is not None:
-            writer.text("checkpoint_path", checkpoint, step)
-        show_all()
+        with shown_at_end():
+            writer.metrics(result, step)
+            # A metric of the same name says more than the last batch's value.
+            collecting.write(loop.summaries, writer, step, without=result)
+            if self.job.config.save_summary_steps:
+                loop.recorded.write(writer)
+            if checkpoint is not None:
+                writer.text("checkpoint_path", checkpoint, step)
         keep_best = self.job.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.job.model_dir, checkpoint, result)
@@ -245,7 +242,7 @@ class EvaluationLoop:
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        self._progress.ran(0, losses, outputs)  # The global step stands still.
+        self._progress.ran(losses, outputs)
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:

@@ -1,10 +1,13 @@
 """The Keras model as user code sees it between the runs of a loop."""
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import Self
+
+import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
@@ -82,12 +85,13 @@ class LiveModel:
             return own_rows(value, rows[name])
         return value
 
-    def logs(self) -> dict[str, Any]:
-        """What the last run has to tell, by name."""
+    def logs_of_run(self) -> Callable[[], dict[str, Any]]:
+        """What the last run has to tell by name, for who waits for it."""
         outputs = dict(self._progress.outputs)
         if self.mode == ModeKeys.PREDICT:
-            return outputs
-        return {"loss": float(self._progress.fetch("loss"))} | outputs
+            return lambda: outputs
+        losses = self._progress.losses[-1]
+        return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
         """Gives variables other values, for the next run.

@@ -27,6 +27,8 @@ class Preemption(SessionRunHook):
     True
     """
 
+    allows_run_ahead = True
+
     def __init__(self) -> None:
         self._signals = StopSignals()
 

@@ -21,6 +21,8 @@ from jax.sharding import SingleDeviceSharding
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.mesh.reductions import mean_over
+from keras_tpu_estimator.mesh.reductions import sum_over
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
 
@@ -365,8 +367,12 @@ class Cores:
         return jax.lax.axis_index(self.axes)
 
     def mean(self, x: jax.Array) -> jax.Array:
-        """The mean over the cores, inside `per_core`."""
-        return jax.lax.pmean(x, self.axes) if self.axes else x
+        """The mean over the cores, inside `per_core`; a float of integers."""
+        return mean_over(x, self.axes) if self.axes else x
+
+    def sum(self, x: jax.Array) -> jax.Array:
+        """The sum over the cores, inside `per_core`; an integer of booleans."""
+        return sum_over(x, self.axes) if self.axes else x
 
     def of_first(self, x: jax.Array) -> jax.Array:
         """The first core's value, on all of them, inside `per_core`."""
@@ -375,7 +381,7 @@ class Cores:
         first = self.core_index() == 0
         own = jnp.where(first, x, jnp.zeros_like(x))
         # Booleans are added as integers, and come back as themselves.
-        return jax.lax.psum(own, self.axes).astype(own.dtype)
+        return sum_over(own, self.axes).astype(own.dtype)
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))
