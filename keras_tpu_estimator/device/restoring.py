@@ -51,7 +51,9 @@ def initial_values(
         warm_start: Another model's checkpoint that some of them come from.
     """
     spread = places.spread(wanted)
-    made_at = places.of(wanted) if spread else None
+    # Tables are made on all cores unless it is said where.
+    has_places = bool(spread or wanted & store.rows.keys())
+    made_at = places.of(wanted) if has_places else None
     read: AnyValues = {}
     if warm_start is not None:
         read = _warm_values(store, places, wanted, warm_start)

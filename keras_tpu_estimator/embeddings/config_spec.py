@@ -133,11 +133,12 @@ class EmbeddingConfigSpec(NamedTupleLike):
         """Checks that each variable has a name of its own."""
         owners: dict[str, str] = {}
         for table in self.tables:
-            if not (isinstance(table, str) and table) or table == GLOBAL_STEP:
+            if not _is_name(table):
                 raise ValueError(
-                    "The name of a table should be a string, and none that "
-                    f"another variable has. Received: {table!r}. Choose "
-                    "another key in table_to_config_dict."
+                    "The name of a table should be one for a variable, such "
+                    "as 'words' or 'users/new', and that of no other. "
+                    f"Received: {table!r}. Choose another key in "
+                    "table_to_config_dict."
                 )
             for path in (table, *self.slots_of(table).values()):
                 other = owners.setdefault(path, table)
@@ -185,3 +186,11 @@ class EmbeddingConfigSpec(NamedTupleLike):
                 f"key. Received the keys of weights {keys} for the features "
                 f"{[*features]}. Copy what several share."
             )
+
+
+def _is_name(table: object) -> bool:
+    """Whether a variable can be called so, also in a checkpoint."""
+    if not isinstance(table, str) or table == GLOBAL_STEP or ":" in table:
+        return False
+    # Of which HDF5 makes nothing.
+    return not {"", "."}.intersection(table.split("/"))

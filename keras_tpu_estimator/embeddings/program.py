@@ -18,6 +18,8 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.embeddings.asked import Asked
 from keras_tpu_estimator.embeddings.asked import IdFeature
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
+from keras_tpu_estimator.embeddings.rates import multiplier_of
+from keras_tpu_estimator.embeddings.rates import rate_of
 from keras_tpu_estimator.embeddings.rows import looked_up
 from keras_tpu_estimator.embeddings.rows import updated
 from keras_tpu_estimator.embeddings.variables import TableVariables
@@ -224,7 +226,9 @@ class TablesProgram:
             )
             for table in self._spec.tables
         }
-        multiplier, rates = self._rates(jnp.asarray(values[GLOBAL_STEP]))
+        step = jnp.asarray(values[GLOBAL_STEP])
+        multiplier = multiplier_of(self._spec, step)
+        rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
         batch = {
             name: (each, multiplier * gradients[name])
             for name, each in asked.items()
@@ -252,17 +256,3 @@ class TablesProgram:
                 changed[path] = slots[name]
         # Keras's own loops have them without more.
         return {p: each[: len(values[p])] for p, each in changed.items()}
-
-    def _rates(self, step: jax.Array) -> tuple[jax.Array, Values]:
-        """What gradients are multiplied by, and the tables' learning rates."""
-        of_step = self._spec.experimental_gradient_multiplier_fn
-        multiplier = 1.0 if of_step is None else of_step(step)
-        rates = {}
-        for name, table in self._spec.tables.items():
-            rate = table.learning_rate
-            if table.learning_rate_fn is not None:
-                rate = table.learning_rate_fn(step)
-            if rate is None:
-                rate = self._spec.optimizer_of(name).learning_rate
-            rates[name] = jnp.asarray(rate, "float32")
-        return jnp.asarray(multiplier, "float32"), rates

@@ -24,6 +24,7 @@ SPEC = tables.EmbeddingConfigSpec(
     [
         (tables.TableConfig, (0, 2), ValueError, "`vocabulary_size` must be p"),
         (tables.TableConfig, (9, 2.5), TypeError, "`dimension` must be an int"),
+        (tables.TableConfig, (2**31, 2), ValueError, "at most 2147483647"),
         (tables.TableConfig, (9, 2, 3), ValueError, "`initializer` .* 3"),
         (tables.TableConfig, (9, 2, None, "max"), ValueError, "'max'"),
         (
@@ -145,6 +146,12 @@ def test_specs(changes, error, message):
         ),
         (("global_step",), SGD, "Received: 'global_step'"),
         (("",), SGD, "Received: ''"),
+        # HDF5 has no such names, or the ends of tensors' names are cut off.
+        (("a//b",), SGD, "Received: 'a//b'"),
+        (("/a",), SGD, "Received: '/a'"),
+        (("a/",), SGD, "Received: 'a/'"),
+        (("./a",), SGD, "Received: './a'"),
+        (("a:0",), SGD, "Received: 'a:0'"),
         ((3,), SGD, "Received: 3"),
     ],
 )

@@ -11,6 +11,12 @@ from dense_tables import tables
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.device.restoring import initial_values
+from keras_tpu_estimator.device.variable_places import VariablePlaces
+from keras_tpu_estimator.embeddings.variables import TableVariables
+from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.program.store import VariableStore
 
 # Eight cores can share the first evenly; of the last not all have a row.
 ROWS = {"even": 16, "odd": 13, "few": 3}
@@ -118,6 +124,18 @@ def assert_activations(got, values):
         ids = features[f"of {name}"]
         rows = values[name][np.maximum(ids, 0)] * (ids >= 0)[..., None]
         np.testing.assert_allclose(got[name], rows.sum(1), rtol=1e-5, atol=1e-6)
+
+
+def test_initial_rows_are_made_where_they_are_wanted():
+    store = VariableStore()
+    TableVariables(SPEC, all_cores()).enter_into(store)
+    # As a host of one core predicts, whose estimator has those of all hosts.
+    places = VariablePlaces(store, ONE_CORE)
+    paths = {*ROWS, *SLOTS}
+    made = places.put(initial_values(store, places, paths, {}, None))
+    for path, value in made.items():
+        assert value.shape == store.variables[path].shape
+        assert len(value.devices()) == 1
 
 
 @on_cores
