@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.casting import cast
 from keras_tpu_estimator.checkpoints.pairing import Described
 from keras_tpu_estimator.checkpoints.pairing import read_part
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -20,11 +20,11 @@ from keras_tpu_estimator.checkpoints.warm_start import values_of
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.device import other_dtypes
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import without_tensors
-from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
@@ -180,31 +180,37 @@ def _read(
                 "Restore the layer's size, or start in another model_dir."
                 f"{given}"
             )
+    other_dtypes.tell(store, names, there)
     spread = places.spread(names)
     with reader.held_open():
         read = reader.get_tensors(
             [name for path, name in names.items() if path not in spread]
         )
         whole = {
-            path: read[name].astype(_narrow(path, read[name]), copy=False)
+            path: cast(
+                read[name], store.device_dtype(path), path, name, reader.path
+            )
             for path, name in names.items()
             if path not in spread
         }
         return places.put(with_all_rows(store, whole)) | {
-            path: places.put_by_part(path, _parts_of(reader, names[path], path))
+            path: places.put_by_part(
+                path,
+                _parts_of(reader, names[path], path, store.device_dtype(path)),
+            )
             for path in spread
         }
 
 
 def _parts_of(
-    reader: CheckpointReader, name: str, path: str
+    reader: CheckpointReader, name: str, path: str, dtype: np.dtype
 ) -> Callable[[Box], np.ndarray]:
-    """Reads parts of a variable in the dtype of devices."""
-    stored = reader.by_any_name()[name]
-    dtype = _narrow(path, stored)
+    """Reads parts of a variable in a dtype."""
     return _with_zeros(
-        stored.shape,
-        lambda box: reader.get_part(name, box.slices).astype(dtype, copy=False),
+        reader.by_any_name()[name].shape,
+        lambda box: cast(
+            reader.get_part(name, box.slices), dtype, path, name, reader.path
+        ),
     )
 
 
@@ -233,14 +239,6 @@ def _with_zeros(
         return np.pad(read(there), more)
 
     return part
-
-
-def _narrow(path: str, stored: Described) -> np.dtype:
-    """The dtype on devices, which may have no 64-bit numbers."""
-    # The step never has.
-    if path == GLOBAL_STEP:
-        return np.dtype(np.int32)
-    return jax.dtypes.canonicalize_dtype(stored.dtype)
 
 
 def assigned_by_init_fn(
@@ -306,5 +304,9 @@ def in_place_of(
                 "own shape, such as its moving average."
             )
     read = {} if reader is None else _read(store, places, reader, missing)
-    rest = {p: values[n] for p, n in sources.items() if p not in missing}
+    rest = {
+        path: other_dtypes.converted(store, path, name, values[name])
+        for path, name in sources.items()
+        if path not in missing
+    }
     return places.put(rest) | read

@@ -26,16 +26,16 @@ GLOBAL_STEP = "global_step"
 
 @dataclasses.dataclass(frozen=True)
 class SavedVariable:
-    """What a checkpoint has of a variable that has more rows on the devices.
+    """A variable, as checkpoints are compared with it.
 
     Attributes:
-        shape: Its shape there.
-        dtype: Its dtype.
+        shape: Its shape there. On the devices it may have more rows.
+        dtype: Its dtype on the devices.
         trainable: Whether it is trained, and not kept for another one.
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype
     trainable: bool
 
 
@@ -160,20 +160,22 @@ class VariableStore:
     def _from_checkpoints(self, values: AnyValues) -> Values:
         """What `init_from_checkpoint` was called for, unless it has values."""
         missing = self.variables.keys() - values.keys()
-        return {
-            path: jnp.asarray(
-                value, keras_internals.stored_dtype(self.variables[path])
-            )
-            for path, value in self.target.values(missing).items()
-        }
+        read = self.target.values(missing, self.device_dtype)
+        return {path: jnp.asarray(value) for path, value in read.items()}
 
-    def as_saved(self, path: str) -> "keras.Variable | SavedVariable":
-        """A variable, or what describes it with its shape in checkpoints."""
+    def as_saved(self, path: str) -> "SavedVariable":
+        """What describes a variable, with its shape in checkpoints."""
         variable = self.variables[path]
-        if path not in self.rows:
-            return variable
-        shape = (self.rows[path], *variable.shape[1:])
-        return SavedVariable(shape, variable.dtype, path not in self.slots)
+        shape, is_trained = tuple(variable.shape), variable.trainable
+        if path in self.rows:
+            shape = (self.rows[path], *shape[1:])
+            is_trained = path not in self.slots
+        return SavedVariable(shape, self.device_dtype(path), is_trained)
+
+    def device_dtype(self, path: str) -> np.dtype:
+        """The dtype that the devices have of a variable."""
+        stored = keras_internals.stored_dtype(self.variables[path])
+        return jax.dtypes.canonicalize_dtype(stored)
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""
