@@ -6,11 +6,10 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 
-import jax
 import numpy as np
-import numpy.typing as npt
 
 from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.casting import cast
 from keras_tpu_estimator.checkpoints.pairing import Described
 from keras_tpu_estimator.checkpoints.pairing import read_part
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -20,13 +19,12 @@ from keras_tpu_estimator.checkpoints.warm_start import values_of
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.device import other_dtypes
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import without_tensors
-from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
-from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.rows_variable import own_rows
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
@@ -72,10 +70,10 @@ def _assigned_parts(
     values = {}
     for path in wanted & store.target.sources.keys():
         source = store.target.sources[path]
-        dtype = keras_internals.stored_dtype(store.variables[path])
+        dtype = store.device_dtype(path)
         with source.reader.held_open():
             values[path] = places.put_by_part(
-                path, _parts_of(source.reader, source.name, dtype)
+                path, _parts_of(source.reader, source.name, path, dtype)
             )
     return values
 
@@ -87,7 +85,7 @@ def _warm_values(
     settings: WarmStartSettings,
 ) -> AnyValues:
     """What variables take from another model's checkpoint."""
-    weights = {path: store.variables[path] for path in store.weights()}
+    weights = {path: store.as_saved(path) for path in store.weights()}
     reader, report = compared(settings, weights)
     _logger.info("%s", report)
     pairs = {p.path: p for p in report.matched if p.path in wanted}
@@ -182,41 +180,35 @@ def _read(
                 "Restore the layer's size, or start in another model_dir."
                 f"{given}"
             )
+    other_dtypes.tell(store, names, there)
     spread = places.spread(names)
     with reader.held_open():
         read = reader.get_tensors(
             [name for path, name in names.items() if path not in spread]
         )
         whole = {
-            path: read[name].astype(_narrow(path, read[name]), copy=False)
+            path: cast(
+                read[name], store.device_dtype(path), path, name, reader.path
+            )
             for path, name in names.items()
             if path not in spread
         }
         return places.put(whole) | {
             path: places.put_by_part(
                 path,
-                _parts_of(reader, name, _narrow(path, there[name])),
+                _parts_of(reader, names[path], path, store.device_dtype(path)),
             )
-            for path, name in names.items()
-            if path in spread
+            for path in spread
         }
 
 
 def _parts_of(
-    reader: CheckpointReader, name: str, dtype: npt.DTypeLike
+    reader: CheckpointReader, name: str, path: str, dtype: np.dtype
 ) -> Callable[[Box], np.ndarray]:
     """Reads parts of a variable in a dtype."""
-    return lambda box: reader.get_part(name, box.slices).astype(
-        dtype, copy=False
+    return lambda box: cast(
+        reader.get_part(name, box.slices), dtype, path, name, reader.path
     )
-
-
-def _narrow(path: str, stored: Described) -> np.dtype:
-    """The dtype on devices, which may have no 64-bit numbers."""
-    # The step never has.
-    if path == GLOBAL_STEP:
-        return np.dtype(np.int32)
-    return jax.dtypes.canonicalize_dtype(stored.dtype)
 
 
 def assigned_by_init_fn(
@@ -288,9 +280,12 @@ def in_place_of(
                 "own shape, such as its moving average."
             )
     read = {} if reader is None else _read(store, places, reader, missing)
-    rest = {p: values[n] for p, n in sources.items() if p not in missing}
-    for path in rest.keys() - store.rows.keys():
-        name = sources[path]
-        if name in store.rows:
-            rest[path] = own_rows(rest[path], store.rows[name])
+    rest = {}
+    for path, name in sources.items():
+        if path in missing:
+            continue
+        value = values[name]
+        if name in store.rows and path not in store.rows:
+            value = own_rows(value, store.rows[name])
+        rest[path] = other_dtypes.converted(store, path, name, value)
     return places.put(rest) | read

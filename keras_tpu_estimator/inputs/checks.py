@@ -11,7 +11,9 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.batch_finder import BatchFinder
 
-_NUMBERS = "biufcV"
+_NUMBERS = "biufc"
+# What only the host's processor has.
+_LONG = "gG"
 # So many batches without an example, one after another, are a mistake.
 _MOST_EMPTY = 10_000
 
@@ -181,7 +183,7 @@ def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
     """
     first: str | None = None
     for name, leaf in example.leaves:
-        if leaf.dtype.kind not in _NUMBERS:
+        if not _are_numbers(leaf.dtype):
             raise ValueError(
                 f"{name} should hold numbers, as devices hold nothing else. "
                 f"Received dtype {leaf.dtype}. Encode strings as numbers in "
@@ -247,3 +249,11 @@ def check_size(example: Example, size: int | None) -> None:
 
 def _structure(example: Example) -> Any:
     return jax.tree.structure((example.features, example.labels))
+
+
+def _are_numbers(dtype: np.dtype) -> bool:
+    """Whether devices may have a dtype, or a narrower one in its place."""
+    # 2 is what NumPy says of dtypes of other packages, such as bfloat16.
+    if dtype.isbuiltin == 2:
+        return True
+    return dtype.kind in _NUMBERS and dtype.char not in _LONG

@@ -1,5 +1,6 @@
 """The variables of one program, and how they come by their initial values."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
@@ -21,6 +22,21 @@ from keras_tpu_estimator.tracing.variables import is_accumulator
 from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedVariable:
+    """A variable, as checkpoints are compared with it.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its dtype on the devices.
+        trainable: Whether it is trained, and not kept for another one.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    trainable: bool
 
 
 class VariableStore:
@@ -145,12 +161,19 @@ class VariableStore:
     def _from_checkpoints(self, values: AnyValues) -> Values:
         """What `init_from_checkpoint` was called for, unless it has values."""
         missing = self.variables.keys() - values.keys()
-        return {
-            path: jnp.asarray(
-                value, keras_internals.stored_dtype(self.variables[path])
-            )
-            for path, value in self.target.values(missing).items()
-        }
+        read = self.target.values(missing, self.device_dtype)
+        return {path: jnp.asarray(value) for path, value in read.items()}
+
+    def as_saved(self, path: str) -> SavedVariable:
+        """What describes a variable, as checkpoints are compared with it."""
+        variable = self.variables[path]
+        shape, dtype = tuple(variable.shape), self.device_dtype(path)
+        return SavedVariable(shape, dtype, variable.trainable)
+
+    def device_dtype(self, path: str) -> np.dtype:
+        """The dtype that the devices have of a variable."""
+        stored = keras_internals.stored_dtype(self.variables[path])
+        return jax.dtypes.canonicalize_dtype(stored)
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""
