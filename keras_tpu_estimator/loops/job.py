@@ -26,8 +26,8 @@ from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.front_ends import own_checkpoint_format
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
-from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn

@@ -22,7 +22,6 @@ from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
-from keras_tpu_estimator.hosts import watch
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
@@ -149,7 +148,7 @@ class Saver:
                     sealed.trust(prefix)
 
         def write_together() -> None:
-            with watch.told_of_errors("saving a checkpoint"):
+            with self._others.told_of_errors("saving a checkpoint"):
                 write()
 
         self._writer.start(directory, write_together)

@@ -18,8 +18,7 @@ from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
@@ -142,7 +141,7 @@ class TrainingLoop:
                     hook_list = self._hook_list = self._hooks(hooks, steps)
                     hook_list.begin()
                     hook_list.after_create_session()
-                    with self._outfeed:
+                    with self._outfeed, self._call.told_of_errors():
                         run_hooked(
                             hook_list,
                             first,
@@ -189,7 +188,7 @@ class TrainingLoop:
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             step, values, metrics, staged.data, step.named_among(fetch)
         )
-        watch.ran()
+        self._job.hosts.ran()
         values.update(assigned)
         self._progress.wait()
         self._hook_list.run_is_made()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
@@ -31,15 +30,8 @@ class Pipeline:
         return Batch({"number": np.stack(taken)}, None)
 
 
-class OneConversation(Hosts):
-    """Each thread has its own part of the same conversation."""
-
-    def conversation(self, subject):
-        return Conversation(self, subject, 1)
-
-
 @pytest.fixture
-def read(on_each, store):
+def read(on_each, store, hosts_of):
     """What each host is given of its input, until it ends."""
 
     def run(mode, sizes, at_once=4, is_whole=False, shared=None):
@@ -50,7 +42,7 @@ def read(on_each, store):
             replicas = Topology(2, 4, hosts_per_replica=2)
 
         def take_all(host):
-            hosts = OneConversation(host, len(sizes), 10.0)
+            hosts = hosts_of(host, len(sizes))
             pipeline = Pipeline(firsts[host], sizes[host], is_whole)
             steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
