@@ -1,9 +1,12 @@
 """The values of a model's variables during one call."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 import jax
+
+from keras_tpu_estimator.tracing.variables import AnyValues
 
 
 class CallValues(Mapping[str, jax.Array]):
@@ -20,6 +23,7 @@ class CallValues(Mapping[str, jax.Array]):
         edits: How often user code has changed values.
         checkpoint: The checkpoint that holds the same values at the end, if
             one does.
+        on_edit: Told what user code assigns, by path; `None` for nobody.
     """
 
     def __init__(self, values: Mapping[str, jax.Array], mode: str):
@@ -27,6 +31,7 @@ class CallValues(Mapping[str, jax.Array]):
         self.mode = mode
         self.edits = 0
         self.checkpoint: str | None = None
+        self.on_edit: Callable[[AnyValues], None] | None = None
 
     def __getitem__(self, path: str) -> jax.Array:
         return self._values[path]

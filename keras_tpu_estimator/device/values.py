@@ -310,6 +310,8 @@ class ModelValues:
             path: value.astype(values[path].dtype)
             for path, value in assigned.items()
         }
+        if values.on_edit is not None:
+            values.on_edit(cast)
         values.edit(self._put_for(cast, values.mode))
         if values.mode == ModeKeys.TRAIN:
             self._overridden |= self._store.constants & assigned.keys()

@@ -30,6 +30,7 @@ from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
 from keras_tpu_estimator.loops.staging import stage_ahead
@@ -109,9 +110,11 @@ class Evaluation:
                 )
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
-            with open_values(step, bool(callbacks_of(hooks))) as values:
+            kept = open_values(step, bool(callbacks_of(hooks)))
+            with job.reading(kept) as values:
                 # Of one checkpoint on all hosts, or of training.
                 call.check_same({GLOBAL_STEP: int(values[GLOBAL_STEP])})
+                compare_edits(call, values, "evaluate")
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:

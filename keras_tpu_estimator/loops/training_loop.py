@@ -30,6 +30,7 @@ from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
@@ -125,9 +126,11 @@ class TrainingLoop:
             steps: How many steps there will be, or `None` if that is open.
             hooks: Called around each run, before those of the spec.
         """
-        with self._runtime.values.handed_over(self._step, checkpoint) as values:
+        kept = self._runtime.values.handed_over(self._step, checkpoint)
+        with self._job.reading(kept) as values:
             self._progress = Progress(values, steps)
             check_same_model(self._call, values, is_new=checkpoint is None)
+            compare_edits(self._call, values, "train")
             self._positions.start(self._progress.step)
             self._saver = Saver(
                 self._job,
@@ -152,6 +155,8 @@ class TrainingLoop:
                         )
                     has_ended = True
                     hook_list.end()
+                    # What was assigned last is compared, too.
+                    self._call.barrier()
             finally:
                 values.checkpoint = self._saver.current
                 if has_ended:

@@ -78,6 +78,8 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
+        # Those of all hosts, which compare what was assigned.
+        self._call.barrier()
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()
