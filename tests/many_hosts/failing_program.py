@@ -32,6 +32,7 @@ from tests.many_hosts.problems import model_fn_of
 
 STEPS_PER_SAVE = 4
 TIMEOUT_SECS = 5
+EXIT_CODE = 3
 _LONG_SECS = 600
 _MEETS = "meets its fate at"
 
@@ -44,8 +45,9 @@ class Life:
         model_dir: Its directory.
         steps: The global step to reach. Defaults to 24.
         host: Whom it happens to. Defaults to 0.
-        fate: 'kill', 'raise' or 'hang'. Defaults to none.
-        phase: During a 'step', a 'save' or an 'evaluation'; or at any 'time'.
+        fate: 'kill', 'raise', 'exit' or 'hang'. Defaults to none.
+        phase: During a 'step', a 'save' or an 'evaluation'; at any 'time'; or
+            'after' all of that, when others evaluate once more.
         at: The global step of that, or the seconds after the first steps.
         undisturbed: Another directory to do the same in, afterwards.
         differs: What this host has of its own: 'steps', 'model_dir' or
@@ -74,13 +76,17 @@ def main(life: Life) -> None:
     is_victim = here.host == life.host
     if life.fate and is_victim and life.phase == "save":
         _befall_saves(here.host, life)
-    _train(life, here, own=life.differs if is_victim else None)
+    estimator = _train(life, here, own=life.differs if is_victim else None)
+    if life.phase == "after":
+        if is_victim:
+            befall(life.fate or "")
+        estimator.evaluate(listed(here.share([11, 3])))
     if life.undisturbed:
         alone = Life(life.undisturbed, life.steps)
         _train(alone, dataclasses.replace(here, directory=life.undisturbed))
 
 
-def _train(life: Life, here: Here, own: str | None = None) -> None:
+def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
     suffix = "-other" if own == "model_dir" else ""
     estimator = estimator_of(
         here.directory + suffix,
@@ -89,7 +95,9 @@ def _train(life: Life, here: Here, own: str | None = None) -> None:
         save_checkpoints_steps=STEPS_PER_SAVE,
         host_timeout_secs=TIMEOUT_SECS,
     )
-    hooks: dict[str, list[Any]] = {"step": [], "save": [], "evaluation": []}
+    hooks: dict[str, list[Any]] = {
+        phase: [] for phase in ("step", "save", "evaluation", "after")
+    }
     if life.fate and here.host == life.host:
         meet = functools.partial(befall, life.fate)
         if life.phase == "time":
@@ -113,6 +121,7 @@ def _train(life: Life, here: Here, own: str | None = None) -> None:
             hooks=hooks["evaluation"],
         ),
     )
+    return estimator
 
 
 def befall(fate: str) -> None:
@@ -120,6 +129,8 @@ def befall(fate: str) -> None:
     print(f"{_MEETS} {time.time()}", flush=True)
     if fate == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "exit":
+        sys.exit(EXIT_CODE)
     elif fate == "hang":
         time.sleep(_LONG_SECS)
     raise OSError("There is no such luck.")
