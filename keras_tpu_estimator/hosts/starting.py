@@ -156,10 +156,7 @@ def told_cluster() -> Cluster:
     >>> starting.told_cluster()
     Cluster(coordinator_address=None, num_processes=1, process_id=0)
     """
-    settled = this_process.settled()
-    if settled is None:
-        return detection.read_cluster()
-    return settled.place if isinstance(settled, Alone) else settled.cluster
+    return this_process.told_place() or detection.read_cluster()
 
 
 def _check_same(

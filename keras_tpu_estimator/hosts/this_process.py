@@ -82,6 +82,25 @@ def settled() -> Membership | Alone | Waiting | None:
     return now
 
 
+def told_place() -> Cluster | None:
+    """The place of this process, as far as it is settled, without a word.
+
+    Returns:
+        That of what it has joined, or of the process that has started it.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import this_process
+    >>> this_process.told_place()
+    """
+    if isinstance(_settled, Alone):
+        return _settled.place
+    if isinstance(_settled, Waiting):
+        return _settled.cluster
+    joined = jax_internals.joined_cluster()
+    return None if joined is None else Cluster(*joined)
+
+
 def take_place(cluster: Cluster) -> None:
     """Keeps processes that this one starts from what is its own.
 

@@ -6,6 +6,7 @@ and each learns when another one is gone, or stuck.
 """
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -52,7 +53,8 @@ class Watch:
         self._store = store
         self._told = told
         self._end = end
-        self.patience_secs = 30.0
+        # Before an estimator says more, JAX itself notices who is gone.
+        self.patience_secs = math.inf
         self.runs = 0
         self._beats = 0
         # What this process does that takes its time, the innermost last.

@@ -151,6 +151,12 @@ def test_what_was_joined_is_told(fake_jax):
     assert starting.told_cluster() == Cluster(*_HERE)
 
 
+def test_what_the_program_has_joined_is_told_without_a_word(fake_jax):
+    jax.distributed.initialize(*_HERE)
+    assert starting.told_cluster() == Cluster(*_HERE)
+    assert this_process._settled is None
+
+
 def test_what_only_a_server_knows_is_not_asked_for(fake_jax, monkeypatch):
     monkeypatch.setattr(jax_internals, "launcher", lambda: pytest.fail("asked"))
     assert starting.told_cluster() == Cluster()

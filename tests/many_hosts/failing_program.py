@@ -21,6 +21,7 @@ import keras_tpu_estimator as kte  # isort: split
 import jax
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.inputs import position_files
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
@@ -45,7 +46,8 @@ class Life:
         model_dir: Its directory.
         steps: The global step to reach. Defaults to 24.
         host: Whom it happens to. Defaults to 0.
-        fate: 'kill', 'raise', 'exit' or 'hang'. Defaults to none.
+        fate: 'kill', 'raise', 'exit' or 'hang'; or 'read slowly', which takes
+            longer than hosts wait. Defaults to none.
         phase: During a 'step', a 'save' or an 'evaluation'; at any 'time'; or
             'after' all of that, when others evaluate once more.
         at: The global step of that, or the seconds after the first steps.
@@ -76,6 +78,8 @@ def main(life: Life) -> None:
     is_victim = here.host == life.host
     if life.fate and is_victim and life.phase == "save":
         _befall_saves(here.host, life)
+    if life.fate == "read slowly" and is_victim:
+        _slow_down(restoring, "restored_values")
     estimator = _train(life, here, own=life.differs if is_victim else None)
     if life.phase == "after":
         if is_victim:
@@ -98,7 +102,7 @@ def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
     hooks: dict[str, list[Any]] = {
         phase: [] for phase in ("step", "save", "evaluation", "after")
     }
-    if life.fate and here.host == life.host:
+    if life.fate != "read slowly" and life.fate and here.host == life.host:
         meet = functools.partial(befall, life.fate)
         if life.phase == "time":
             start = threading.Timer(life.at, meet).start
@@ -159,6 +163,17 @@ def _befall_saves(host: int, life: Life) -> None:
         return save(*arguments, **settings)
 
     setattr(room, name, saves)
+
+
+def _slow_down(room: Any, name: str) -> None:
+    """Has a function take three times as long as hosts wait."""
+    does: Callable[..., Any] = getattr(room, name)
+
+    def does_slowly(*arguments: Any, **settings: Any) -> Any:
+        time.sleep(3 * TIMEOUT_SECS)
+        return does(*arguments, **settings)
+
+    setattr(room, name, does_slowly)
 
 
 class _Pause(kte.hooks.SessionRunHook):
