@@ -253,6 +253,9 @@ class Membership:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if problem is None:
             self.watch.stop()
+            # At once, as all are here: one that comes later, for what else
+            # there is to do at its end, would be missed, and end the others.
+            jax.distributed.shutdown()
             return
         self._parting.part(problem)
         if problem.host != self.index:

@@ -17,11 +17,11 @@ from keras_tpu_estimator.hosts.this_process import Waiting
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# A host that has not been heard of for so long is gone, and nobody waits
-# longer at the end. JAX's own 100 and 300 seconds are long for a dead job. It
-# is `RunConfig.host_timeout_secs` that says who is gone, a little before.
+# A host that has not been heard of for so long is gone. JAX's own 100 seconds
+# are long for a dead job. It is `RunConfig.host_timeout_secs` that says who is
+# gone, a little before. At the end all are there, and some may be slow.
 _HEARTBEAT_SECS = 40
-_SHUTDOWN_SECS = 10
+_SHUTDOWN_SECS = 60
 _START_SECS = 300
 # After its time-out, JAX ends the process by a signal. The error comes first.
 _MARGIN_SECS = 60
@@ -58,7 +58,7 @@ def initialize(
             been heard of is taken for dead, where an estimator has not
             noticed before. Defaults to 40.
         shutdown_timeout_seconds: Seconds that a process waits for the others
-            at its end. Defaults to 10.
+            when all have come to their end. Defaults to 60.
 
     Raises:
         ValueError: The cluster is incomplete, contradicts itself, or is not
