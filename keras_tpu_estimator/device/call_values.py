@@ -1,5 +1,6 @@
 """The values of a model's variables during one call."""
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ import jax
 from keras_tpu_estimator.device.versions import Source
 from keras_tpu_estimator.device.versions import Version
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tracing.variables import AnyValues
 
 
 class CallValues(Mapping[str, jax.Array]):
@@ -27,6 +29,7 @@ class CallValues(Mapping[str, jax.Array]):
     Attributes:
         mode: The same.
         overridden: The same, with those that are set in the call.
+        on_edit: Told what user code assigns, by path; `None` for nobody.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class CallValues(Mapping[str, jax.Array]):
         self.overridden = frozenset(overridden)
         self._version = Version(int(values[GLOBAL_STEP]))
         self._held = self._version, source
+        self.on_edit: Callable[[AnyValues], None] | None = None
 
     def __getitem__(self, path: str) -> jax.Array:
         return self._values[path]

@@ -270,6 +270,8 @@ class ModelValues:
             path: value.astype(values[path].dtype)
             for path, value in assigned.items()
         }
+        if values.on_edit is not None:
+            values.on_edit(cast)
         values.edit(
             self._put_for(cast, values.mode),
             self._store.constants & assigned.keys(),

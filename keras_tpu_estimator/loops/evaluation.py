@@ -20,8 +20,7 @@ from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
-from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import LastOfAll
@@ -31,6 +30,7 @@ from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
 from keras_tpu_estimator.loops.staging import stage_ahead
@@ -106,10 +106,12 @@ class Evaluation:
                 )
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
-            with open_values(step, bool(callbacks_of(hooks))) as values:
+            kept = open_values(step, bool(callbacks_of(hooks)))
+            with job.reading(kept) as values:
                 # Of one checkpoint on all hosts, or of training.
                 call.check_same({GLOBAL_STEP: values.step})
                 checkpoint = values.checkpoint
+                compare_edits(call, values, "evaluate")
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:
@@ -173,7 +175,7 @@ class EvaluationLoop:
         steps: int | None,
     ):
         self._runtime = job.runtime
-        self._is_writer = job.hosts.is_chief
+        self._hosts = job.hosts
         self._step = step
         self._infeed = infeed
         self._steps = steps
@@ -209,7 +211,7 @@ class EvaluationLoop:
         )
         hook_list.begin()
         hook_list.after_create_session()
-        with self._outfeed:
+        with self._outfeed, call.told_of_errors():
             run_hooked(hook_list, first, self._infeed, self._run_loop, call.any)
         result = dict(self._result)
         if self._host_metrics is not None:
@@ -237,7 +239,7 @@ class EvaluationLoop:
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
             step, values, self._metrics, staged.data, step.named_among(fetch)
         )
-        watch.ran()
+        self._hosts.ran()
         values.update(assigned)
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
@@ -249,7 +251,7 @@ class EvaluationLoop:
         """Runs the host's functions, on a thread of their own."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])
-        if self._step.host_call is not None and self._is_writer:
+        if self._step.host_call is not None and self._hosts.is_chief:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
             numbers = [self._progress.step] * steps

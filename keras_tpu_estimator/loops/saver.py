@@ -24,7 +24,6 @@ from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.device.versions import Source
 from keras_tpu_estimator.device.versions import Version
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
-from keras_tpu_estimator.hosts import watch
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
@@ -151,7 +150,7 @@ class Saver:
         key = self._key(directory)
 
         def write_together() -> None:
-            with watch.told_of_errors("saving a checkpoint"):
+            with self._others.told_of_errors("saving a checkpoint"):
                 write()
             # It is written; if it is gone already, the values are nowhere.
             with contextlib.suppress(Exception):

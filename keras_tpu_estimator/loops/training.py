@@ -16,7 +16,7 @@ from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation

@@ -19,8 +19,7 @@ from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
@@ -32,6 +31,7 @@ from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
@@ -126,9 +126,11 @@ class TrainingLoop:
             steps: How many steps there will be, or `None` if that is open.
             hooks: Called around each run, before those of the spec.
         """
-        with self._runtime.values.handed_over(self._step, checkpoint) as values:
+        kept = self._runtime.values.handed_over(self._step, checkpoint)
+        with self._job.reading(kept) as values:
             self._progress = Progress(values, steps)
             check_same_model(self._call, values, is_new=checkpoint is None)
+            compare_edits(self._call, values, "train")
             self._positions.start(values.step)
             self._saver = Saver(self._job, self._progress, self._positions)
             has_ended = False
@@ -137,7 +139,7 @@ class TrainingLoop:
                     hook_list = self._hook_list = self._hooks(hooks, steps)
                     hook_list.begin()
                     hook_list.after_create_session()
-                    with self._outfeed:
+                    with self._outfeed, self._call.told_of_errors():
                         run_hooked(
                             hook_list,
                             first,
@@ -148,6 +150,8 @@ class TrainingLoop:
                         )
                     has_ended = True
                     hook_list.end()
+                    # What was assigned last is compared, too.
+                    self._call.barrier()
             finally:
                 if has_ended:
                     self._positions.end(values.step)
@@ -183,7 +187,7 @@ class TrainingLoop:
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             step, values, metrics, staged.data, step.named_among(fetch)
         )
-        watch.ran()
+        self._job.hosts.ran()
         before = values.step
         values.update(assigned, staged.batch.steps)
         self._progress.wait()

@@ -34,6 +34,8 @@ def main() -> int:
         killing.clock_jumps,
         functools.partial(killing.kill_and_resume, kills=numbers.kills),
         hosts.fail_anywhere,
+        hosts.start_helpers,
+        hosts.read_slowly,
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     ):
         with tempfile.TemporaryDirectory() as directory:
