@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.checkpoints import tensorflow_index
 from keras_tpu_estimator.checkpoints.location import INDEX
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reader import unambiguous
@@ -14,7 +15,6 @@ from keras_tpu_estimator.checkpoints.stored import Stored
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.copies import local_copy
 
-_DATA = ".data"
 _NUMBER = "-?????-of-?????"
 
 # Object-based checkpoints put this behind the path of an object, and keep a
@@ -47,7 +47,8 @@ def exists(prefix: str) -> bool:
 def suffixes(prefix: str) -> list[str]:
     """How the names of the files end that a prefix stands for."""
     if paths.is_file(prefix + INDEX):
-        return [INDEX, *(_DATA + number for number in _numbers(prefix + _DATA))]
+        data = tensorflow_index.data_files(prefix)
+        return [INDEX, *(path.removeprefix(prefix) for path in data)]
     return _numbers(prefix) or [""]
 
 

@@ -14,6 +14,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.loops import saver
@@ -103,7 +104,8 @@ def assert_close(values, expected):
 def test_parts_are_in_files_of_their_own(saved, one):
     assert_close(values_of(saved), one[0])
     names = os.listdir(saved)
-    assert "model.ckpt-2.shard-0-of-1" in names
+    part = SaveFiles.at(str(saved / "model.ckpt-2")).part(0, 1)
+    assert os.path.basename(part) in names
     with h5py.File(saved / "model.ckpt-2.h5") as file:
         assert file["wide/kernel"].is_virtual
         assert not file["out/bias"].is_virtual
@@ -149,7 +151,8 @@ def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
     made = estimator_of(tmp_path, 8, RULES)
     made.train(repeated(X, Y), steps=2)
     assert_close(values_of(tmp_path), one[1])
-    assert (tmp_path / "model.ckpt-4.shard-0-of-1").is_file()
+    part = SaveFiles.at(str(tmp_path / "model.ckpt-4")).part(0, 1)
+    assert os.path.isfile(part)
 
 
 def test_initial_values_are_those_of_one_core(saved, one):
