@@ -22,6 +22,7 @@ from keras_tpu_estimator.checkpoints.opened_file import OpenedFile
 from keras_tpu_estimator.checkpoints.opened_file import held
 from keras_tpu_estimator.checkpoints.opened_file import opened_file
 from keras_tpu_estimator.checkpoints.opened_file import translated
+from keras_tpu_estimator.checkpoints.removed import removed
 from keras_tpu_estimator.checkpoints.shards import Shard
 from keras_tpu_estimator.checkpoints.stored import Stored
 from keras_tpu_estimator.storage.urls import is_url
@@ -160,7 +161,7 @@ class OpenedCheckpoint:
         except (FileNotFoundError, DamagedFileError) as error:
             is_there = isinstance(error, DamagedFileError)
             if not is_there and self._is_gone:
-                raise _removed(self._path) from error
+                raise removed(self._path) from error
             reason = f"is damaged ({error})" if is_there else "is not there"
             name = self._beside(shard.file)
             raise ValueError(
@@ -229,7 +230,7 @@ def opened_again(prefix: str, name: str) -> Iterator[OpenedCheckpoint]:
             try:
                 raw = stack.enter_context(held(path))
             except FileNotFoundError as error:
-                raise _removed(path) from error
+                raise removed(path) from error
             main = stack.enter_context(opened_file(path, raw))
             yield OpenedCheckpoint(name, path, main, stack)
     except DamagedFileError as error:
@@ -253,15 +254,6 @@ def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
     # This follows no links, which may lead to other files.
     file.visititems(collect)
     return found
-
-
-def _removed(path: str) -> ValueError:
-    return ValueError(
-        f"The checkpoint {path!r} was there, and was removed or saved anew "
-        "before all of it was read. A training keeps as many as "
-        "`RunConfig(keep_checkpoint_max=...)` says: read a newer one, or have "
-        f"more of them kept. {location.alternatives(path)}"
-    )
 
 
 def _damaged(path: str, reason: str | Exception) -> ValueError:

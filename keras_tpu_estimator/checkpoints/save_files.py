@@ -23,6 +23,7 @@ from keras_tpu_estimator.checkpoints.save_names import SaveName
 from keras_tpu_estimator.checkpoints.stamp import NO_TOKEN
 from keras_tpu_estimator.checkpoints.stamp import new_token
 from keras_tpu_estimator.checkpoints.stamp import token_of
+from keras_tpu_estimator.checkpoints.there import There
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.urls import is_url
 
@@ -61,7 +62,7 @@ class SaveFiles:
         Returns:
             Its files; `None` if there is none, or another program's.
         """
-        token = _There.at(prefix).token
+        token = There.at(prefix).token
         return None if token is None else cls(prefix, token)
 
     def part(self, number: int, count: int) -> str:
@@ -149,48 +150,6 @@ class SaveFiles:
                 raise
 
 
-@dataclasses.dataclass(frozen=True)
-class _There:
-    """The checkpoint that is at a prefix.
-
-    Attributes:
-        main: Its main file; `None` if there is none.
-        data: The data of the bundle at the prefix, which may be another one.
-        token: That of the save that has made it; `None` for another program.
-    """
-
-    main: str | None
-    data: tuple[str, ...]
-    token: str | None
-
-    @classmethod
-    def at(cls, prefix: str) -> Self:
-        """What is there."""
-        main = location.main_file(prefix)
-        data = tuple(tensorflow_index.data_files(prefix))
-        is_bundle = main == prefix + location.INDEX
-        marked = next(iter(data), None) if is_bundle else main
-        return cls(main, data, marked and token_of(marked))
-
-    @property
-    def is_bundle(self) -> bool:
-        """Whether it is one of TensorFlow."""
-        return self.main is not None and self.main.endswith(location.INDEX)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its files can be told from others."""
-        if self.main is None:
-            return True
-        return bool(self.data) if self.is_bundle else self.token is not None
-
-    def has(self, path: str, named: SaveName) -> bool:
-        """Whether a file belongs to it."""
-        if named.token is not None:
-            return named.token == self.token
-        return self.is_bundle and (named.kind == "meta" or path in self.data)
-
-
 def tidy(prefix: str) -> None:
     """Removes what saves have left beside the checkpoint that is there.
 
@@ -275,7 +234,7 @@ def sweep_if_alone(directory: str, but: SaveFiles) -> None:
 
 
 def _tidy(prefix: str, files: _Named) -> None:
-    there = _There.at(prefix)
+    there = There.at(prefix)
     if not there.is_known:
         return
     if there.data and not there.is_bundle and token_of(there.data[0]):

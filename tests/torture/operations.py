@@ -99,9 +99,7 @@ class Operations:
         if self._fate == KILL:
             raise Killed
         is_hit = (
-            number == self._at
-            if self._fate == FLAW
-            else name not in _REMOVING
+            number == self._at if self._fate == FLAW else name not in _REMOVING
         )
         if is_hit:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
