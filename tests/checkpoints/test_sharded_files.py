@@ -240,6 +240,26 @@ def test_other_files_are_not_followed(tmp_path):
     assert checkpoints.latest_intact(tmp_path) == prefix
 
 
+@pytest.mark.parametrize(
+    ("directory", "basename"),
+    [("run", "model.ckpt"), ("50%b", "%b"), ("50%%", "100%%d-%")],
+)
+def test_percent_signs_are_no_formats(tmp_path, directory, basename):
+    paths = ["a%b/kernel", "%", "%%0", "%1/%b", "a%b", "plain"]
+    saved = SaveFiles(str(tmp_path / directory / f"{basename}-20"))
+    made = ShardFiles(saved, {path: spread(KERNEL, 2, 2) for path in paths})
+    values = made.sharded([made.write(host) for host in range(2)])
+    save_into(saved, 20, values, retention=checkpoints.Retention())
+    read = checkpoints.read(saved.prefix)
+    assert read.keys() == {*paths, "global_step"}
+    for path in paths:
+        np.testing.assert_array_equal(read[path], KERNEL)
+    with h5py.File(saved.prefix + ".h5") as file:
+        np.testing.assert_array_equal(file["a%b/kernel"], KERNEL)
+    assert checkpoints.latest_intact(tmp_path / directory) == saved.prefix
+    assert verify(saved.prefix).is_intact
+
+
 def test_behind_a_url(tmp_path):
     prefix = save("memory://sharded/run")
     read = kte.load_variable(prefix, "up/kernel")

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import os
 import shutil
+from collections.abc import Collection
 from collections.abc import Iterator
 
 import numpy as np
@@ -58,7 +59,10 @@ class Seam:
 
 
 def cut_off(
-    directory: str, ways: tuple[str, ...] = WAYS, fates: tuple[str, ...] = FATES
+    directory: str,
+    ways: tuple[str, ...] = WAYS,
+    fates: tuple[str, ...] = FATES,
+    only: Collection[str] | None = None,
 ) -> dict[str, object]:
     """Lets each operation of each kind of save be the last one.
 
@@ -66,6 +70,7 @@ def cut_off(
         directory: An empty directory.
         ways: How saves are written, and were before.
         fates: What happens to them.
+        only: The names of operations that are tried. Defaults to all.
 
     Returns:
         Figures by what they count.
@@ -79,17 +84,23 @@ def cut_off(
     for fate, seam in itertools.product(fates, seams):
         base = os.path.join(directory, "base")
         seam.prepare(base)
-        number = 0
-        while _is_cut_off(base, seam, number + 1, fate):
-            number += 1
+        names = _cut_off(base, seam, 0, fate)
+        tried = [
+            at
+            for at, name in enumerate(names, start=1)
+            if only is None or name in only
+        ]
+        for at in tried:
+            _cut_off(base, seam, at, fate)
         shutil.rmtree(base)
         which = f"over one {seam.before}" if seam.before else "of a new step"
-        figures[f"operations of a save {seam.way} {which}, {fate}"] = number
+        which = f"operations of a save {seam.way} {which}, {fate}"
+        figures[which] = len(tried)
     return figures
 
 
-def _is_cut_off(base: str, seam: Seam, at: int, fate: str) -> bool:
-    """Whether a save has so many operations, the last of which is that one."""
+def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
+    """The operations of a save, if the one of a number is the last one."""
     directory = base + "-cut"
     shutil.copytree(base, directory)
     operations = Operations(directory, at, fate)
@@ -109,7 +120,8 @@ def _is_cut_off(base: str, seam: Seam, at: int, fate: str) -> bool:
     _check(directory, 4, {_STEP: 4}, f"{what}, and the same save")
     expect_no_leftovers(directory, f"{what}, and two saves")
     shutil.rmtree(directory)
-    return operations.is_met
+    expect(operations.is_met == bool(at), f"There is such a moment: {what}")
+    return operations.done
 
 
 def save(directory: str, step: int, number: int, way: str) -> None:
