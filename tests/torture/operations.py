@@ -17,7 +17,7 @@ from unittest import mock
 
 KILL, FULL, FLAW = "kill", "full disk", "one operation that fails"
 FATES = (KILL, FULL, FLAW)
-_REMOVING = ("remove",)
+REMOVING = ("remove",)
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -99,7 +99,7 @@ class Operations:
         if self._fate == KILL:
             raise Killed
         is_hit = (
-            number == self._at if self._fate == FLAW else name not in _REMOVING
+            number == self._at if self._fate == FLAW else name not in REMOVING
         )
         if is_hit:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,6 +15,7 @@ from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints import save_files
 from keras_tpu_estimator.checkpoints import saving
+from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints import tensorflow_index
 from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
@@ -25,6 +26,8 @@ from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.inputs.position import StepRecipe
 from tests.torture.figures import expect
 from tests.torture.operations import FATES
+from tests.torture.operations import KILL
+from tests.torture.operations import REMOVING
 from tests.torture.operations import Killed
 from tests.torture.operations import Operations
 
@@ -107,9 +110,12 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
     with contextlib.suppress(Killed, OSError), operations.counted():
         save(directory, _STEP, 2, seam.way)
     what = f"{seam} after {operations.done}, {fate}"
-    numbers = seam.start | {_STEP: 2}
-    before = max(seam.start)
-    seen = _check(directory, seam.start[before], numbers, what)
+    before, numbers = seam.start[max(seam.start)], {_STEP: 2}
+    seen = _check(directory, before, numbers, what)
+    is_undone = at and operations.done[at - 1] not in REMOVING
+    if fate != KILL and is_undone:
+        # At once, for the disk may be full.
+        expect_no_leftovers(directory, what, is_alive=True)
     save_files.sweep(directory)
     again = _check(directory, seen, numbers, f"{what}, swept")
     expect(seen == again, f"Sweeping changes nothing: {what}")
@@ -171,7 +177,7 @@ def _check(
     Args:
         directory: Where it is.
         before: The number of the one that was there before.
-        numbers: Which one it may have by its step, if it is a newer one.
+        numbers: Which one it may have by its step, if it is another one.
         what: What has happened.
     """
     latest = checkpoints.latest_intact(directory)
@@ -189,18 +195,25 @@ def _check(
     return int(found.pop())
 
 
-def expect_no_leftovers(directory: str, what: str) -> None:
+def expect_no_leftovers(
+    directory: str, what: str, is_alive: bool = False
+) -> None:
     """Checks that all files of a directory belong to checkpoints.
 
     Args:
         directory: The directory.
         what: What has happened.
+        is_alive: Whether all of those have to be in its list: nobody was killed
+            before it was written. Defaults to `False`.
 
     Raises:
         ViolationError: There are others.
     """
     known = {"checkpoint"}
+    listed = {*location.listed(directory)}
     for prefix in {*_prefixes(directory)}:
+        if is_alive:
+            expect(prefix in listed, f"{prefix} is in the list: {what}")
         known |= {os.path.basename(path) for path in _files_of(prefix)}
     left = {name for name in os.listdir(directory) if "tfevents" not in name}
     expect(left <= known, f"{left - known} is of no checkpoint: {what}")
@@ -223,4 +236,4 @@ def _files_of(prefix: str) -> Iterator[str]:
         yield from tensorflow_index.data_files(prefix)
         yield prefix + save_files.META
     else:
-        yield from (saved.part(number, _HOSTS) for number in range(_HOSTS))
+        yield from sealed.shard_files(prefix)
