@@ -209,7 +209,7 @@ def expect_no_leftovers(
     Raises:
         ViolationError: There are others.
     """
-    known = {"checkpoint"}
+    known = {"checkpoint", "metrics.jsonl"}
     listed = {*location.listed(directory)}
     for prefix in {*_prefixes(directory)}:
         if is_alive:
