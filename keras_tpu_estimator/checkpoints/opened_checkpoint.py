@@ -234,6 +234,9 @@ def opened_again(prefix: str, name: str) -> Iterator[OpenedCheckpoint]:
             main = stack.enter_context(opened_file(path, raw))
             yield OpenedCheckpoint(name, path, main, stack)
     except DamagedFileError as error:
+        # Some network file systems forget a file that another machine removes.
+        if location.main_file(prefix) != path:
+            raise removed(path) from error
         raise _damaged(path, error) from error
 
 

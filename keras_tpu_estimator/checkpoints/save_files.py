@@ -130,7 +130,7 @@ class SaveFiles:
         except BaseException:
             # The error that is told is the first one.
             with contextlib.suppress(Exception):
-                tidy(self.prefix)
+                _tidy(self.prefix, _listed(self.prefix), self.token)
             raise
 
     @contextlib.contextmanager
@@ -156,15 +156,6 @@ def tidy(prefix: str) -> None:
     Args:
         prefix: That of the checkpoint. If there is none, all is removed that
             would belong to it.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
-    >>> tidy(prefix)
-    >>> location.exists(prefix)
-    True
     """
     _tidy(prefix, _listed(prefix))
 
@@ -233,26 +224,40 @@ def sweep_if_alone(directory: str, but: SaveFiles) -> None:
             sweep(directory, but)
 
 
-def _tidy(prefix: str, files: _Named) -> None:
+def _tidy(prefix: str, files: _Named, failed: str | None = None) -> None:
+    """Removes files that are of no checkpoint.
+
+    Args:
+        prefix: The prefix that they have.
+        files: Those that are there.
+        failed: The token of a save that has failed. Defaults to none.
+    """
     there = There.at(prefix)
-    if not there.is_known:
-        return
     if there.data and not there.is_bundle and token_of(there.data[0]):
         # Of a bundle that was about to take its place.
         _remove([prefix + location.INDEX])
-    _remove(
-        path
-        for path, named in files
-        if not there.has(path, named) and _is_ours(path, named)
-    )
+    if there.token == failed:
+        # It has failed when it was complete.
+        failed = None
+    for path, named in files:
+        may_belong = there.may_have(path, named)
+        if may_belong and failed is None:
+            continue
+        token = token_of(path)
+        if _is_ours(token, named) and (not may_belong or token == failed):
+            _remove([path])
 
 
-def _is_ours(path: str, named: SaveName) -> bool:
-    """Whether this package has written a file: anybody may use such names."""
-    token = token_of(path)
+def _is_ours(token: str | None, named: SaveName) -> bool:
+    """Whether this package has written a file: anybody may use such names.
+
+    Args:
+        token: What the file says.
+        named: What its name says.
+    """
     if named.kind == "data":
         return token is not None
-    # That of a bundle's description is the same for every save.
+    # What describes a bundle is the same for every save.
     return token == (named.token or NO_TOKEN)
 
 

@@ -62,7 +62,8 @@ def token_of(path: str) -> str | None:
         path: A path or URL.
 
     Returns:
-        The token; `None` if the file is of no save, or not there.
+        The token; `None` if the file is of no save, or not there, or not to be
+        read by this user.
 
     Example:
 
@@ -77,5 +78,5 @@ def token_of(path: str) -> str | None:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - SIZE))
             return token_in(file.read(SIZE))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         return None

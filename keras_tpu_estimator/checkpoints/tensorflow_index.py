@@ -42,7 +42,7 @@ def data_files(prefix: str) -> list[str]:
     try:
         with paths.opened(prefix + INDEX) as file:
             count = _count(file.read(_HEAD))
-    except (FileNotFoundError, IsADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         return []
     return [data_file(prefix, number, count) for number in range(count)]
 

@@ -42,15 +42,18 @@ class There:
         """Whether it is one of TensorFlow."""
         return self.main is not None and self.main.endswith(location.INDEX)
 
-    @property
-    def is_known(self) -> bool:
-        """Whether its files can be told from others."""
-        if self.main is None:
-            return True
-        return bool(self.data) if self.is_bundle else self.token is not None
+    def may_have(self, path: str, named: SaveName) -> bool:
+        """Whether a file belongs to it, as far as anybody can tell.
 
-    def has(self, path: str, named: SaveName) -> bool:
-        """Whether a file belongs to it."""
-        if named.token is not None:
+        Args:
+            path: The file.
+            named: What its name says.
+        """
+        if named.kind in ("data", "meta"):
+            is_own = named.kind == "meta" or path in self.data
+            return self.is_bundle and (is_own or not self.data)
+        if self.token is not None:
             return named.token == self.token
-        return self.is_bundle and (named.kind == "meta" or path in self.data)
+        # A main file that is damaged, or still being copied, does not tell. A
+        # bundle that another program has made has no such files.
+        return self.main is not None and not (self.is_bundle and self.data)

@@ -19,12 +19,15 @@ from keras_tpu_estimator.checkpoints import save_files
 from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints import tensorflow_index
 from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints.save_names import SaveName
 from keras_tpu_estimator.checkpoints.saving import save_into
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.checkpoints.stamp import stamp
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.inputs.position import StepRecipe
+from keras_tpu_estimator.storage import paths
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"
@@ -159,17 +162,58 @@ def test_the_start_of_a_training_sweeps_before_it_writes(tmp_path):
     assert seen == []
 
 
-def test_beside_another_programs_checkpoint_nothing_is_lost(tmp_path):
-    """Nobody can tell what belongs to it, as when it is being copied."""
+def test_what_may_belong_to_a_main_file_stays(tmp_path):
+    """Nobody can tell, as when it is being copied. Of bundles one can."""
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
     (tmp_path / "model.ckpt-20.h5").write_bytes(b"the first bytes")
-    before = content(tmp_path)
+    names = {name for name in content(tmp_path) if SaveName.of(name)}
     save_files.sweep(str(tmp_path))
-    assert content(tmp_path) == before
+    gone = {SaveName.of(n).kind for n in names - content(tmp_path).keys()}
+    assert gone == {"data", "meta"}
 
 
 ENDS = {"whole": ["h5"], "parts": ["h5"], "tensorflow": ["index", "meta"]}
 WAYS = [*ENDS]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", [".h5", ".index"])
+def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
+    tmp_path, monkeypatch, way, end
+):
+    save(tmp_path, 20, way=way)
+    for path in tmp_path.glob("model.ckpt-20*"):
+        path.unlink()
+    (tmp_path / f"model.ckpt-20{end}").write_bytes(b"the first bytes")
+    part = tmp_path / f"model.ckpt-20.shard-0-of-1.{TOKEN}"
+    part.write_bytes(stamp(TOKEN))
+    before = content(tmp_path)
+    replace = os.replace
+
+    def full(source, target):
+        if target.endswith((".h5", ".index")):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 20, 2.0, way)
+    # What has been there may belong to it.
+    assert content(tmp_path) == before
+
+
+def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
+    remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
+    before = content(tmp_path)
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    # Root may read all.
+    with monkeypatch.context() as patch:
+        patch.setattr(paths, "opened", refused)
+        save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before
 
 
 @pytest.mark.parametrize("before", WAYS)
