@@ -15,15 +15,19 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import saving
 from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints.location import name_for
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.checkpoints.stamp import new_token
 from keras_tpu_estimator.checkpoints.writer import Writer
 from keras_tpu_estimator.device.versions import Source
 from keras_tpu_estimator.device.versions import Version
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.hosts.errors import HostError
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
@@ -118,16 +122,21 @@ class Saver:
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         trained = self._trained_paths() if has_run else set()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
+        files = SaveFiles(prefix, self._others.chiefs(new_token))
         spread = {
             path: _finite(path, each, step) if path in trained else each
             for path, each in saved.spread.items()
         }
-        sharded = self._write_shards(ShardFiles(prefix, spread), patience)
-        beside = self._positions.beside(prefix, step)
+        with files.tidied_on_failure():
+            sharded = self._write_shards(ShardFiles(files, spread), patience)
+        beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours or math.inf,
         )
+
+        # The chief may complete what others have written.
+        in_doubt = () if self._hosts.is_chief else (HostError,)
 
         def write() -> None:
             for path in sorted(saved.whole.keys() & trained):
@@ -135,12 +144,11 @@ class Saver:
             with beside:
                 self._others.barrier(patience)
                 if self._hosts.is_chief:
-                    checkpoints.save(
-                        directory,
+                    saving.save_into(
+                        files,
                         step,
                         {**saved.whole, **sharded},
                         retention=retention,
-                        basename=basename,
                         format_name=self._format,
                     )
                 self._others.barrier(patience)
@@ -150,7 +158,10 @@ class Saver:
         key = self._key(directory)
 
         def write_together() -> None:
-            with self._others.told_of_errors("saving a checkpoint"):
+            with (
+                self._others.told_of_errors("saving a checkpoint"),
+                files.tidied_on_failure(*in_doubt),
+            ):
                 write()
             # It is written; if it is gone already, the values are nowhere.
             with contextlib.suppress(Exception):

@@ -53,10 +53,10 @@ def held(monkeypatch):
     gate = threading.Event()
     original = files.write
 
-    def write(path, variables):
+    def write(path, variables, token):
         if path.endswith("-2.h5"):
             assert gate.wait(60)
-        original(path, variables)
+        original(path, variables, token)
 
     monkeypatch.setattr(files, "write", write)
     yield gate
@@ -159,11 +159,11 @@ def full_disk(monkeypatch):
     gate.set()
     original = files.write
 
-    def write(path, variables):
+    def write(path, variables, token):
         if not path.endswith("-0.h5"):
             assert gate.wait(60)
             raise OSError(28, "No space left on device")
-        original(path, variables)
+        original(path, variables, token)
 
     monkeypatch.setattr(files, "write", write)
     return gate

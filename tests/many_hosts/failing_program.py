@@ -20,7 +20,8 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import saving
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.inputs import position_files
 from tests.many_hosts.problems import AtStep
@@ -151,16 +152,15 @@ def _befall_saves(host: int, life: Life) -> None:
 
     The chief writes it, and each host its position in the input.
     """
-    room: Any = position_files if host else checkpoints
-    name = "write" if host else "save"
+    room: Any = position_files if host else saving
+    name = "write" if host else "save_into"
     save: Callable[..., Any] = getattr(room, name)
 
-    def saves(*arguments: Any, **settings: Any) -> Any:
-        # The prefix or the step of the checkpoint.
-        step = str(arguments[0 if host else 1]).rpartition("-")[2]
+    def saves(saved: SaveFiles, *arguments: Any, **settings: Any) -> Any:
+        step = saved.prefix.rpartition("-")[2]
         if int(step) >= life.at:
             befall(life.fate or "")
-        return save(*arguments, **settings)
+        return save(saved, *arguments, **settings)
 
     setattr(room, name, saves)
 

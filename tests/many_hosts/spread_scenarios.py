@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_estimator import experimental
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from tests.many_hosts.problems import BATCH
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt
@@ -112,7 +113,8 @@ def damaged_part(here: Here) -> dict[str, Any]:
         estimator = estimator_of(here, 1, shard_optimizer=True)
         estimator.train(dealt, max_steps=steps)
         if steps == 4 and here.is_last:
-            path = os.path.join(here.directory, "model.ckpt-4.shard-1-of-2")
+            prefix = os.path.join(here.directory, "model.ckpt-4")
+            path = SaveFiles.at(prefix).part(1, 2)
             os.truncate(path, os.path.getsize(path) - 1)
     return weights(estimator)
 

@@ -177,7 +177,8 @@ def test_other_hosts_and_cores_read_what_others_have_written(
 ):
     del first_part
     directory = base / "four" / "moved"
-    names = {path.name for path in directory.glob("model.ckpt-*.shard*")}
+    # Without the tokens of saves.
+    names = {path.stem for path in directory.glob("model.ckpt-*.shard*")}
     written = {0: 1, 4: 1, 8: 2, 12: 4}
     assert names == {
         f"model.ckpt-{step}.shard-{number}-of-{count}"
