@@ -47,6 +47,8 @@ def measure() -> dict[str, float]:
     import jax
     import numpy as np
 
+    from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+    from keras_tpu_estimator.checkpoints.saving import save_into
     from keras_tpu_estimator.checkpoints.spread import ShardFiles
     from keras_tpu_estimator.device.saving import spread_of
     from keras_tpu_estimator.mesh.all_cores import all_cores
@@ -64,12 +66,11 @@ def measure() -> dict[str, float]:
             before = _resident()
             value = jax.block_until_ready(make())
             _reset_peak()
-            files = ShardFiles(
-                os.path.join(directory, "model.ckpt-1"),
-                {"kernel": spread_of(value, value.dtype)},
-            )
+            saved = SaveFiles(os.path.join(directory, "model.ckpt-1"))
+            files = ShardFiles(saved, {"kernel": spread_of(value, value.dtype)})
             sharded = files.sharded([files.write(0)])
-            kte.checkpoints.save(directory, 1, sharded)
+            retention = kte.checkpoints.Retention()
+            save_into(saved, 1, sharded, retention=retention)
             held["saves"] = _peak() - before
             kte.checkpoints.save(
                 os.path.join(directory, "whole"), 1, {"kernel": value}

@@ -29,6 +29,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 from keras_tpu_estimator.config import call_checks
 from keras_tpu_estimator.config import validation as checks
 from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.config.run_config import in_cluster
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.limits import check_usable
@@ -42,6 +43,7 @@ from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import watched
 from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.hooks.validation import validate_listeners
+from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
@@ -180,6 +182,7 @@ class TPUEstimator:
         if config.fast_dev_run:
             directory = None
             _logger.info("A trial run: one step or batch of each call.")
+        config = in_cluster(config, starting.ensure_started())
         hosts = Hosts.of_this_process(config.host_timeout_secs)
         check_usable(
             embedding_config_spec,
@@ -374,7 +377,7 @@ class TPUEstimator:
         checkpoint = self._job.checkpoint_to_read(checkpoint_path)
         values = self._job.runtime.values
         return evaluation.run(
-            lambda step, slots: values.lent(step, checkpoint, slots), checkpoint
+            lambda step, slots: values.lent(step, checkpoint, slots)
         )
 
     def _evaluation(

@@ -9,31 +9,42 @@ that fails is named.
 """
 
 import argparse
+import array
+import collections
 import contextlib
+import fcntl
 import io
 import os
 import queue
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from types import FrameType
 from typing import BinaryIO
+from typing import NamedTuple
 from typing import TextIO
 
+from keras_tpu_estimator.hosts import lineage
 from keras_tpu_estimator.hosts.detection import ADDRESS_VARIABLE
 from keras_tpu_estimator.hosts.detection import COUNT_VARIABLE
 from keras_tpu_estimator.hosts.detection import ID_VARIABLE
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# How long processes that hear of a failure themselves are let alone.
+_MOMENT_SECS = 2.0
+_PIECE_BYTES = 2**16
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,7 +132,8 @@ def _environment(
         "PYTHONUNBUFFERED": "1",
         # One GPU each, where there are some.
         "JAX_LOCAL_DEVICE_IDS": str(number),
-        **inherited,
+        # They have places of their own.
+        **{k: v for k, v in inherited.items() if k != lineage.VARIABLE},
         # Nobody else needs to reach the coordinator.
         "JAX_COORDINATOR_BIND_ADDRESS": address,
         ADDRESS_VARIABLE: address,
@@ -145,6 +157,13 @@ def _simulated(
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
+class _Measure(NamedTuple):
+    """Something to do at a time, if it is still needed."""
+
+    at: float
+    take: Callable[[], None]
+
+
 class _Processes:
     """Processes that end together."""
 
@@ -159,7 +178,6 @@ class _Processes:
         self._grace_secs = grace_secs
         self._all: list[subprocess.Popen[bytes]] = []
         self._ended: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        self._readers: list[threading.Thread] = []
         self._is_writing = threading.Lock()
         self._received: list[int] = []
 
@@ -176,32 +194,36 @@ class _Processes:
         if code:
             # What they started themselves, such as readers of data.
             self._kill()
-        for reader in self._readers:
-            reader.join()
         return code
 
     def _wait(self) -> int:
         """Waits for all; from the first that fails on, not for ever."""
         failed = 0
-        deadline: float | None = None
+        # What to do then, and when.
+        measures: collections.deque[_Measure] = collections.deque()
         for _ in self._all:
-            number, code = self._next_end(deadline)
+            number, code = self._next_end(measures)
             if code:
                 self._say_end(number, code)
             if code and not failed:
                 failed = code
-                deadline = time.monotonic() + self._grace_secs
-                self._end_others()
+                now = time.monotonic()
+                measures.append(_Measure(now + _MOMENT_SECS, self._end_others))
+                measures.append(
+                    _Measure(now + _MOMENT_SECS + self._grace_secs, self._kill)
+                )
         return failed
 
-    def _next_end(self, deadline: float | None) -> tuple[int, int]:
+    def _next_end(
+        self, measures: "collections.deque[_Measure]"
+    ) -> tuple[int, int]:
         """The next that ends, and its exit code, as a shell would say it."""
-        if deadline is not None:
+        while measures:
             try:
-                left = max(deadline - time.monotonic(), 0)
+                left = max(measures[0].at - time.monotonic(), 0)
                 return self._ended.get(timeout=left)
             except queue.Empty:
-                self._kill()
+                measures.popleft().take()
         return self._ended.get()
 
     def _end_others(self) -> None:
@@ -210,6 +232,7 @@ class _Processes:
             self._signal(signal.SIGTERM)
 
     def _start(self, number: int, environment: Mapping[str, str]) -> None:
+        ended, at_end = os.pipe()
         process = subprocess.Popen(
             self._command,
             env=environment,
@@ -224,45 +247,52 @@ class _Processes:
         for received in self._received:
             process.send_signal(received)
         prefix = f"[{number}] "
-        for source, sink in (
-            (process.stdout, sys.stdout),
-            (process.stderr, sys.stderr),
-        ):
-            reader = threading.Thread(
-                target=self._copy, args=(source, sink, prefix), daemon=True
+        readers = [
+            threading.Thread(
+                target=self._copy,
+                args=(source, ended, sink, prefix),
+                daemon=True,
             )
+            for source, sink in (
+                (process.stdout, sys.stdout),
+                (process.stderr, sys.stderr),
+            )
+        ]
+        for reader in readers:
             reader.start()
-            self._readers.append(reader)
-        threading.Thread(
-            target=self._report_end, args=(number, process), daemon=True
-        ).start()
 
-    def _report_end(
-        self, number: int, process: "subprocess.Popen[bytes]"
-    ) -> None:
-        code = process.wait()
-        self._ended.put((number, code if code >= 0 else 128 - code))
+        def report_end() -> None:
+            code = process.wait()
+            os.close(at_end)
+            for reader in readers:
+                reader.join()
+            os.close(ended)
+            self._ended.put((number, code if code >= 0 else 128 - code))
+
+        threading.Thread(target=report_end, daemon=True).start()
 
     def _say_end(self, number: int, code: int) -> None:
         """Names a process that has failed, which may not have said it."""
         name = ""
         with contextlib.suppress(ValueError):
             name = f", {signal.Signals(code - 128).name}"
-        with self._is_writing, contextlib.suppress(BrokenPipeError):
+        with self._is_writing, contextlib.suppress(OSError):
             sys.stderr.write(
                 f"Process {number} of {len(self._all)} has ended with exit "
                 f"code {code}{name}.\n"
             )
             sys.stderr.flush()
 
-    def _copy(self, source: BinaryIO, sink: TextIO, prefix: str) -> None:
+    def _copy(
+        self, source: BinaryIO, ended: int, sink: TextIO, prefix: str
+    ) -> None:
         """Copies whole lines, until there are no more."""
         with source:
-            for line in source:
+            for line in _lines(source.fileno(), ended):
                 text = line.decode(errors="backslashreplace")
                 # Whoever read this may be gone; the process goes on.
-                with self._is_writing, contextlib.suppress(BrokenPipeError):
-                    sink.write(prefix + text.removesuffix("\n") + "\n")
+                with self._is_writing, contextlib.suppress(OSError):
+                    sink.write(f"{prefix}{text}\n")
                     sink.flush()
 
     @contextlib.contextmanager
@@ -272,7 +302,13 @@ class _Processes:
             self._received.append(number)
             self._signal(number)
 
-        before = {each: signal.signal(each, pass_on) for each in _SIGNALS}
+        passed_on = [
+            each
+            for each in _SIGNALS
+            # Of `nohup`, which the processes inherit.
+            if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
+        ]
+        before = {each: signal.signal(each, pass_on) for each in passed_on}
         try:
             yield
         finally:
@@ -288,6 +324,35 @@ class _Processes:
         for process in self._all:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _lines(source: int, ended: int) -> Iterator[bytes]:
+    """The lines of a process, without their ends.
+
+    Another one that it has left behind may have the same output for ever. So
+    the end of the process is the end of what it has written.
+
+    Args:
+        source: Where it writes.
+        ended: What can be read when it has ended.
+    """
+    rest, is_last = b"", False
+    while not is_last:
+        ready, _, _ = select.select([source, ended], [], [])
+        is_last = ended in ready
+        data = os.read(source, _waiting(source) if is_last else _PIECE_BYTES)
+        is_last |= not data
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
+
+
+def _waiting(source: int) -> int:
+    """How many bytes can be read at once."""
+    number = array.array("i", [0])
+    fcntl.ioctl(source, termios.FIONREAD, number)
+    return number[0]
 
 
 if __name__ == "__main__":

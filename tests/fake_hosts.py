@@ -8,7 +8,9 @@ import jax
 import pytest
 
 from keras_tpu_estimator.hosts import jax_internals
-from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.membership import Membership
 
 
 class Store:
@@ -51,7 +53,10 @@ class Store:
 
     def key_value_delete(self, key):
         with self._changed:
-            del self.values[key]
+            self._check()
+            for each in [*self.values]:
+                if each == key or each.startswith(key + "/"):
+                    del self.values[each]
 
     def _check(self):
         if self.is_gone:
@@ -90,12 +95,23 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def watched(store, monkeypatch):
-    """Makes the watch of a host."""
+def member(store):
+    """Makes what a host has with others, without watching them."""
 
-    def make(index, count=2, patience_secs=10):
-        made = watch._Watch(index, count, patience_secs)
-        monkeypatch.setattr(watch, "_watch", made)
+    def make(index, count=2, patience_secs=10.0):
+        made = Membership(Cluster("10.0.0.1:8476", count, index), store)
+        made.watch.patience_secs = patience_secs
         return made
+
+    return make
+
+
+@pytest.fixture
+def hosts_of(member):
+    """Makes hosts, as one of them sees them."""
+
+    def make(index, count=2, patience_secs=10.0):
+        own = member(index, count, patience_secs)
+        return Hosts(index, count, patience_secs, own)
 
     return make

@@ -9,7 +9,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.hosts import starting
-from keras_tpu_estimator.hosts.detection import find_cluster
+from keras_tpu_estimator.hosts.cluster import Cluster
 
 
 def regression_data(examples=64, size=3, seed=0):
@@ -100,9 +100,7 @@ def in_cluster(monkeypatch, tf_config):
     if not isinstance(tf_config, str):
         tf_config = json.dumps(tf_config)
     monkeypatch.setenv("TF_CONFIG", tf_config)
-    monkeypatch.setattr(
-        starting, "ensure_started", lambda: find_cluster(timeout_secs=1)
-    )
+    monkeypatch.setattr(starting, "ensure_started", Cluster)
 
 
 def open_when_joined(monkeypatch, gate, name):

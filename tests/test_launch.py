@@ -1,5 +1,6 @@
 """The command that starts a script in several processes, without JAX."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import textwrap
 import pytest
 
 from keras_tpu_estimator import launch
+from keras_tpu_estimator.hosts import lineage
 
 
 @pytest.fixture
@@ -16,6 +18,7 @@ def run(tmp_path, capfd, monkeypatch):
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "_MOMENT_SECS", 0.0)
 
     def start(script, *options, processes=2, arguments=()):
         path = tmp_path / "script.py"
@@ -198,7 +201,7 @@ import os, pathlib, signal, sys, time
 
 os.chdir(pathlib.Path(__file__).parent)
 got = []
-for each in (signal.SIGINT, signal.SIGTERM):
+for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(each, lambda number, _: got.append(number))
 pid = pathlib.Path("pid")
 if os.environ["KTE_PROCESS_ID"] == "0":
@@ -218,7 +221,9 @@ sys.exit(128 + got[0])
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+)
 def test_signals_are_passed_on_once(number, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_STOPPED)
@@ -234,6 +239,49 @@ def test_signals_are_passed_on_once(number, tmp_path):
     assert ready == {"[0] ready\n", "[1] ready\n"}
     assert rest == f"[1] got [{int(number)}]\n"
     assert process.returncode == 128 + number
+
+
+def test_who_ignores_the_end_of_a_terminal_lets_processes_ignore_it(run):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        code, out, _ = run(
+            """
+            os.kill(os.getppid(), signal.SIGHUP)
+            print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+            """,
+            processes=1,
+        )
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, out) == (0, "[0] True\n")
+
+
+def test_what_a_process_leaves_behind_is_not_waited_for(run):
+    """It has the same output, and writes into it for ever."""
+    code, out, _ = run(
+        """
+        import subprocess
+        child = subprocess.Popen(
+            ["sh", "-c", "while sleep 0.01; do echo more; done"],
+            start_new_session=True,
+        )
+        print(child.pid, "x" * 50_000, "end")
+        """,
+        processes=1,
+    )
+    (line,) = (each for each in lines_of(0, out) if each != "more")
+    child, text, end = line.split()
+    os.kill(int(child), signal.SIGKILL)
+    assert (code, text, end) == (0, "x" * 50_000, "end")
+
+
+def test_processes_of_one_that_has_joined_have_places_of_their_own(
+    run, monkeypatch
+):
+    monkeypatch.setenv(lineage.VARIABLE, "1,10.0.0.1:8476 2 0")
+    _, out, _ = run(f"print(os.environ.get('{lineage.VARIABLE}'))")
+    assert lines_of(0, out) == lines_of(1, out) == ["None"]
 
 
 def test_handlers_are_put_back(run):

@@ -251,6 +251,47 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
     assert asking == {"base.machine", *of_users}
 
 
+# Who removes files: nobody else may take a user's for the package's own.
+REMOVERS = {
+    # All of them by way of this one, which knows stores.
+    "storage.paths",
+    # In a directory of checkpoints: those of saves, what is half written, the
+    # mark that is this file's own, and the directory itself if it is empty.
+    "checkpoints.save_files",
+    "checkpoints.partial_files",
+    "checkpoints.completion",
+    "checkpoints.lock",
+    # Folders that were made by the same file.
+    "storage.copies",
+    "export.folders",
+    # Exports: one that is half uploaded, and old ones.
+    "storage.transfers",
+    "workflow.exporters",
+}
+_REMOVES = {"unlink", "rmdir", "rmtree", "removedirs", "rm", "rm_file"}
+_REMOVES_FILES = {"remove", "remove_tree"}
+_FILE_MODULES = {"os", "shutil", "paths", "filesystem"}
+
+
+def removals(tree: ast.AST) -> Iterator[int]:
+    """The lines that remove files, or pass on what does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (
+            node.attr in _REMOVES
+            or (
+                node.attr in _REMOVES_FILES
+                and isinstance(node.value, ast.Name)
+                and node.value.id in _FILE_MODULES
+            )
+        ):
+            yield node.lineno
+
+
+def test_files_are_removed_in_few_places() -> None:
+    removers = {module for module, tree in parsed() if any(removals(tree))}
+    assert removers == REMOVERS
+
+
 def test_the_contributing_page_lists_every_room() -> None:
     rows = [
         line.split("`")[1].removesuffix(".py").removesuffix("/")
@@ -275,6 +316,17 @@ def test_a_lazy_import_is_not_at_module_level() -> None:
     )
     found = {each.module: each.at_module_level for each in imports(tree)}
     assert found == {"a": True, "b": False, "c.d": False, "e": True}
+
+
+def test_what_removes_files_is_seen() -> None:
+    tree = ast.parse(
+        "os.remove(a)\n"
+        "weakref.finalize(self, shutil.rmtree, folder)\n"
+        "names.remove(a)\n"
+        "pathlib.Path(a).unlink()\n"
+        "paths.remove_tree(a)\n"
+    )
+    assert sorted(removals(tree)) == [1, 2, 4, 5]
 
 
 @pytest.mark.parametrize(

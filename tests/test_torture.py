@@ -5,13 +5,31 @@ import pytest
 from tests.torture import damaging
 from tests.torture import disks
 from tests.torture import killing
+from tests.torture import saves
 from tests.torture.figures import ViolationError
+from tests.torture.operations import FLAW
+from tests.torture.operations import FULL
+from tests.torture.operations import KILL
 
 
 @pytest.mark.usefixtures("forked_programs")
 def test_kills_lose_nothing(tmp_path):
     figures = killing.kill_and_resume(str(tmp_path), kills=2)
     assert figures["kills"] == 2
+
+
+def test_saves_that_are_cut_off_where_names_change(tmp_path):
+    changes = ("replace", "remove")
+    figures = saves.cut_off(str(tmp_path), fates=(KILL,), only=changes)
+    assert len(figures) == 12
+    assert min(figures.values()) >= 4
+
+
+@pytest.mark.parametrize("fate", [FULL, FLAW])
+@pytest.mark.parametrize("way", saves.WAYS)
+def test_saves_that_fail_where_names_change(tmp_path, way, fate):
+    changes = ("replace", "remove")
+    assert saves.cut_off(str(tmp_path), (way,), (fate,), changes)
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -20,12 +20,15 @@ import numpy as np
 from keras_tpu_estimator.checkpoints import pieces as pieces_of
 from keras_tpu_estimator.checkpoints.pieces import DamagedPieceError
 from keras_tpu_estimator.checkpoints.pieces import Piece
+from keras_tpu_estimator.checkpoints.stamp import NO_TOKEN
+from keras_tpu_estimator.checkpoints.stamp import SIZE
+from keras_tpu_estimator.checkpoints.stamp import stamp
+from keras_tpu_estimator.checkpoints.stamp import token_in
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.copies import local_copy
 
-_MAGIC = b"KTEPIECE"
-# Magic, bytes before the table, rows of the table, CRC of all but the pieces.
-_TRAILER = struct.Struct("<8sQQI")
+# Bytes before the table, rows of the table, CRC of all but the pieces, stamp.
+_TRAILER = struct.Struct(f"<QQI{SIZE}s")
 _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 
 # Whether files are intact that were checked to their last byte, or written.
@@ -34,12 +37,16 @@ _MOST_KNOWN = 64
 _KNOWN_LOCK = threading.Lock()
 
 
-def append(path: str, pieces: Iterable[Piece] = ()) -> int:
+def append(
+    path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN
+) -> int:
     """Adds checksums to the end of a file.
 
     Args:
         path: A complete file without checksums.
         pieces: The pieces of it whose checksums are known. Defaults to none.
+        token: That of the save that the file belongs to. Defaults to that of
+            none.
 
     Returns:
         What `seal` gives for the file from now on.
@@ -57,20 +64,20 @@ def append(path: str, pieces: Iterable[Piece] = ()) -> int:
     table = np.array(sorted(pieces), _ROW)
     with open(path, "rb+") as file:
         length = file.seek(0, os.SEEK_END)
-        crc = _crc_of_rest(file.fileno(), length, table)
+        crc = _crc_of_rest(file.fileno(), length, table, token)
         file.write(table.tobytes())
-        file.write(_TRAILER.pack(_MAGIC, length, len(table), crc))
+        file.write(_TRAILER.pack(length, len(table), crc, stamp(token)))
     return crc
 
 
-def seal(path: str) -> int | None:
+def seal(path: str | int) -> int | None:
     """What tells a file with checksums from others.
 
     It is a checksum of the others, and of all else: it says which content the
     file should have, not that it has it.
 
     Args:
-        path: An existing file.
+        path: An existing file, or its descriptor.
 
     Returns:
         A number; `None` if there are no checksums at its end.
@@ -83,16 +90,16 @@ def seal(path: str) -> int | None:
     >>> seal(str(path)) is None
     True
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", closefd=isinstance(path, str)) as file:
         trailer = _trailer(file)
     return trailer and trailer[2]
 
 
-def load(path: str) -> dict[int, Piece] | None:
+def load(path: str | int) -> dict[int, Piece] | None:
     """Checks all of a file but its pieces.
 
     Args:
-        path: An existing file.
+        path: An existing file, or its descriptor.
 
     Returns:
         The pieces by offset, still to be checked. `None` if bytes were
@@ -111,15 +118,15 @@ def load(path: str) -> dict[int, Piece] | None:
     >>> load(str(path)) is None
     True
     """
-    with open(path, "rb") as file:
+    with open(path, "rb", closefd=isinstance(path, str)) as file:
         trailer = _trailer(file)
         if trailer is None:
             return None
-        length, rows, crc = trailer
+        length, rows, crc, token = trailer
         file.seek(length)
         table = np.frombuffer(file.read(rows * _ROW.itemsize), _ROW)
         try:
-            if _crc_of_rest(file.fileno(), length, table) != crc:
+            if _crc_of_rest(file.fileno(), length, table, token) != crc:
                 return None
         except DamagedPieceError:
             return None
@@ -214,17 +221,17 @@ def trust_as(identity: tuple[object, ...]) -> None:
     _remember(identity, True)
 
 
-def _trailer(file: BinaryIO) -> tuple[int, int, int] | None:
-    """Bytes before the table, rows of the table, and the CRC of all that."""
+def _trailer(file: BinaryIO) -> tuple[int, int, int, str] | None:
+    """Bytes before the table, its rows, the CRC of all that, and the token."""
     size = file.seek(0, os.SEEK_END)
     if size < _TRAILER.size:
         return None
     file.seek(size - _TRAILER.size)
-    magic, length, rows, crc = _TRAILER.unpack(file.read(_TRAILER.size))
-    end = length + rows * _ROW.itemsize
-    if magic != _MAGIC or end != size - _TRAILER.size:
+    length, rows, crc, end = _TRAILER.unpack(file.read(_TRAILER.size))
+    token = token_in(end)
+    if token is None or length + rows * _ROW.itemsize != size - _TRAILER.size:
         return None
-    return length, rows, crc
+    return length, rows, crc, token
 
 
 def _is_intact(path: str) -> bool:
@@ -246,8 +253,10 @@ def _remember(identity: tuple[object, ...], is_intact: bool) -> None:
         _KNOWN[identity] = is_intact
 
 
-def _crc_of_rest(descriptor: int, length: int, table: np.ndarray) -> int:
-    """The checksum of what is between the pieces, and of their table.
+def _crc_of_rest(
+    descriptor: int, length: int, table: np.ndarray, token: str
+) -> int:
+    """The checksum of what is between the pieces, of their table, and token.
 
     Raises:
         DamagedPieceError: There cannot be such pieces.
@@ -261,4 +270,4 @@ def _crc_of_rest(descriptor: int, length: int, table: np.ndarray) -> int:
     if at > length:
         raise DamagedPieceError(at)
     crc = pieces_of.crc_of(descriptor, at, length, crc)
-    return zlib.crc32(table.tobytes(), crc)
+    return zlib.crc32(table.tobytes() + token.encode(), crc)

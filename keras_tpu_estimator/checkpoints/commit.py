@@ -5,11 +5,10 @@ import errno
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.checkpoints.partial_files import partial_file
 from keras_tpu_estimator.storage import copies
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
-
-_PARTIAL = ".kte-partial"
 
 
 @contextlib.contextmanager
@@ -43,21 +42,58 @@ def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
     if is_url(path):
         copy = copies.Copy(os.path.basename(path))
         yield copy.path
-        transfers.put(copy.path, path)
+        publish(copy.path, path)
         if is_kept:
             copies.keep(path, copy)
         return
-    partial = path + _PARTIAL
-    try:
+    with partial_file(path) as partial:
         yield partial
+        publish(partial, path)
+
+
+@contextlib.contextmanager
+def writing(prefix: str) -> Iterator[str]:
+    """Gives what the temporary names of several files begin with.
+
+    Args:
+        prefix: What the names that they will have begin with, or their URLs.
+
+    Yields:
+        The beginning of names to write to and to `publish` in the block. If
+        that fails, nothing stays under them.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> directory = pathlib.Path(tempfile.mkdtemp())
+    >>> with writing(str(directory / "note")) as partial:
+    ...     size = pathlib.Path(partial + ".txt").write_text("whole")
+    ...     publish(partial + ".txt", str(directory / "note.txt"))
+    >>> os.listdir(directory)
+    ['note.txt']
+    """
+    if is_url(prefix):
+        # It goes with its folder.
+        copy = copies.Copy(os.path.basename(prefix))
+        yield copy.path
+        return
+    with partial_file(prefix) as partial:
+        yield partial
+
+
+def publish(partial: str, path: str) -> None:
+    """Gives a file that is complete the name that it is to have.
+
+    Args:
+        partial: Its temporary name.
+        path: The name or URL. What is there is replaced.
+    """
+    if not is_url(path):
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(partial, path)
+    transfers.put(partial, path)
+    if not is_url(path):
         _sync_directory(os.path.dirname(path))
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
-        raise
 
 
 def _sync_directory(directory: str) -> None:
@@ -70,28 +106,3 @@ def _sync_directory(directory: str) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def remove_leftovers(directory: str) -> None:
-    """Deletes what killed processes left half-written in `directory`.
-
-    Args:
-        directory: An existing directory that no other process writes to; or a
-            URL, where nothing is ever left.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> directory = pathlib.Path(tempfile.mkdtemp())
-    >>> (directory / "model.ckpt-5.h5.kte-partial").touch()
-    >>> remove_leftovers(str(directory))
-    >>> list(directory.iterdir())
-    []
-    """
-    if is_url(directory):
-        return
-    with os.scandir(directory) as entries:
-        leftovers = [e.path for e in entries if _PARTIAL in e.name]
-    for path in leftovers:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)

@@ -152,12 +152,13 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
     return item if isinstance(item, h5py.Dataset) else None
 
 
-def check(path: str, dataset: h5py.Dataset) -> None:
+def check(path: str, dataset: h5py.Dataset, file: str) -> None:
     """Checks that a dataset can hold a variable.
 
     Args:
         path: The path of the variable, for error messages.
         dataset: The dataset.
+        file: The file that it is in, for the same.
 
     Raises:
         ValueError: The dataset holds no numbers, or not as many as it
@@ -167,24 +168,24 @@ def check(path: str, dataset: h5py.Dataset) -> None:
 
     >>> import io
     >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     check("a", file.create_dataset("a", data=np.ones(2)))
+    ...     check("a", file.create_dataset("a", data=np.ones(2)), "file")
     """
     if dataset.external or (dataset.is_virtual and not shards.of(dataset)):
         raise ValueError(
-            f"The values of variable {path!r} of {dataset.file.filename!r} lie "
+            f"The values of variable {path!r} of {file!r} lie "
             "in another file, which is not read. Use a checkpoint that this "
             "package wrote."
         )
     if not _is_native(dataset.dtype):
         raise ValueError(
-            f"Variable {path!r} of {dataset.file.filename!r} has dtype "
+            f"Variable {path!r} of {file!r} has dtype "
             f"{dataset.dtype}, where numbers or booleans were expected. Use "
             "a checkpoint that this package wrote."
         )
     stored = dataset.id.get_storage_size()
     if stored != dataset.nbytes and not dataset.is_virtual:
         raise ValueError(
-            f"Variable {path!r} of {dataset.file.filename!r} is declared to "
+            f"Variable {path!r} of {file!r} is declared to "
             f"have {dataset.nbytes} bytes, of which the file has {stored}. Use "
             "a checkpoint that this package wrote."
         )

@@ -16,6 +16,7 @@ from keras_tpu_estimator.checkpoints import pieces
 from keras_tpu_estimator.checkpoints.opened_checkpoint import opened
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.sparse import SparseFile
+from keras_tpu_estimator.checkpoints.stamp import NO_TOKEN
 from keras_tpu_estimator.checkpoints.stored import Stored
 
 GLOBAL_STEP = "global_step"
@@ -24,7 +25,11 @@ GLOBAL_STEP = "global_step"
 _STRUCTURE_BLOCK = 16 << 10
 
 
-def write(path: str, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
+def write(
+    path: str,
+    variables: Mapping[str, npt.ArrayLike | Sharded],
+    token: str = NO_TOKEN,
+) -> None:
     """Writes variables into a file, whole or not at all.
 
     Args:
@@ -32,6 +37,8 @@ def write(path: str, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
         variables: Arrays of numbers or booleans by variable path. Whatever
             `np.asarray` understands will do. Of those whose parts are in
             other files, where they are.
+        token: That of the save that the file belongs to. Defaults to that of
+            none.
 
     Raises:
         TypeError: A value is not an array of numbers.
@@ -57,6 +64,7 @@ def write(path: str, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
             for name, each in sorted(arrays.items())
             if not isinstance(each, Sharded)
         ),
+        token,
     )
 
 
@@ -135,6 +143,7 @@ def read(
     {'b': array([1., 1.])}
     """
     with opened(checkpoint_path) as checkpoint:
+        checkpoint.hold()
         return checkpoint.read(paths)
 
 
@@ -142,6 +151,7 @@ def write_file(
     path: str,
     variables: Mapping[str, np.ndarray | Stored | Sharded],
     values: Iterable[tuple[str, np.ndarray]],
+    token: str,
 ) -> int:
     """Writes a file, whole or not at all, one value after the other.
 
@@ -149,6 +159,7 @@ def write_file(
         path: The file to make or replace.
         variables: What will be in it, as for `encoding.lay_out`.
         values: The values of all arrays that are no scalars, by path.
+        token: That of the save that the file belongs to.
 
     Returns:
         What `checksum.seal` gives for it.
@@ -169,6 +180,7 @@ def write_file(
                     partial, [pieces.Extent.of(offsets[name], value)]
                 )
             ],
+            token,
         )
     checksum.trust(path)
     return seal

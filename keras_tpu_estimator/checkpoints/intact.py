@@ -49,6 +49,9 @@ def latest_intact(
     newest = location.latest(model_dir)
     if newest is None or is_intact(newest):
         return newest
+    if not location.exists(newest):
+        # A training has saved others since, and removed it.
+        return latest_intact(model_dir, is_intact)
     others = filter(location.exists, location.listed(model_dir))
     found = next(filter(is_intact, others), None)
     if found is None:

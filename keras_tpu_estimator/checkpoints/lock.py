@@ -5,26 +5,8 @@ import os
 from collections.abc import Iterator
 
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.checkpoints import file_locks
 from keras_tpu_estimator.storage.urls import is_url
-
-try:
-    import fcntl
-except ImportError:  # Not on Windows; there it is up to the user.
-    # To a checker a module is never `None`.
-    fcntl = None  # type: ignore[assignment]
-
-_IS_TAKEN = (BlockingIOError, PermissionError)
-_held: set[int] = set()
-
-
-def _leave_to_parent() -> None:
-    """Lets a forked process not keep locks, such as a data loader's worker."""
-    while _held:
-        os.close(_held.pop())  # Which frees none while the parent holds it.
-
-
-if fcntl is not None:
-    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @contextlib.contextmanager
@@ -59,40 +41,54 @@ def only_training(directory: PathLike) -> Iterator[None]:
         return
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
+    # The directory itself, so that no file stays behind.
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        with _locked(directory):
-            yield
+        _lock(descriptor, directory)
+        yield
     finally:
+        file_locks.close(descriptor)
         if is_new:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
 
 
 @contextlib.contextmanager
-def _locked(directory: PathLike) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
-    # The directory itself, so that no file stays behind.
+def if_no_training(directory: PathLike) -> Iterator[bool]:
+    """Keeps trainings out of a directory, if none is there.
+
+    Args:
+        directory: An existing directory of this machine.
+
+    Yields:
+        Whether none is, which stays so in the `with` block.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory), if_no_training(directory) as is_free:
+    ...     is_free
+    False
+    """
     descriptor = os.open(directory, os.O_RDONLY)
-    _held.add(descriptor)
     try:
-        _lock(descriptor, directory)
-        yield
+        file_locks.take(descriptor)
+        is_free = True
+    except file_locks.TakenError:
+        is_free = False
+    try:
+        yield is_free
     finally:
-        if descriptor in _held:
-            _held.remove(descriptor)
-            os.close(descriptor)
+        file_locks.close(descriptor)
 
 
 def _lock(descriptor: int, directory: PathLike) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except _IS_TAKEN as error:
+        file_locks.take(descriptor)
+    except file_locks.TakenError as error:
         raise RuntimeError(
             f"Another training writes into {os.fspath(directory)!r}. Expected "
             "one at a time: their checkpoints would replace each other. Wait "
             "for its end, or choose another `model_dir`."
         ) from error
-    except OSError:  # A file system without locks.
-        return

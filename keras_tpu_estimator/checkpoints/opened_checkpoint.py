@@ -1,6 +1,7 @@
 """A checkpoint of this package, open for reading."""
 
 import contextlib
+import io
 import os
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -18,10 +19,13 @@ from keras_tpu_estimator.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.checkpoints.missing import explain_missing
 from keras_tpu_estimator.checkpoints.opened_file import DamagedFileError
 from keras_tpu_estimator.checkpoints.opened_file import OpenedFile
+from keras_tpu_estimator.checkpoints.opened_file import held
 from keras_tpu_estimator.checkpoints.opened_file import opened_file
 from keras_tpu_estimator.checkpoints.opened_file import translated
+from keras_tpu_estimator.checkpoints.removed import removed
 from keras_tpu_estimator.checkpoints.shards import Shard
 from keras_tpu_estimator.checkpoints.stored import Stored
+from keras_tpu_estimator.storage.urls import is_url
 
 
 class OpenedCheckpoint:
@@ -48,6 +52,20 @@ class OpenedCheckpoint:
         self._datasets: dict[str, h5py.Dataset] = {}
         self._shards: dict[str, tuple[Shard, ...]] = {}
         self._shard_files: dict[str, OpenedFile] = {}
+        self._held: dict[str, io.FileIO] = {}
+
+    def hold(self) -> None:
+        """Opens all files, so that they can be read when they are removed.
+
+        Not those of a store, of which only what is needed is fetched.
+        """
+        if is_url(self._path):
+            return
+        for name in shards.seals_of(self._main.file):
+            # One that is not there is missed by who reads it.
+            with contextlib.suppress(OSError):
+                raw = held(self._beside(name))
+                self._held[name] = self._stack.enter_context(raw)
 
     def describe(self) -> dict[str, Stored]:
         """What is stored, by variable path."""
@@ -109,7 +127,7 @@ class OpenedCheckpoint:
     def _joined(self, path: str, dataset: h5py.Dataset, box: Box) -> np.ndarray:
         """A part of a variable, from the shards that have something of it."""
         if path not in self._shards:
-            encoding.check(path, dataset)
+            encoding.check(path, dataset, self._path)
             self._shards[path] = shards.of(dataset)
         joined = np.empty(box.shape, encoding.dtype_of(path, dataset))
         missing = joined.size
@@ -142,8 +160,10 @@ class OpenedCheckpoint:
                 return file.read_box(path, dataset, part)
         except (FileNotFoundError, DamagedFileError) as error:
             is_there = isinstance(error, DamagedFileError)
+            if not is_there and self._is_gone:
+                raise removed(self._path) from error
             reason = f"is damaged ({error})" if is_there else "is not there"
-            name = os.path.join(os.path.dirname(self._path), shard.file)
+            name = self._beside(shard.file)
             raise ValueError(
                 f"The part {shard.box} of the variable {path!r} should be in "
                 f"the file {name!r}, which {reason}. It belongs to the "
@@ -154,12 +174,28 @@ class OpenedCheckpoint:
 
     def _shard_file(self, shard: Shard) -> OpenedFile:
         if shard.file not in self._shard_files:
-            path = os.path.join(os.path.dirname(self._path), shard.file)
-            found = self._stack.enter_context(opened_file(path))
-            if checksum.seal(found.path) != shard.seal:
+            path = self._beside(shard.file)
+            if shard.file not in self._held:
+                self._held[shard.file] = self._stack.enter_context(held(path))
+            found = self._stack.enter_context(
+                opened_file(path, self._held[shard.file])
+            )
+            if found.seal != shard.seal:
                 raise DamagedFileError("it is that of another checkpoint")
             self._shard_files[shard.file] = found
         return self._shard_files[shard.file]
+
+    def _beside(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self._path), name)
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the checkpoint was removed, or another one is there."""
+        try:
+            with held(self._path) as now:
+                return checksum.seal(now.fileno()) != self._main.seal
+        except FileNotFoundError:
+            return True
 
 
 @contextlib.contextmanager
@@ -172,13 +208,35 @@ def opened(checkpoint_path: PathLike) -> Iterator[OpenedCheckpoint]:
     Raises:
         ValueError: There is no such checkpoint, or its file is damaged.
     """
-    path = location.resolve(checkpoint_path) + location.SUFFIX
+    prefix = location.resolve(checkpoint_path)
+    with opened_again(prefix, os.fsdecode(checkpoint_path)) as checkpoint:
+        yield checkpoint
+
+
+@contextlib.contextmanager
+def opened_again(prefix: str, name: str) -> Iterator[OpenedCheckpoint]:
+    """Opens a checkpoint that was there a moment ago.
+
+    Args:
+        prefix: Its prefix.
+        name: What it is called by whoever reads it.
+
+    Raises:
+        ValueError: It is not there any more, or its file is damaged.
+    """
+    path = prefix + location.SUFFIX
     try:
         with contextlib.ExitStack() as stack:
-            main = stack.enter_context(opened_file(path))
-            name = os.fsdecode(checkpoint_path)
+            try:
+                raw = stack.enter_context(held(path))
+            except FileNotFoundError as error:
+                raise removed(path) from error
+            main = stack.enter_context(opened_file(path, raw))
             yield OpenedCheckpoint(name, path, main, stack)
     except DamagedFileError as error:
+        # Some network file systems forget a file that another machine removes.
+        if location.main_file(prefix) != path:
+            raise removed(path) from error
         raise _damaged(path, error) from error
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import math
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -30,15 +31,24 @@ class DamagedFileError(Exception):
 class OpenedFile:
     """A file whose structure is as it was written.
 
+    It can be read to the end, even if its name is gone meanwhile.
+
     Attributes:
-        path: The file.
-        file: The same, open.
+        path: What it is called.
+        descriptor: The file, open.
+        file: The same, as HDF5 has it.
         written: The pieces that its data were written in, by offset.
     """
 
     path: str
+    descriptor: int
     file: h5py.File
     written: Mapping[int, pieces.Piece]
+
+    @property
+    def seal(self) -> int | None:
+        """As `checksum.seal` of it."""
+        return checksum.seal(self.descriptor)
 
     def read(
         self, datasets: Mapping[str, h5py.Dataset]
@@ -46,7 +56,7 @@ class OpenedFile:
         """Reads datasets by the paths of their variables, and checks them."""
         arrays, extents = {}, []
         for path, dataset in datasets.items():
-            encoding.check(path, dataset)
+            encoding.check(path, dataset, self.path)
             offset = dataset.id.get_offset()
             if offset in self.written:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
@@ -56,7 +66,7 @@ class OpenedFile:
                 # structure. h5py gives a scalar as a NumPy number, of the
                 # machine's byte order.
                 arrays[path] = np.asarray(dataset[()], dataset.dtype)
-        pieces.read(self.path, extents, self.written)
+        pieces.read(self.descriptor, extents, self.written)
         return {
             path: encoding.decode(path, datasets[path], array)
             for path, array in arrays.items()
@@ -75,7 +85,7 @@ class OpenedFile:
         offset = dataset.id.get_offset()
         if offset not in self.written or box.shape == dataset.shape:
             return self.read({path: dataset})[path][box.slices]
-        encoding.check(path, dataset)
+        encoding.check(path, dataset, self.path)
         found = np.empty(box.shape, dataset.dtype)
         for first, run in self._runs_in(dataset, offset, box):
             for at, part in boxes_of_run(
@@ -112,32 +122,41 @@ class OpenedFile:
                 not part.within(box).is_empty
                 for _, part in boxes_of_run(first, first + count, dataset.shape)
             ):
-                for before, chunk in pieces.chunks(self.path, piece):
+                for before, chunk in pieces.chunks(self.descriptor, piece):
                     run = np.frombuffer(chunk, dataset.dtype)
                     yield first + before // itemsize, run
             at += piece.length
 
 
+def held(path: str) -> io.FileIO:
+    """Opens a file, to be closed; it may be removed then.
+
+    Args:
+        path: The file, or its URL, from which it is copied.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    return open(local_copy(path).path, "rb", buffering=0)
+
+
 @contextlib.contextmanager
-def opened_file(path: str) -> Iterator[OpenedFile]:
+def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
     """Opens a file whose structure is as it was written.
 
     Args:
-        path: The file, or its URL.
+        path: The file, or its URL, for messages.
+        raw: The same, from `held`.
 
     Raises:
         DamagedFileError: It is not, or what is read is not.
-        FileNotFoundError: There is no such file.
     """
-    copy = local_copy(path)
-    written = checksum.load(copy.path)
+    written = checksum.load(raw.fileno())
     if written is None:
         raise DamagedFileError("its checksum is wrong or missing")
-    with translated():
-        # A file never changes once it has its name, so nothing need be locked;
-        # some network file systems cannot.
-        with h5py.File(copy.path, "r", locking=False) as file:
-            yield OpenedFile(copy.path, file, written)
+    # By the same descriptor: what has the name may be another file now.
+    with translated(), h5py.File(raw, "r") as file:
+        yield OpenedFile(path, raw.fileno(), file, written)
 
 
 @contextlib.contextmanager

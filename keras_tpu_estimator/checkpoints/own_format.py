@@ -11,7 +11,7 @@ from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints.opened_checkpoint import OpenedCheckpoint
-from keras_tpu_estimator.checkpoints.opened_checkpoint import opened
+from keras_tpu_estimator.checkpoints.opened_checkpoint import opened_again
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.storage import paths
 
@@ -54,8 +54,10 @@ class OwnReader(CheckpointReader):
         if self._opened is not None:
             yield self
             return
-        with opened(self.path) as self._opened:
+        prefix = self.path.removesuffix(location.SUFFIX)
+        with opened_again(prefix, self.path) as self._opened:
             try:
+                self._opened.hold()
                 yield self
             finally:
                 self._opened = None

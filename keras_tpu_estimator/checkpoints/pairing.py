@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.casting import cast
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 
 
@@ -125,7 +126,13 @@ def read_values(
     pairs = list(pairs)
     read = reader.get_tensors(pair.name for pair in pairs)
     return {
-        pair.path: _cast(read[pair.name], variables[pair.path].dtype, pair)
+        pair.path: cast(
+            read[pair.name],
+            np.dtype(variables[pair.path].dtype),
+            pair.path,
+            pair.name,
+            reader.path,
+        )
         for pair in pairs
     }
 
@@ -144,19 +151,5 @@ def read_part(
     Raises:
         ValueError: As for `read_values`.
     """
-    return _cast(reader.get_part(pair.name, box.slices), dtype, pair)
-
-
-def _cast(value: np.ndarray, dtype: npt.DTypeLike, pair: Pairing) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    # From one kind of number to another, NumPy would cut off what is behind
-    # the point; and what an integer is too large for, it would wrap around.
-    if np.can_cast(value.dtype, dtype, "same_kind"):
-        cast = value.astype(dtype)
-        if dtype.kind not in "iu" or np.array_equal(cast, value):
-            return cast
-    raise ValueError(
-        f"The variable {pair.path!r} is of dtype {dtype}, which cannot hold "
-        f"the {value.dtype} values of {pair.name!r} in the checkpoint. Give it "
-        f"dtype {value.dtype} in model_fn, or do not start it from there."
-    )
+    value = reader.get_part(pair.name, box.slices)
+    return cast(value, np.dtype(dtype), pair.path, pair.name, reader.path)

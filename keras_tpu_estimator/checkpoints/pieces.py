@@ -5,6 +5,7 @@ that a large file is not gone through twice. Neither holds Python's lock.
 """
 
 import concurrent.futures
+import io
 import os
 import zlib
 from collections.abc import Iterable
@@ -93,12 +94,12 @@ def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
 
 
 def read(
-    path: str, extents: Iterable[Extent], pieces: Mapping[int, Piece]
+    path: str | int, extents: Iterable[Extent], pieces: Mapping[int, Piece]
 ) -> None:
     """Reads a file into memory, and checks what it reads.
 
     Args:
-        path: A file.
+        path: A file, or its descriptor.
         extents: What is read, and where.
         pieces: The pieces that each of them was written in, by offset.
 
@@ -118,11 +119,11 @@ def read(
     _verify(path, [job for extent in extents for job in _jobs(extent, pieces)])
 
 
-def chunks(path: str, piece: Piece) -> Iterator[tuple[int, memoryview]]:
+def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
     """Reads a piece bit by bit, and checks it.
 
     Args:
-        path: A file.
+        path: A file, or its descriptor.
         piece: The piece.
 
     Yields:
@@ -142,7 +143,7 @@ def chunks(path: str, piece: Piece) -> Iterator[tuple[int, memoryview]]:
     """
     memory = memoryview(bytearray(min(_CHUNK, piece.length)))
     crc = 0
-    with open(path, "rb", buffering=0) as file:
+    with _opened(path) as file:
         for at in range(0, piece.length, _CHUNK):
             chunk = memory[: piece.length - at]
             _fill(file.fileno(), chunk, piece.offset + at)
@@ -244,9 +245,13 @@ def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
         at += piece.length
 
 
-def _verify(path: str, jobs: Sequence[_Job]) -> None:
+def _opened(path: str | int) -> io.FileIO:
+    return open(path, "rb", buffering=0, closefd=isinstance(path, str))
+
+
+def _verify(path: str | int, jobs: Sequence[_Job]) -> None:
     """Runs all jobs, on several threads if they are worth it."""
-    with open(path, "rb", buffering=0) as file:
+    with _opened(path) as file:
         if sum(job.piece.length for job in jobs) <= _PIECE:
             for job in jobs:
                 job.run(file.fileno())

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.checkpoints import commit
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints import keep_best
 from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import save_files
 from keras_tpu_estimator.checkpoints import state_file
 from keras_tpu_estimator.checkpoints.retention import Retention
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.shards import Sharded
-from keras_tpu_estimator.checkpoints.spread import remove_orphans
 from keras_tpu_estimator.checkpoints.state_file import CheckpointState
 from keras_tpu_estimator.checkpoints.state_file import Saved
 from keras_tpu_estimator.storage import paths
@@ -26,7 +26,7 @@ from keras_tpu_estimator.storage import paths
 def save(
     model_dir: PathLike,
     step: int,
-    variables: Mapping[str, npt.ArrayLike | Sharded],
+    variables: Mapping[str, npt.ArrayLike],
     *,
     retention: Retention = Retention(),  # noqa: B008, it is frozen
     basename: str = location.BASENAME,
@@ -44,8 +44,7 @@ def save(
     Args:
         model_dir: The directory, made if need be.
         step: The global step, at least 0; also saved, as 'global_step'.
-        variables: Arrays of numbers or booleans by variable path. In HDF5 also
-            what `ShardFiles` says of those whose parts are in other files.
+        variables: Arrays of numbers or booleans by variable path.
         retention: Which older checkpoints stay. Defaults to the newest five.
         basename: What the file's name begins with. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
@@ -72,31 +71,62 @@ def save(
     step = operator.index(step)
     if step < 0:
         raise ValueError(f"step must be at least 0; got {step}.")
-    model_dir = os.fsdecode(model_dir)
-    paths.make_directory(model_dir)
-    commit.remove_leftovers(model_dir)
-    before = state_file.load(model_dir)
+    name = location.name_for(step, basename)
+    saved = SaveFiles(os.path.join(os.fsdecode(model_dir), name))
+    save_into(
+        saved,
+        step,
+        variables,
+        retention=retention,
+        now=now,
+        format_name=format_name,
+    )
+    return saved.prefix
 
-    new = Saved(
-        location.name_for(step, basename), time.time() if now is None else now
-    )
-    prefix = os.path.join(model_dir, new.name)
-    formats.write(
-        prefix,
-        {**variables, files.GLOBAL_STEP: np.int64(step)},
-        format_name,
-    )
-    # In this order, for a `checkpoint` file must never name a deleted one.
-    best = keep_best.best(model_dir)
-    after, dropped = retention.split(
-        _append(model_dir, before, new), best and os.path.basename(best)
-    )
-    state_file.store(model_dir, after)
-    for name in dropped:
-        formats.remove(os.path.join(model_dir, name))
-    if any(isinstance(each, Sharded) for each in variables.values()):
-        remove_orphans(model_dir)
-    return prefix
+
+def save_into(
+    saved: SaveFiles,
+    step: int,
+    variables: Mapping[str, npt.ArrayLike | Sharded],
+    *,
+    retention: Retention,
+    now: float | None = None,
+    format_name: str = formats.HDF5,
+) -> None:
+    """Completes a save of which other files may be there.
+
+    Args:
+        saved: Its files.
+        step: As in `save`.
+        variables: The same. In HDF5 also what `ShardFiles` says of those whose
+            parts are in other files.
+        retention: As in `save`.
+        now: The same. Defaults to the clock.
+        format_name: The same. Defaults to 'hdf5'.
+
+    Raises:
+        TypeError: A value is not an array of numbers.
+        ValueError: The `checkpoint` file of the directory is unreadable.
+    """
+    model_dir, name = os.path.split(saved.prefix)
+    paths.make_directory(model_dir)
+    save_files.sweep_if_alone(model_dir, but=saved)
+    before = state_file.load(model_dir)
+    new = Saved(name, time.time() if now is None else now)
+    with saved.undone_on_failure():
+        formats.write(
+            saved,
+            {**variables, files.GLOBAL_STEP: np.int64(step)},
+            format_name,
+        )
+        # In this order, for a `checkpoint` file must never name a deleted one.
+        best = keep_best.best(model_dir)
+        after, dropped = retention.split(
+            _append(model_dir, before, new), best and os.path.basename(best)
+        )
+        state_file.store(model_dir, after)
+    for old in dropped:
+        save_files.remove(os.path.join(model_dir, old))
 
 
 def _append(

@@ -8,14 +8,12 @@ lists in its attributes, each with the seal that it had.
 
 import dataclasses
 import os
-import re
 
 import h5py
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
-
-_NAME = re.compile(r"(.+)\.shard-[0-9]+-of-[0-9]+")
+from keras_tpu_estimator.checkpoints.save_names import SaveName
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,37 +48,6 @@ class Sharded:
     shards: tuple[Shard, ...]
 
 
-def file_name(prefix: str, number: int, count: int) -> str:
-    """The path of a file with parts of variables.
-
-    Args:
-        prefix: That of the checkpoint.
-        number: Which of the files.
-        count: How many there are.
-
-    Example:
-
-    >>> file_name("/run/model.ckpt-20", 0, 4)
-    '/run/model.ckpt-20.shard-0-of-4'
-    """
-    return f"{prefix}.shard-{number}-of-{count}"
-
-
-def prefix_of(name: str) -> str | None:
-    """The prefix of the checkpoint that a file has parts of, by its name.
-
-    Args:
-        name: The name or path of any file.
-
-    Example:
-
-    >>> prefix_of("model.ckpt-20.shard-0-of-4"), prefix_of("checkpoint")
-    ('model.ckpt-20', None)
-    """
-    match = _NAME.fullmatch(name)
-    return match and match.group(1)
-
-
 def create(
     file: h5py.File, key: str, variable: Sharded, bits: np.dtype
 ) -> h5py.Dataset:
@@ -95,7 +62,10 @@ def create(
     layout = h5py.VirtualLayout(variable.shape, bits)
     for shard in variable.shards:
         layout[shard.box.slices] = h5py.VirtualSource(
-            shard.file, shard.key, shard.box.shape, bits
+            _as_literal(shard.file),
+            _as_literal(shard.key),
+            shard.box.shape,
+            bits,
         )
         file.attrs[shard.file] = np.uint32(shard.seal)
     return file.create_virtual_dataset(key, layout)
@@ -110,12 +80,13 @@ def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
     seals = seals_of(dataset.file)
     found = []
     for source in dataset.virtual_sources():
-        if source.file_name not in seals:
+        name = _from_literal(source.file_name)
+        if name not in seals:
             return ()
         first, last = source.vspace.get_select_bounds()
         box = Box(tuple(first), tuple(end + 1 for end in last))
-        seal = seals[source.file_name]
-        found.append(Shard(box, source.file_name, source.dset_name, seal))
+        key = _from_literal(source.dset_name)
+        found.append(Shard(box, name, key, seals[name]))
     return tuple(found)
 
 
@@ -131,5 +102,19 @@ def seals_of(file: h5py.File) -> dict[str, int]:
     return {
         name: int(seal)
         for name, seal in file.attrs.items()
-        if prefix_of(name) and os.path.basename(name) == name
+        if _is_part(name) and os.path.basename(name) == name
     }
+
+
+def _is_part(name: str) -> bool:
+    named = SaveName.of(name)
+    return named is not None and named.kind == "part"
+
+
+def _as_literal(name: str) -> str:
+    """A name as HDF5 wants those of sources, where '%b' would be a number."""
+    return name.replace("%", "%%")
+
+
+def _from_literal(name: str) -> str:
+    return name.replace("%%", "%")

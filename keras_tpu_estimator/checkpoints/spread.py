@@ -5,7 +5,6 @@ other, so that it has none of them twice. The main file, which the chief writes
 when all others are there, says where the parts are.
 """
 
-import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -17,8 +16,7 @@ import numpy as np
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import encoding
 from keras_tpu_estimator.checkpoints import files
-from keras_tpu_estimator.checkpoints import location
-from keras_tpu_estimator.checkpoints import shards
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.shards import Shard
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.stored import Stored
@@ -49,7 +47,7 @@ class ShardFiles:
     All hosts know all of them.
 
     Attributes:
-        prefix: That of the checkpoint.
+        saved: All files of the save.
         variables: The variables by path.
 
     Example:
@@ -59,17 +57,18 @@ class ShardFiles:
     >>> directory = tempfile.mkdtemp()
     >>> table = np.arange(8.0)
     >>> halves = {Box((0,), (4,)): 0, Box((4,), (8,)): 1}
+    >>> saved = SaveFiles(os.path.join(directory, "model.ckpt-20"))
     >>> files = ShardFiles(
-    ...     os.path.join(directory, "model.ckpt-20"),
-    ...     {"table": Spread((8,), table.dtype, halves,
-    ...                      lambda box: table[box.slices])})
+    ...     saved, {"table": Spread((8,), table.dtype, halves,
+    ...                             lambda box: table[box.slices])})
     >>> seals = [files.write(host) for host in range(2)]
-    >>> prefix = checkpoints.save(directory, 20, files.sharded(seals))
-    >>> checkpoints.value(prefix, "table")
+    >>> checkpoints.saving.save_into(
+    ...     saved, 20, files.sharded(seals), retention=checkpoints.Retention())
+    >>> checkpoints.value(saved.prefix, "table")
     array([0., 1., 2., 3., 4., 5., 6., 7.])
     """
 
-    prefix: str
+    saved: SaveFiles
     variables: Mapping[str, Spread]
 
     def write(self, host: int) -> int | None:
@@ -93,8 +92,10 @@ class ShardFiles:
             (key, np.asarray(self.variables[path].part(box), order="C"))
             for key, (path, box) in own.items()
         )
-        paths.make_directory(os.path.dirname(self.prefix))
-        return files.write_file(self._file(host), described, values)
+        paths.make_directory(os.path.dirname(self.saved.prefix))
+        return files.write_file(
+            self._file(host), described, values, self.saved.token
+        )
 
     def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
         """What the main file is to say of the variables.
@@ -126,7 +127,7 @@ class ShardFiles:
 
     def _file(self, host: int) -> str:
         writers = self._writers
-        return shards.file_name(self.prefix, writers.index(host), len(writers))
+        return self.saved.part(writers.index(host), len(writers))
 
     def _parts(self, host: int) -> Iterator[tuple[str, tuple[str, Box]]]:
         """What they are called in the file of a host, and what they are."""
@@ -135,18 +136,3 @@ class ShardFiles:
                 if writer == host:
                     start = "_".join(map(str, box.start))
                     yield f"{path}/{start}", (path, box)
-
-
-def remove_orphans(directory: str) -> None:
-    """Removes files with parts of checkpoints that were never completed.
-
-    Args:
-        directory: An existing one, which nobody else writes into.
-    """
-    for name in paths.names_in(directory):
-        prefix = shards.prefix_of(name)
-        if prefix is None:
-            continue
-        if not paths.is_file(os.path.join(directory, prefix + location.SUFFIX)):
-            with contextlib.suppress(FileNotFoundError):
-                paths.remove(os.path.join(directory, name))

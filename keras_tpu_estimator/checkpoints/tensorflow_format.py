@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.checkpoints import tensorflow_index
 from keras_tpu_estimator.checkpoints.location import INDEX
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reader import unambiguous
+from keras_tpu_estimator.checkpoints.removed import removed
 from keras_tpu_estimator.checkpoints.stored import Stored
 from keras_tpu_estimator.storage import paths
 from keras_tpu_estimator.storage.copies import local_copy
 
-_DATA = ".data"
 _NUMBER = "-?????-of-?????"
 
 # Object-based checkpoints put this behind the path of an object, and keep a
@@ -47,7 +48,8 @@ def exists(prefix: str) -> bool:
 def suffixes(prefix: str) -> list[str]:
     """How the names of the files end that a prefix stands for."""
     if paths.is_file(prefix + INDEX):
-        return [INDEX, *(_DATA + number for number in _numbers(prefix + _DATA))]
+        data = tensorflow_index.data_files(prefix)
+        return [INDEX, *(path.removeprefix(prefix) for path in data)]
     return _numbers(prefix) or [""]
 
 
@@ -75,6 +77,7 @@ class TensorFlowReader(CheckpointReader):
     def __init__(self, prefix: str):
         import tensorflow as tf
 
+        self._index = _index(prefix)
         # TensorFlow opens them only when it reads values.
         self._files = local_copy(prefix, suffixes(prefix))
         with _explained(prefix):
@@ -122,14 +125,29 @@ class TensorFlowReader(CheckpointReader):
         ]
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        with _explained(self.path):
-            return {name: self._read_one(self._keys[name]) for name in names}
+        try:
+            with _explained(self.path):
+                return {
+                    name: self._read_one(self._keys[name]) for name in names
+                }
+        except ValueError as error:
+            if _index(self.path) != self._index:
+                raise removed(self.path) from error
+            raise
 
     def _read_one(self, key: str) -> np.ndarray:
         value = self._reader.get_tensor(key)
         # A scalar string is `bytes`, whose zeros at the end NumPy would cut.
         is_text = isinstance(value, bytes)
         return np.asarray(value, object if is_text else None)
+
+
+def _index(prefix: str) -> tuple[object, ...] | None:
+    """What is another one as soon as another bundle is there."""
+    try:
+        return paths.version(prefix + INDEX)
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

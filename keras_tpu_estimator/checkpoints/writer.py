@@ -44,16 +44,23 @@ class Writer:
 
         Raises:
             Exception: The one before failed.
+            RuntimeError: There can be no more threads.
         """
         self.wait()
         path = os.path.realpath(os.fsdecode(directory))
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run,
             args=(path, write),
             name="checkpoint-writer",
         )
-        _IN_FLIGHT[path] = self._thread
-        self._thread.start()
+        _IN_FLIGHT[path] = self._thread = thread
+        try:
+            thread.start()
+        except Exception:
+            # It never began, so that nobody could wait for its end.
+            del _IN_FLIGHT[path]
+            self._thread = None
+            raise
 
     def wait(self) -> None:
         """Waits until what is being written is there.

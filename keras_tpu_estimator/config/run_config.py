@@ -20,6 +20,7 @@ from keras_tpu_estimator.config.tpu_config import TPUConfig
 from keras_tpu_estimator.config.without_effect import set_without_effect
 from keras_tpu_estimator.config.without_effect import warn_without_effect
 from keras_tpu_estimator.hosts import starting
+from keras_tpu_estimator.hosts.cluster import Cluster
 from keras_tpu_estimator.hosts.task import Task
 
 _DEFAULT_SAVE_SECS = 600
@@ -43,9 +44,9 @@ class RunConfig:
 
     The counterpart of `tf.compat.v1.estimator.tpu.RunConfig`. Fields that have
     no meaning on JAX are accepted, and those that are set are named in one
-    warning. The environment variable TF_CONFIG is read when one is made,
-    and the cluster of this process, if it is in one, is joined as by
-    `initialize`.
+    warning. What the environment says of this process and of others, such as
+    TF_CONFIG, is read when one is made; nobody is joined before a
+    `TPUEstimator` is made, or `initialize` is called.
 
     Args:
         tpu_config: A `TPUConfig`. Defaults to `TPUConfig()`.
@@ -184,7 +185,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster, self.master, self.session_config)
-        self._set("_task", Task.from_environment(starting.ensure_started()))
+        self._set("_task", Task.from_environment(starting.told_cluster()))
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
@@ -316,6 +317,21 @@ class RunConfig:
                 evaluation = master
         self._set("master", master)
         self._set("evaluation_master", evaluation)
+
+
+def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
+    """A configuration of a process that has joined others.
+
+    Args:
+        config: One that was made before, as the environment told.
+        cluster: The cluster, of which a server of metadata may have told.
+
+    Returns:
+        A copy.
+    """
+    new = copy.deepcopy(config)
+    new._set("_task", config._task.in_cluster(cluster))
+    return new
 
 
 def _settled_defaults() -> dict[str, object]:

@@ -25,6 +25,7 @@ from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tracing.rows_variable import give
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -219,7 +220,7 @@ class ProgramModel(keras.Model):
     def assign(self, values: AnyValues) -> None:
         """Gives the model's variables these values by path."""
         for path, value in values.items():
-            self.program.store.variables[path].assign(value)
+            give(self.program.store.variables[path], value)
         self._valued.update(values)
 
     def _step(self, mode: str, features: Features, labels: Labels) -> Step:

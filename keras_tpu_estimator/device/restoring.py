@@ -5,12 +5,11 @@ import logging
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 
-import jax
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints.casting import cast
 from keras_tpu_estimator.checkpoints.pairing import Described
 from keras_tpu_estimator.checkpoints.pairing import read_part
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
@@ -20,12 +19,13 @@ from keras_tpu_estimator.checkpoints.warm_start import values_of
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.device import other_dtypes
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.model_fn.scaffold import InitSession
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.scaffold import without_tensors
-from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.tracing.rows_variable import own_rows
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -48,13 +48,34 @@ def initial_values(
         known: Values of others, which they may depend on.
         warm_start: Another model's checkpoint that some of them come from.
     """
-    made_at = places.of(wanted) if places.spread(wanted) else None
-    if warm_start is None:
-        return store.initial_values(wanted, known, made_at)
-    warm = _warm_values(store, places, wanted, warm_start)
-    rest = wanted - warm.keys()
-    made = store.initial_values(rest, {**known, **warm}, made_at)
-    return {**made, **warm}
+    spread = places.spread(wanted)
+    # Tables are made on all cores unless it is said where.
+    has_places = bool(spread or wanted & store.rows.keys())
+    made_at = places.of(wanted) if has_places else None
+    read: AnyValues = {}
+    if warm_start is not None:
+        read = _warm_values(store, places, wanted, warm_start)
+    read = {
+        **read,
+        **_assigned_parts(store, places, spread - known.keys() - read.keys()),
+    }
+    rest = wanted - read.keys()
+    return {**store.initial_values(rest, {**known, **read}, made_at), **read}
+
+
+def _assigned_parts(
+    store: VariableStore, places: VariablePlaces, wanted: set[str]
+) -> Values:
+    """What `init_from_checkpoint` has for what lies over several cores."""
+    values = {}
+    for path in wanted & store.target.sources.keys():
+        source = store.target.sources[path]
+        dtype = store.device_dtype(path)
+        with source.reader.held_open():
+            values[path] = places.put_by_part(
+                path, _parts_of(source.reader, source.name, path, dtype)
+            )
+    return values
 
 
 def _warm_values(
@@ -81,16 +102,13 @@ def _warm_values(
         parts = {
             path: places.put_by_part(
                 path,
-                _with_zeros(
-                    pairs[path].shape,
-                    functools.partial(
-                        read_part, reader, pairs[path], weights[path].dtype
-                    ),
+                functools.partial(
+                    read_part, reader, pairs[path], weights[path].dtype
                 ),
             )
             for path in spread
         }
-    return dict(with_all_rows(store, whole)) | parts
+    return {**whole, **parts}
 
 
 def restored_values(
@@ -123,24 +141,6 @@ def restored_values(
     return _read(store, places, reader, {path: path for path in sorted(paths)})
 
 
-def with_all_rows(store: VariableStore, values: AnyValues) -> AnyValues:
-    """Values as devices have them, where these have more rows, of zeros.
-
-    Args:
-        store: The variables.
-        values: Values by path, as checkpoints have them.
-    """
-    more = {
-        path: store.variables[path].shape[0] - store.rows[path]
-        for path in values.keys() & store.rows.keys()
-    }
-    return dict(values) | {
-        path: np.pad(values[path], ((0, rows), (0, 0)))
-        for path, rows in more.items()
-        if rows
-    }
-
-
 def _read(
     store: VariableStore,
     places: VariablePlaces,
@@ -171,7 +171,7 @@ def _read(
         )
     given = f" model_fn was given {store.inputs}." if store.inputs else ""
     for path, name in names.items():
-        expected = tuple(store.as_saved(path).shape)
+        expected = tuple(store.variables[path].shape)
         if there[name].shape != expected:
             raise ValueError(
                 f"The variable {path!r} has shape "
@@ -180,74 +180,48 @@ def _read(
                 "Restore the layer's size, or start in another model_dir."
                 f"{given}"
             )
+    other_dtypes.tell(store, names, there)
     spread = places.spread(names)
     with reader.held_open():
         read = reader.get_tensors(
             [name for path, name in names.items() if path not in spread]
         )
         whole = {
-            path: read[name].astype(_narrow(path, read[name]), copy=False)
+            path: cast(
+                read[name], store.device_dtype(path), path, name, reader.path
+            )
             for path, name in names.items()
             if path not in spread
         }
-        return places.put(with_all_rows(store, whole)) | {
-            path: places.put_by_part(path, _parts_of(reader, names[path], path))
+        return places.put(whole) | {
+            path: places.put_by_part(
+                path,
+                _parts_of(reader, names[path], path, store.device_dtype(path)),
+            )
             for path in spread
         }
 
 
 def _parts_of(
-    reader: CheckpointReader, name: str, path: str
+    reader: CheckpointReader, name: str, path: str, dtype: np.dtype
 ) -> Callable[[Box], np.ndarray]:
-    """Reads parts of a variable in the dtype of devices."""
-    stored = reader.by_any_name()[name]
-    dtype = _narrow(path, stored)
-    return _with_zeros(
-        stored.shape,
-        lambda box: reader.get_part(name, box.slices).astype(dtype, copy=False),
+    """Reads parts of a variable in a dtype."""
+    return lambda box: cast(
+        reader.get_part(name, box.slices), dtype, path, name, reader.path
     )
 
 
-def _with_zeros(
-    shape: Sequence[int], read: Callable[[Box], np.ndarray]
-) -> Callable[[Box], np.ndarray]:
-    """Reads parts of what may have more rows on the devices, of zeros.
+def assigned_by_init_fn(
+    scaffold: Scaffold, values: AnyValues, store: VariableStore
+) -> dict[str, np.ndarray]:
+    """The initial values that a scaffold's `init_fn` sets.
 
     Args:
-        shape: Its shape where it is read.
-        read: Reads what is there.
+        scaffold: The scaffold.
+        values: Values by path.
+        store: The model's variables.
     """
-
-    def part(box: Box) -> np.ndarray:
-        there = box.within(Box.whole(shape))
-        if there == box:
-            return read(box)
-        if there.is_empty:
-            # One number, for its dtype.
-            first = read(Box((0,) * len(shape), (1,) * len(shape)))
-            return np.zeros(box.shape, first.dtype)
-        more = [
-            (0, size - own)
-            for size, own in zip(box.shape, there.shape, strict=True)
-        ]
-        return np.pad(read(there), more)
-
-    return part
-
-
-def _narrow(path: str, stored: Described) -> np.dtype:
-    """The dtype on devices, which may have no 64-bit numbers."""
-    # The step never has.
-    if path == GLOBAL_STEP:
-        return np.dtype(np.int32)
-    return jax.dtypes.canonicalize_dtype(stored.dtype)
-
-
-def assigned_by_init_fn(
-    scaffold: Scaffold, values: AnyValues
-) -> dict[str, np.ndarray]:
-    """The initial values that a scaffold's `init_fn` sets."""
-    session = InitSession(values)
+    session = InitSession(values, store.rows)
     if scaffold.init_fn is not None:
         with without_tensors("init_fn"):
             scaffold.init_fn(scaffold, session)
@@ -286,7 +260,7 @@ def in_place_of(
             f"{sorted(variables)}."
         )
     missing = {p: name for p, name in sources.items() if name not in values}
-    known: dict[str, Described] = dict(values)
+    known: dict[str, Described] = {path: variables[path] for path in values}
     reader = None
     if missing and checkpoint is not None:
         reader = load_checkpoint(checkpoint)
@@ -306,5 +280,12 @@ def in_place_of(
                 "own shape, such as its moving average."
             )
     read = {} if reader is None else _read(store, places, reader, missing)
-    rest = {p: values[n] for p, n in sources.items() if p not in missing}
+    rest = {}
+    for path, name in sources.items():
+        if path in missing:
+            continue
+        value = values[name]
+        if name in store.rows and path not in store.rows:
+            value = own_rows(value, store.rows[name])
+        rest[path] = other_dtypes.converted(store, path, name, value)
     return places.put(rest) | read

@@ -7,30 +7,27 @@ through Keras's variables; and copies them for checkpoints.
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.checkpoints import location
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.kept_values import KeptValues
+from keras_tpu_estimator.device.kept_values import usable
 from keras_tpu_estimator.device.saving import ToSave
 from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.tracing.rows_variable import given
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
-
-_INITIAL = ("initial values",)
 
 
 class ModelValues:
@@ -58,56 +55,13 @@ class ModelValues:
         self._own_copies = places.own_copies
         self._check_places = places.check
         self._warm_start = warm_start
-        self._kept: Values = {}
-        # What says that a checkpoint, or initial values, are those kept.
-        self._source: tuple[Any, ...] | None = None
-        self._initialized: set[Step] = set()
-        # Constants that a callback has set: state, from then on.
-        self._overridden: set[str] = set()
+        self._kept = KeptValues(model, places, warm_start)
         self._borrowers = 0
         # Calls that user code may look into, the innermost last; the one whose
         # values the variables have now, and which arrays these are.
         self._visible: list[CallValues] = []
         self._shown: CallValues | None = None
         self._lent: Values = {}
-
-    def load(
-        self, step: Step, checkpoint: str | None, slots: bool = False
-    ) -> Values:
-        """The values that a step begins with.
-
-        Args:
-            step: The step.
-            checkpoint: The prefix of the checkpoint to take them from, or
-                `None` for initial values.
-            slots: Whether to load the optimizers' variables, too. Defaults to
-                `False`.
-
-        Returns:
-            Values by path, on the devices.
-
-        Raises:
-            ValueError: The checkpoint lacks a variable, or has it in another
-                shape.
-        """
-        source = _INITIAL if checkpoint is None else _identity(checkpoint)
-        if source != self._source:
-            self._kept, self._source = {}, source
-            self._initialized.clear()
-            self._overridden.clear()
-        self._kept = _usable(self._kept)
-        wanted = {*step.reads, *self._model.paths()}
-        if slots:
-            wanted |= self._store.slots
-        self._fetch(wanted - self._kept.keys(), step, checkpoint)
-        if checkpoint is None:
-            if step not in self._initialized:
-                self._initialized.add(step)
-                self._keep(
-                    restoring.assigned_by_init_fn(step.scaffold, self._kept)
-                )
-            return self._kept
-        return self._kept | self._replaced(step, self._kept, checkpoint)
 
     @contextlib.contextmanager
     def handed_over(
@@ -119,21 +73,24 @@ class ModelValues:
 
         Args:
             step: The step.
-            checkpoint: As in `load`.
+            checkpoint: The prefix of the checkpoint to take them from, or
+                `None` for initial values.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
         """
         self._check_places()
-        kept = self.load(step, checkpoint)
-        self._kept, self._source = {}, None
+        values = self._loaded(self._kept, step, checkpoint)
+        self._kept.keep({}, None)
         if self._borrowers:
-            kept = jax.tree.map(jnp.copy, kept)
-        values = CallValues(kept, ModeKeys.TRAIN)
+            values.update(jax.tree.map(jnp.copy, dict(values)))
         try:
             yield values
         finally:
-            self._kept = self._lasting(values, step)
-            if values.checkpoint is not None:
-                self._source = _identity(values.checkpoint)
-            self._model.assign(self._kept)
+            lasting = self._lasting(values, step)
+            self._kept.keep(lasting, values.source, values.overridden)
+            self._model.assign(lasting)
 
     @contextlib.contextmanager
     def lent(
@@ -145,20 +102,21 @@ class ModelValues:
 
         Args:
             step: The step.
-            checkpoint: As in `load`.
-            slots: As in `load`.
+            checkpoint: As in `handed_over`.
+            slots: Whether to load the optimizers' variables, too. Defaults to
+                `False`.
+
+        Raises:
+            ValueError: As there.
         """
-        source = self
+        kept = self._kept
         # Initial values are made by all hosts together, too.
         is_new = checkpoint is None and self._places.are_on_hosts
         if self._is_alone(step.mode) or (
             is_new and step.mode == ModeKeys.PREDICT
         ):
-            source = ModelValues(
-                self._model, self._places.own, self._warm_start
-            )
-        loaded = source.load(step, checkpoint, slots)
-        values = CallValues(self._where_used(loaded, step.mode), step.mode)
+            kept = KeptValues(self._model, self._places.own, self._warm_start)
+        values = self._loaded(kept, step, checkpoint, slots)
         self._borrowers += 1
         try:
             yield values
@@ -176,9 +134,11 @@ class ModelValues:
             trained: The step of TRAIN.
         """
         self.complete(training, step)
-        values = CallValues(self._lasting(training, trained), step.mode)
+        values = CallValues(
+            self._lasting(training, trained), step.mode, training.source
+        )
         self.complete(values, step)
-        values.update(self._replaced(step, training, checkpoint=None))
+        values.update(self._kept.replaced(step, training, checkpoint=None))
         return values
 
     def complete(self, values: CallValues, step: Step) -> None:
@@ -202,7 +162,7 @@ class ModelValues:
         Raises:
             ValueError: They are to be written whole, and no host has them.
         """
-        saved = [*self._store.saved_paths(), *sorted(self._overridden)]
+        saved = [*self._store.saved_paths(), *sorted(values.overridden)]
         wanted = {
             path: values[path]
             for path in saved
@@ -310,15 +270,34 @@ class ModelValues:
             path: value.astype(values[path].dtype)
             for path, value in assigned.items()
         }
-        values.edit(self._put_for(cast, values.mode))
-        if values.mode == ModeKeys.TRAIN:
-            self._overridden |= self._store.constants & assigned.keys()
+        if values.on_edit is not None:
+            values.on_edit(cast)
+        values.edit(
+            self._put_for(cast, values.mode),
+            self._store.constants & assigned.keys(),
+        )
+
+    def _loaded(
+        self,
+        kept: KeptValues,
+        step: Step,
+        checkpoint: str | None,
+        slots: bool = False,
+    ) -> CallValues:
+        """The values that a call begins with, where its mode uses them."""
+        loaded = kept.load(step, checkpoint, slots)
+        return CallValues(
+            self._where_used(loaded, step.mode),
+            step.mode,
+            kept.source,
+            kept.overridden,
+        )
 
     def _lasting(self, values: CallValues, trained: Step) -> Values:
         """What outlives a call: not metrics, which count anew in each."""
         lasting = {
             path: value
-            for path, value in values.items()
+            for path, value in usable(values).items()
             if not is_accumulator(self._store.variables[path])
         }
         if trained.is_grouped:
@@ -341,51 +320,4 @@ class ModelValues:
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
 
     def _current(self, path: str) -> jax.Array:
-        return self._store.variables[path].value
-
-    def _fetch(
-        self, wanted: set[str], step: Step, checkpoint: str | None
-    ) -> None:
-        """Keeps values of more variables."""
-        if checkpoint is not None and wanted:
-            read = restoring.restored_values(
-                self._store, self._places, checkpoint, wanted, step.reads
-            )
-            self._overridden |= self._store.constants & read.keys()
-            self._kept = self._kept | read
-        rest = wanted - self._kept.keys()
-        if rest:
-            self._keep(
-                restoring.initial_values(
-                    self._store,
-                    self._places,
-                    rest,
-                    self._kept,
-                    self._warm_start if checkpoint is None else None,
-                )
-            )
-
-    def _keep(self, values: AnyValues) -> None:
-        if values:
-            self._kept = self._kept | self._put(dict(values))
-
-    def _replaced(
-        self, step: Step, values: AnyValues, checkpoint: str | None
-    ) -> Values:
-        """What the step's scaffold wants in place of some values."""
-        return restoring.in_place_of(
-            step.scaffold, values, checkpoint, self._store, self._places
-        )
-
-
-def _usable(values: Values) -> Values:
-    """Values but for those that Keras used up, in `fit` of a shared layer."""
-    return {
-        path: value
-        for path, value in values.items()
-        if not (isinstance(value, jax.Array) and value.is_deleted())
-    }
-
-
-def _identity(checkpoint: str) -> tuple[Any, ...]:
-    return paths.version(location.main_file(checkpoint) or checkpoint)
+        return given(self._store.variables[path])

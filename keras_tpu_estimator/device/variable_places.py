@@ -4,12 +4,15 @@ import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.spread_rows import padded_rows
 from keras_tpu_estimator.program.slot_owners import slot_owners
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.variables import AnyValues
@@ -32,12 +35,12 @@ class VariablePlaces:
         self._places: dict[str, jax.sharding.Sharding] = {}
 
     def put(self, values: AnyValues) -> Values:
-        """Copies values to the devices."""
+        """Copies values to the devices, with more rows where these have."""
         if self._all_are_whole:
             return self._cores.put_whole(values, self._cores.replicated)
         places = self._places_of(values)
         return {
-            path: self._cores.put_whole(value, places[path])
+            path: self._cores.put_whole(self._padded(path, value), places[path])
             for path, value in values.items()
         }
 
@@ -58,11 +61,13 @@ class VariablePlaces:
 
         Args:
             path: The variable.
-            part: Gives what a core is to have.
+            part: Gives what a core is to have of it.
         """
         shape = tuple(self._store.variables[path].shape)
         place = self._places_of([path])[path]
-        return self._cores.put_by_part(shape, place, part)
+        return self._cores.put_by_part(
+            self._shape(path), place, _with_zeros(shape, part)
+        )
 
     def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
         """Where some variables lie."""
@@ -118,6 +123,33 @@ class VariablePlaces:
     def _all_are_whole(self) -> bool:
         return self._cores.layout is None and not self._store.rows
 
+    def _shape(self, path: str) -> tuple[int, ...]:
+        """The shape of a variable on the devices."""
+        shape = tuple(self._store.variables[path].shape)
+        if path not in self._store.rows:
+            return shape
+        rows = padded_rows(shape[0], self._places_of([path])[path])
+        return (rows, *shape[1:])
+
+    def _padded(
+        self, path: str, value: jax.Array | np.ndarray
+    ) -> jax.Array | np.ndarray:
+        """A value as devices have it, with more rows where these have."""
+        wanted = self._shape(path)
+        if path not in self._store.rows or value.shape == wanted:
+            return value
+        shape = tuple(self._store.variables[path].shape)
+        if value.shape != shape:
+            raise ValueError(
+                f"The value for {path!r} should have the variable's shape "
+                f"{shape}. Received shape {value.shape}."
+            )
+        pad = jnp.pad if isinstance(value, jax.Array) else np.pad
+        more = [
+            (0, size - own) for size, own in zip(wanted, shape, strict=True)
+        ]
+        return pad(value, more)
+
     def _places_of(
         self, paths: Iterable[str]
     ) -> dict[str, jax.sharding.Sharding]:
@@ -153,3 +185,30 @@ class VariablePlaces:
                 shape,
                 place.shard_shape(shape),
             )
+
+
+def _with_zeros(
+    shape: Sequence[int], read: Callable[[Box], np.ndarray]
+) -> Callable[[Box], np.ndarray]:
+    """Reads parts of what may have more rows on the devices, of zeros.
+
+    Args:
+        shape: Its own shape.
+        read: Reads what is there.
+    """
+
+    def part(box: Box) -> np.ndarray:
+        there = box.within(Box.whole(shape))
+        if there == box:
+            return read(box)
+        if there.is_empty:
+            # One number, for its dtype.
+            first = read(Box((0,) * len(shape), (1,) * len(shape)))
+            return np.zeros(box.shape, first.dtype)
+        more = [
+            (0, size - own)
+            for size, own in zip(box.shape, there.shape, strict=True)
+        ]
+        return np.pad(read(there), more)
+
+    return part

@@ -92,12 +92,12 @@ class IdFeature:
 
     def asked(self, features: Mapping[str, Any]) -> Asked:
         """What a batch asks of the table."""
-        ids, *weights = (_matrix(features[key]) for key in self.keys)
-        # What the table does not have is none, too.
-        is_there = (ids >= 0) & (ids < self.table.vocabulary_size)
-        ids = jnp.where(is_there, ids, _NONE).astype("int32")
-        factors = weights[0].astype("float32") if weights else jnp.float32(1)
-        factors = jnp.where(is_there, factors, 0.0)
+        ids = self._ids(features)
+        factors = jnp.float32(1)
+        if self.config.weight_key is not None:
+            weights = _matrix(features[self.config.weight_key])
+            factors = weights.astype("float32")
+        factors = jnp.where(ids == _NONE, 0.0, factors)
         if self.is_sequence:
             return self._of_length(ids), self._of_length(factors, 0.0)
         return ids, _combined(factors, self.table.combiner)
@@ -105,15 +105,24 @@ class IdFeature:
     def lengths(self, features: Mapping[str, Any]) -> dict[str, jax.Array]:
         """The length of each sequence, by the name that `model_fn` has it by.
 
-        Gaps count: it is the place of the last id.
+        Gaps count: it is the place of the last id that the table has.
         """
         if not self.is_sequence:
             return {}
-        ids = _matrix(features[self.name])
+        ids = self._ids(features)
         places = jnp.arange(1, ids.shape[1] + 1, dtype="int32")
-        last = jnp.max(jnp.where(ids >= 0, places, 0), axis=1, initial=0)
+        last = jnp.max(jnp.where(ids == _NONE, 0, places), axis=1, initial=0)
         longest = self.config.max_sequence_length
         return {self.name + _LENGTH_OF: jnp.minimum(last, longest)}
+
+    def _ids(self, features: Mapping[str, Any]) -> jax.Array:
+        """The ids as int32 matrix: what the table does not have is none."""
+        ids = _matrix(features[self.name])
+        if ids.dtype.itemsize < 4:
+            # The size of the table may be no number of a narrow dtype.
+            ids = ids.astype("int32")
+        is_there = (ids >= 0) & (ids < self.table.vocabulary_size)
+        return jnp.where(is_there, ids.astype("int32"), _NONE)
 
     def _of_length(self, x: jax.Array, filler: float = _NONE) -> jax.Array:
         """Cut, or filled, to the length of the sequence."""

@@ -11,6 +11,7 @@ from keras_tpu_estimator.embeddings.parameters import OptimizationParameters
 from keras_tpu_estimator.embeddings.tables import FeatureConfig
 from keras_tpu_estimator.embeddings.tables import TableConfig
 from keras_tpu_estimator.embeddings.tables import check_parameters
+from keras_tpu_estimator.program.store import GLOBAL_STEP
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -43,7 +44,7 @@ class EmbeddingConfigSpec(NamedTupleLike):
 
     Raises:
         ValueError: A table has no optimizer or no feature, or a feature no
-            table; or a value is wrong.
+            table; two variables would have one name; or a value is wrong.
         TypeError: A table or a feature is of a wrong type.
         NotImplementedError: There are `feature_columns`.
 
@@ -95,6 +96,7 @@ class EmbeddingConfigSpec(NamedTupleLike):
             )
         check_parameters(self.optimization_parameters)
         self._check_tables(self.table_to_config_dict)
+        self._check_names()
         self._check_features(self.feature_to_config_dict)
         used = {feature.table_id for feature in self.features.values()}
         unused = sorted(self.tables.keys() - used)
@@ -121,6 +123,32 @@ class EmbeddingConfigSpec(NamedTupleLike):
         """How the rows of a table are updated."""
         own = self.tables[table].optimization_parameters
         return own or self.optimization_parameters  # type: ignore[return-value]
+
+    def slots_of(self, table: str) -> dict[str, str]:
+        """The paths of what a table's optimizer keeps, by the slots' names."""
+        slots = self.optimizer_of(table).slots
+        return {name: f"{table}/{name}" for name in slots}
+
+    def _check_names(self) -> None:
+        """Checks that each variable has a name of its own."""
+        owners: dict[str, str] = {}
+        for table in self.tables:
+            if not _is_name(table):
+                raise ValueError(
+                    "The name of a table should be one for a variable, such "
+                    "as 'words' or 'users/new', and that of no other. "
+                    f"Received: {table!r}. Choose another key in "
+                    "table_to_config_dict."
+                )
+            for path in (table, *self.slots_of(table).values()):
+                other = owners.setdefault(path, table)
+                if other != table:
+                    raise ValueError(
+                        "Tables, and what their optimizers keep, should have "
+                        f"names of their own. Received {other!r} and "
+                        f"{table!r}, which both have a variable {path!r}. "
+                        "Rename one of the tables."
+                    )
 
     def _check_tables(self, tables: Mapping[str, Any]) -> None:
         for name, table in tables.items():
@@ -158,3 +186,11 @@ class EmbeddingConfigSpec(NamedTupleLike):
                 f"key. Received the keys of weights {keys} for the features "
                 f"{[*features]}. Copy what several share."
             )
+
+
+def _is_name(table: object) -> bool:
+    """Whether a variable can be called so, also in a checkpoint."""
+    if not isinstance(table, str) or table == GLOBAL_STEP or ":" in table:
+        return False
+    # Of which HDF5 makes nothing.
+    return not {"", "."}.intersection(table.split("/"))

@@ -184,8 +184,8 @@ class RMSPropParameters(OptimizationParameters):
         learning_rate: The learning rate.
         rho: The decay of the mean of squares.
         momentum: How much of the last update is kept.
-        epsilon: Added to the mean of squares before its root is taken. For all
-            other arguments, see `OptimizationParameters`.
+        epsilon: Added to the mean of squares before its root is taken;
+            positive. For all other arguments, see `OptimizationParameters`.
 
     Example:
 
@@ -209,3 +209,8 @@ class RMSPropParameters(OptimizationParameters):
         change = rate * gradient / jnp.sqrt(squares + self.epsilon)
         change += self.momentum * slots["RMSProp/mom"]
         return rows - change, {"RMSProp/ms": squares, "RMSProp/mom": change}
+
+    @property
+    def _expected(self) -> Mapping[str, tuple[bool, str]]:
+        # Else elements without a gradient would be divided by zero.
+        return {"epsilon": (self.epsilon > 0, "positive")}

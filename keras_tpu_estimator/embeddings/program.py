@@ -18,6 +18,8 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.embeddings.asked import Asked
 from keras_tpu_estimator.embeddings.asked import IdFeature
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
+from keras_tpu_estimator.embeddings.rates import multiplier_of
+from keras_tpu_estimator.embeddings.rates import rate_of
 from keras_tpu_estimator.embeddings.rows import looked_up
 from keras_tpu_estimator.embeddings.rows import updated
 from keras_tpu_estimator.embeddings.variables import TableVariables
@@ -154,12 +156,6 @@ class TablesProgram:
         )
 
     def _check_step(self, step: Step) -> None:
-        both = sorted(self._variables.paths.intersection(step.reads))
-        if both:
-            raise ValueError(
-                "Tables should have names that no variable of model_fn has. "
-                f"Received both: {both}. Rename the layers or the tables."
-            )
         if step.is_grouped:
             raise ValueError(
                 "With embedding_config_spec all cores should train one model. "
@@ -204,7 +200,10 @@ class TablesProgram:
                 for each in self._features
             }
 
-        tables = {name: values[name] for name in self._spec.tables}
+        tables = {
+            name: spread.with_all_rows(values[name])
+            for name in self._spec.tables
+        }
         run = spread.per_core(on_core, returns_rows=False)
         found: dict[str, jax.Array] = run(tables, asked, ())
         return found
@@ -217,14 +216,19 @@ class TablesProgram:
         gradients: Mapping[str, jax.Array],
     ) -> Values:
         """The new values of tables and slots."""
+        rows = {
+            p: spread.with_all_rows(values[p]) for p in self._variables.paths
+        }
         states = {
             table: (
-                values[table],
-                {n: values[p] for n, p in self._variables.slots(table).items()},
+                rows[table],
+                {n: rows[p] for n, p in self._spec.slots_of(table).items()},
             )
             for table in self._spec.tables
         }
-        multiplier, rates = self._rates(jnp.asarray(values[GLOBAL_STEP]))
+        step = jnp.asarray(values[GLOBAL_STEP])
+        multiplier = multiplier_of(self._spec, step)
+        rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
         batch = {
             name: (each, multiplier * gradients[name])
             for name, each in asked.items()
@@ -246,22 +250,9 @@ class TablesProgram:
 
         new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
         changed = {}
-        for table, (rows, slots) in new.items():
-            changed[table] = rows
-            for name, path in self._variables.slots(table).items():
+        for table, (of_table, slots) in new.items():
+            changed[table] = of_table
+            for name, path in self._spec.slots_of(table).items():
                 changed[path] = slots[name]
-        return changed
-
-    def _rates(self, step: jax.Array) -> tuple[jax.Array, Values]:
-        """What gradients are multiplied by, and the tables' learning rates."""
-        of_step = self._spec.experimental_gradient_multiplier_fn
-        multiplier = 1.0 if of_step is None else of_step(step)
-        rates = {}
-        for name, table in self._spec.tables.items():
-            rate = table.learning_rate
-            if table.learning_rate_fn is not None:
-                rate = table.learning_rate_fn(step)
-            if rate is None:
-                rate = self._spec.optimizer_of(name).learning_rate
-            rates[name] = jnp.asarray(rate, "float32")
-        return jnp.asarray(multiplier, "float32"), rates
+        # Keras's own loops have them without more.
+        return {p: each[: len(values[p])] for p, each in changed.items()}

@@ -88,7 +88,8 @@ def _used(
     own = jnp.concatenate(numbers)
     order = jnp.argsort(own)
     own = own[order]
-    is_first = jnp.concatenate([jnp.ones(1, bool), own[1:] != own[:-1]])
+    # Of none, too.
+    is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
     which = jnp.cumsum(is_first) - 1
     summed = jax.ops.segment_sum(
         jnp.concatenate(values)[order],

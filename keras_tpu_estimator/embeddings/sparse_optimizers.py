@@ -63,6 +63,9 @@ class ProximalAdagradParameters(OptimizationParameters):
 class FtrlParameters(OptimizationParameters):
     """FTRL-Proximal for the rows of tables.
 
+    At a learning rate of 0, such as the first of a warm-up, rows stand still,
+    with all that is kept for them.
+
     Args:
         learning_rate: The learning rate.
         learning_rate_power: Zero or negative. Defaults to -0.5.
@@ -100,6 +103,9 @@ class FtrlParameters(OptimizationParameters):
     ) -> tuple[Rows, Slots]:
         power = -self.learning_rate_power
         squares, linear = slots["Ftrl"], slots["Ftrl_1"]
+        # Linear terms of such a rate would be infinite.
+        is_still = rate == 0
+        rate = jnp.where(is_still, 1.0, rate)
         summed = squares + gradient**2
         # All of this may be multiplied by the rate.
         scale = rate if self.multiply_linear_by_learning_rate else 1.0
@@ -108,8 +114,18 @@ class FtrlParameters(OptimizationParameters):
         least = scale * self.l1_regularization_strength
         divisor = (self.beta + summed**power) * (scale / rate)
         divisor += 2 * scale * self.l2_regularization_strength
-        moved = (jnp.clip(linear, -least, least) - linear) / divisor
-        return moved, {"Ftrl": summed, "Ftrl_1": linear}
+        # Which is zero as long as there were no gradients, nor an accumulator.
+        is_zero = divisor == 0
+        moved = jnp.clip(linear, -least, least) - linear
+        moved = jnp.where(is_zero, 0.0, moved / jnp.where(is_zero, 1, divisor))
+
+        def unless_still(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(is_still, old, new)
+
+        return unless_still(moved, rows), {
+            "Ftrl": unless_still(summed, squares),
+            "Ftrl_1": unless_still(linear, slots["Ftrl_1"]),
+        }
 
     @property
     def _expected(self) -> Mapping[str, tuple[bool, str]]:

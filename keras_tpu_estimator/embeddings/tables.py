@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.base.field_checks import check_int
@@ -11,6 +13,7 @@ from keras_tpu_estimator.base.field_checks import is_number
 from keras_tpu_estimator.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.embeddings.parameters import OptimizationParameters
 
+_MOST_ROWS = 2**31 - 1
 _COMBINERS = ("mean", "sum", "sqrtn", None)
 
 
@@ -19,7 +22,7 @@ class TableConfig(NamedTupleLike):
     """A table, which has one row for each id.
 
     Args:
-        vocabulary_size: The number of rows; positive.
+        vocabulary_size: The number of rows; positive, and below 2**31.
         dimension: The number of columns; positive.
         initializer: Function of a shape and a dtype, such as a Keras
             initializer. Defaults to `None`: a truncated normal one of standard
@@ -58,6 +61,12 @@ class TableConfig(NamedTupleLike):
     def __post_init__(self) -> None:
         check_int("vocabulary_size", self.vocabulary_size, 1)
         check_int("dimension", self.dimension, 1)
+        if self.vocabulary_size > _MOST_ROWS:
+            raise ValueError(
+                f"`vocabulary_size` should be at most {_MOST_ROWS}, as ids "
+                f"have 32 bits on devices. Received: {self.vocabulary_size}. "
+                "Hash ids into fewer rows, or into those of several tables."
+            )
         for name in ("initializer", "learning_rate_fn"):
             value = getattr(self, name)
             if value is not None and not callable(value):
@@ -83,15 +92,26 @@ class TableConfig(NamedTupleLike):
             )
         check_parameters(self.optimization_parameters)
 
-    def initial(self) -> Any:
-        """The rows that the table begins with, as a tensor."""
+    def initial(self) -> jax.Array:
+        """The rows that the table begins with, as a float32 tensor.
+
+        Raises:
+            ValueError: The initializer returns something of another shape.
+        """
         initializer = self.initializer
         if initializer is None:
             initializer = keras.initializers.TruncatedNormal(
                 stddev=self.dimension**-0.5
             )
         shape = (self.vocabulary_size, self.dimension)
-        return initializer(shape, dtype="float32")
+        rows = jnp.asarray(initializer(shape, dtype="float32"), "float32")
+        if rows.shape != shape:
+            raise ValueError(
+                f"The `initializer` of a table should return rows of shape "
+                f"{shape}. Received: {initializer!r}, which returned shape "
+                f"{rows.shape}. Change it, or the table's size."
+            )
+        return rows
 
 
 @dataclasses.dataclass(frozen=True)

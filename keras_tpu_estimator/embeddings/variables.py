@@ -15,8 +15,10 @@ import keras
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.tables import TableConfig
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.spread_rows import padded_rows
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.rows_variable import RowsVariable
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -34,13 +36,6 @@ class TableVariables:
     spec: EmbeddingConfigSpec
     cores: Cores
     seed: int | None = None
-
-    def slots(self, table: str) -> Mapping[str, str]:
-        """The paths of a table's slots by their names."""
-        return {
-            name: f"{table}/{name}"
-            for name in self.spec.optimizer_of(table).slots
-        }
 
     @property
     def slot_paths(self) -> set[str]:
@@ -61,7 +56,7 @@ class TableVariables:
         store.add(dict(self._made()), self._initial)
 
     def _slots_of(self, table: str) -> Collection[str]:
-        return self.slots(table).values()
+        return self.spec.slots_of(table).values()
 
     def _name_of_table(self, path: str) -> str:
         return next(
@@ -83,10 +78,9 @@ class TableVariables:
         ):
             for path in sorted(self.paths):
                 table = self._table(path)
-                rows = self.cores.padded_rows(table.vocabulary_size)
-                variable = keras.Variable(
+                variable = RowsVariable(
                     keras.initializers.Zeros(),
-                    shape=(rows, table.dimension),
+                    shape=(table.vocabulary_size, table.dimension),
                     dtype="float32",
                     trainable=path not in self.slot_paths,
                     name=path.replace("/", "_"),
@@ -105,13 +99,17 @@ class TableVariables:
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)
         at |= places or {}
         return {
-            path: jax.jit(self._filler(path), out_shardings=at[path])()
+            path: jax.jit(
+                self._filler(path, at[path]), out_shardings=at[path]
+            )()
             for path in sorted(self.paths.intersection(paths))
         }
 
-    def _filler(self, path: str) -> Callable[[], jax.Array]:
+    def _filler(
+        self, path: str, place: jax.sharding.Sharding
+    ) -> Callable[[], jax.Array]:
         name, table = self._name_of_table(path), self._table(path)
-        rows = self.cores.padded_rows(table.vocabulary_size)
+        rows = padded_rows(table.vocabulary_size, place)
         if path != name:
             start = self.spec.optimizer_of(name).slots[path[len(name) + 1 :]]
             return lambda: jnp.full((rows, table.dimension), start, "float32")

@@ -124,7 +124,8 @@ def load_model(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )
     try:
-        known = Runtime.of(model).values.load(step, checkpoint)
+        with Runtime.of(model).values.lent(step, checkpoint) as values:
+            known = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
     loaded = LoadedModel(

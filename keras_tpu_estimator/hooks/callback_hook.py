@@ -1,9 +1,11 @@
 """Keras callbacks as hooks of an estimator's loops."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -18,6 +20,8 @@ from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
 
+# Gives numbers by name when they are wanted, which may take a while.
+Logs: TypeAlias = Callable[[], dict[str, Any]]
 # Keras's `params["epochs"]` is a number, even if the end is open.
 _OPEN_END = 2**31 - 1
 
@@ -37,6 +41,15 @@ _CALLS = {
 }
 
 
+# What Keras calls around each batch, if a callback overrides it.
+_AROUND_BATCHES = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_batch_begin",
+    "on_batch_end",
+)
+
+
 class CallbackHook(LoopHook):
     """Keras callbacks as one hook.
 
@@ -50,6 +63,9 @@ class CallbackHook(LoopHook):
     steps, and with training; its logs are means over its steps, and with
     `train(validation=...)` also `val_loss` and the like. Setting
     `model.stop_training` makes the run the last one.
+
+    It allows a run ahead if each of its callbacks does: those that are told of
+    epochs alone, and those with an attribute `allows_run_ahead` that is true.
 
     Args:
         callbacks: A `keras.callbacks.Callback`, or several.
@@ -71,6 +87,9 @@ class CallbackHook(LoopHook):
     1000
     """
 
+    # As far as its callbacks do.
+    allows_run_ahead = True
+
     def __init__(
         self,
         callbacks: keras.callbacks.Callback
@@ -89,6 +108,12 @@ class CallbackHook(LoopHook):
         if steps_per_epoch is not None:
             check_int("steps_per_epoch", steps_per_epoch, minimum=1)
         self.steps_per_epoch = steps_per_epoch
+        self._hears_of_runs = any(map(_hears_of_runs, self.callbacks))
+        # Also if a subclass allows it.
+        self.allows_run_ahead = type(self).allows_run_ahead and all(
+            getattr(each, "allows_run_ahead", not _hears_of_runs(each))
+            for each in self.callbacks
+        )
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Shows the callbacks their model, and begins."""
@@ -124,13 +149,15 @@ class CallbackHook(LoopHook):
     ) -> None:
         """Ends the batch, and an epoch, if it is time."""
         del run_values
-        self._logs = self._live.logs()
+        logs = self._live.logs_of_run()
         self._runs += 1
         end = self._live.step if self._trains else self._runs
-        with self._live:
-            self._tell("batch_end", end - 1, dict(self._logs))
+        if self._hears_of_runs or not self._trains:
+            self._logs = logs()
+            with self._live:
+                self._tell("batch_end", end - 1, dict(self._logs))
         if self._trains:
-            self._epochs.count(self._logs, end - self._start)
+            self._epochs.count(logs, end - self._start)
             if self._epochs.is_over(end):
                 self._end_epoch(is_last=end == self._live.last_step)
         if getattr(self._live.model, self._calls.stop):
@@ -151,7 +178,7 @@ class CallbackHook(LoopHook):
     def _last_logs(self) -> dict[str, Any]:
         if self._live.mode == ModeKeys.PREDICT:
             return {}
-        return dict(self._logs) if self._trains else self._live.logs()
+        return dict(self._logs) if self._trains else self._live.logs_of_run()()
 
     def _end_epoch(self, is_last: bool) -> None:
         epoch, means = self._epochs.end()
@@ -179,23 +206,20 @@ class _Epochs:
     def __init__(self, steps: int | None):
         self._steps = steps
         self._count = 0
-        self._counted = 0
-        self._sums: dict[str, float] = {}
+        self._runs: list[tuple[Logs, int]] = []
         self.is_open = False
 
     def begin(self, step: int) -> int:
         """Begins an epoch at a step; returns its number."""
         self.is_open = True
-        self._counted, self._sums = 0, {}
+        self._runs = []
         if self._steps is not None:
             self._count = step // self._steps
         return self._count
 
-    def count(self, logs: dict[str, Any], steps: int) -> None:
-        """Takes the means over so many steps."""
-        self._counted += steps
-        for name, value in logs.items():
-            self._sums[name] = self._sums.get(name, 0.0) + steps * value
+    def count(self, logs: Logs, steps: int) -> None:
+        """Takes the means over so many steps, which are asked for later."""
+        self._runs.append((logs, steps))
 
     def is_over(self, step: int) -> bool:
         """Whether the epoch ends with the run that ended at a step."""
@@ -206,8 +230,21 @@ class _Epochs:
         self.is_open = False
         number = self._count
         self._count += 1
-        counted = max(self._counted, 1)
-        return number, {k: v / counted for k, v in self._sums.items()}
+        counted = max(sum(steps for _, steps in self._runs), 1)
+        sums: dict[str, float] = {}
+        for logs, steps in self._runs:
+            for name, value in logs().items():
+                sums[name] = sums.get(name, 0.0) + steps * value
+        return number, {name: value / counted for name, value in sums.items()}
+
+
+def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback does something around each run of training."""
+    return any(
+        getattr(getattr(callback, name), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name)
+        for name in _AROUND_BATCHES
+    )
 
 
 def _validation_logs(result: Mapping[str, Any]) -> dict[str, Any]:

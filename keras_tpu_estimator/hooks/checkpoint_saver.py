@@ -106,6 +106,9 @@ class CheckpointSaverHook(SessionRunHook):
     >>> hook = kte.hooks.CheckpointSaverHook(tempfile.mkdtemp(), save_steps=50)
     """
 
+    # It waits by itself when it saves.
+    allows_run_ahead = True
+
     def __init__(  # noqa: PLR0913 - the original's arguments
         self,
         checkpoint_dir: PathLike,

@@ -33,6 +33,8 @@ class FinalOpsHook(SessionRunHook):
     True
     """
 
+    allows_run_ahead = True
+
     def __init__(self, final_ops: Any, final_ops_feed_dict: None = None):
         if final_ops is not None:
             check_names("final_ops", final_ops)

@@ -26,6 +26,11 @@ class HookList:
         self.session = session
         self._is_run_untold = False
 
+    @property
+    def allows_run_ahead(self) -> bool:
+        """Whether all of them allow it."""
+        return all(hook.allows_run_ahead for hook in self.hooks)
+
     def begin(self) -> None:
         """Calls every hook's `begin`."""
         for hook in self.hooks:

@@ -46,6 +46,8 @@ class InMemoryEvaluatorHook(SessionRunHook):
     ...     estimator, lambda params: [], every_n_iter=10)
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         estimator: Any,

@@ -50,6 +50,8 @@ class LoggingTensorHook(SessionRunHook):
     ...     {"loss": "loss", "bias": "dense/bias"}, every_n_iter=10)
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         tensors: Mapping[str, Any] | Sequence[str] | str,

@@ -44,6 +44,8 @@ class NanTensorHook(SessionRunHook):
     >>> hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self, loss_tensor: str = "loss", fail_on_nan_loss: bool = True
     ):
@@ -76,6 +78,8 @@ class NanLossHook(LoopHook):
     Raises:
         NanLossDuringTrainingError: From `run_is_made`, if it is.
     """
+
+    allows_run_ahead = True
 
     def run_is_made(self, session: Session) -> None:
         """Looks at the loss."""

@@ -43,6 +43,9 @@ class ProfilerHook(SessionRunHook):
     >>> hook = kte.hooks.ProfilerHook(1000, output_dir=tempfile.mkdtemp())
     """
 
+    # What begins and ends a trace waits by itself.
+    allows_run_ahead = True
+
     def __init__(
         self,
         save_steps: int | None = None,

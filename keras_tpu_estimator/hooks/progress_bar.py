@@ -5,13 +5,10 @@ import sys
 import keras
 
 from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunArgs
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.hooks.session_run_hook import LoopHook
 
 
-class ProgressBarHook(SessionRunHook):
+class ProgressBarHook(LoopHook):
     """Shows steps, their rate, the time left and the loss.
 
     The line is that of `keras.utils.Progbar`.
@@ -19,6 +16,8 @@ class ProgressBarHook(SessionRunHook):
     Args:
         steps: How many steps there will be, or `None` if that is open.
     """
+
+    allows_run_ahead = True
 
     def __init__(self, steps: int | None):
         self._bar = keras.utils.Progbar(steps, stateful_metrics=["loss"])
@@ -29,25 +28,19 @@ class ProgressBarHook(SessionRunHook):
         del coord
         self._start = int(session.run("global_step"))
 
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Asks for the loss."""
-        del run_context
-        return SessionRunArgs(["global_step", "loss"])
-
-    def after_run(
-        self, run_context: SessionRunContext, run_values: SessionRunValues
-    ) -> None:
+    def run_is_made(self, session: Session) -> None:
         """Moves on."""
-        del run_context
-        step, loss = run_values.results
-        steps = int(step) - self._start
-        self._bar.update(steps, [("loss", float(loss))], finalize=False)
+        self._show(session, is_end=False)
 
     def end(self, session: Session) -> None:
         """Ends the line."""
-        steps = int(session.run("global_step")) - self._start
-        loss = float(session.run("loss"))
-        self._bar.update(steps, [("loss", loss)], finalize=True)
+        self._show(session, is_end=True)
+
+    def _show(self, session: Session, is_end: bool) -> None:
+        step, loss = session.run(["global_step", "loss"])
+        self._bar.update(
+            int(step) - self._start, [("loss", float(loss))], finalize=is_end
+        )
 
 
 def shows_progress(setting: bool | str) -> bool:

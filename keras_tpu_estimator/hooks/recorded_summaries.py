@@ -22,6 +22,8 @@ class RecordedSummariesHook(LoopHook):
         newest: Returns what `model_fn` recorded in the last step.
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         writer: EventWriter,

@@ -93,12 +93,24 @@ class SessionRunContext:
         self._stop_requested = True
 
 
+# What is called around each run, of this class and of `LoopHook`.
+_AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
+
+
 class SessionRunHook:
     """User code that is called around every run of the device loop.
 
     A run is one device program: in training `iterations_per_loop` steps, in
     evaluation and prediction a few batches. The counterpart of
     `tf.compat.v1.train.SessionRunHook`; override what is needed.
+
+    Attributes:
+        allows_run_ahead: Whether a run of training may begin while the devices
+            still make the one before, which `after_run` was called for; who
+            fetches a value waits for it in any case. A class or an object
+            sets it. It is about what is called around runs: a subclass that
+            overrides some of that, such as `after_run`, is back at `False`
+            unless it sets it, too. Defaults to `False`.
 
     Example:
 
@@ -109,6 +121,20 @@ class SessionRunHook:
     ...     def after_run(self, run_context, run_values):
     ...         print(f"loss = {run_values.results:.3f}")
     """
+
+    allows_run_ahead = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Forgets what was said of code that a subclass replaces."""
+        super().__init_subclass__(**kwargs)
+        # As Python does with `__hash__` where there is another `__eq__`.
+        name = "allows_run_ahead"
+        said = next(each for each in cls.__mro__ if name in vars(each))
+        if any(
+            getattr(cls, method, None) is not getattr(said, method, None)
+            for method in _AROUND_RUNS
+        ):
+            cls.allows_run_ahead = False
 
     def begin(self) -> None:
         """Called once, before variables are restored."""

@@ -68,6 +68,8 @@ class StallHook(SessionRunHook):
         watch: The watch.
     """
 
+    allows_run_ahead = True
+
     def __init__(self, watch: StallWatch):
         self._watch = watch
 

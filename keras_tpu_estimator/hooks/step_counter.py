@@ -40,6 +40,8 @@ class StepCounterHook(SessionRunHook):
     >>> hook = kte.hooks.StepCounterHook(every_n_steps=None, every_n_secs=30)
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         every_n_steps: int | None = 100,

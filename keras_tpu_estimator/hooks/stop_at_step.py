@@ -33,6 +33,8 @@ class StopAtStepHook(SessionRunHook):
     >>> hook = kte.hooks.StopAtStepHook(last_step=1000)
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self, num_steps: int | None = None, last_step: int | None = None
     ):

@@ -46,6 +46,8 @@ class SummarySaverHook(SessionRunHook):
     ...     summary_op={"bias of the last layer": "dense/bias"})
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         save_steps: int | None = None,

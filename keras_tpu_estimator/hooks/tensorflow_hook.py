@@ -96,6 +96,9 @@ class TensorFlowHook(LoopHook):
 
     def __init__(self, hook: Any):
         self.hook = hook
+        # TensorFlow's own wait for what they fetch, and for nothing else.
+        is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
+        self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
 
     def open(self, session: Session) -> None:
         """Finds out about the graph."""

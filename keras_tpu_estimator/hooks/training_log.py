@@ -28,6 +28,8 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         **intervals: As in `StepCounterHook`.
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self,
         batch_size: int | None,

@@ -43,10 +43,37 @@ def find_cluster(timeout_secs: int) -> Cluster:
     >>> find_cluster(timeout_secs=1)
     Cluster(coordinator_address=None, num_processes=1, process_id=0)
     """
+    found = (
+        _from_variables()
+        or from_tf_config()
+        or _from_jax(jax_internals.launcher, timeout_secs)
+    )
+    if found is None:
+        _check_no_other_launcher()
+    return found or Cluster()
+
+
+def read_cluster() -> Cluster:
+    """The same as far as environment variables tell, without asking anybody.
+
+    Returns:
+        A `Cluster`; that of a process alone if they say nothing.
+
+    Raises:
+        ValueError: What is said is incomplete or contradicts itself.
+        TypeError: A part of it is of a wrong type.
+        RuntimeError: There is a launcher, but it does not say enough.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts.detection import read_cluster
+    >>> read_cluster().num_processes
+    1
+    """
     return (
         _from_variables()
         or from_tf_config()
-        or _from_jax(timeout_secs)
+        or _from_jax(jax_internals.launcher_of_environment, timeout_secs=1)
         or Cluster()
     )
 
@@ -189,10 +216,12 @@ def _number(name: str) -> int | None:
     return int(text)
 
 
-def _from_jax(timeout_secs: int) -> Cluster | None:
+def _from_jax(
+    launcher: Callable[[], jax_internals.Launcher | None], timeout_secs: int
+) -> Cluster | None:
     """The cluster of a launcher that `jax.distributed.initialize()` knows."""
     try:
-        told = _told_by_launcher(timeout_secs)
+        told = _told_by_launcher(launcher(), timeout_secs)
     # Anything: these ask servers of metadata, and packages that may be missing.
     except Exception as error:
         raise RuntimeError(
@@ -203,7 +232,6 @@ def _from_jax(timeout_secs: int) -> Cluster | None:
             "alone."
         ) from error
     if told is None:
-        _check_no_other_launcher()
         return None
     name, address, count, number = told
     return _found(
@@ -212,10 +240,9 @@ def _from_jax(timeout_secs: int) -> Cluster | None:
 
 
 def _told_by_launcher(
-    timeout_secs: int,
+    launcher: jax_internals.Launcher | None, timeout_secs: int
 ) -> tuple[str, str | None, int, int] | None:
     """The name of a launcher, and the fields of its cluster."""
-    launcher = jax_internals.launcher()
     if launcher is None:
         return None
     count = launcher.get_process_count()

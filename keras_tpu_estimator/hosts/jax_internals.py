@@ -3,12 +3,17 @@
 `tests/hosts/test_jax_internals.py` fails when JAX changes any of them.
 """
 
+import ctypes
 import os
 from typing import Any
+from typing import TypeAlias
 
 from jax._src import clusters
 from jax._src import distributed
 from jax._src import xla_bridge
+
+# What JAX knows of a way to start processes.
+Launcher: TypeAlias = type[clusters.ClusterEnv]
 
 
 def devices_are_in_use() -> bool:
@@ -50,7 +55,7 @@ def joined_cluster() -> tuple[str, int, int] | None:
     return state.coordinator_address, state.num_processes, state.process_id
 
 
-def launcher() -> type[clusters.ClusterEnv] | None:
+def launcher() -> Launcher | None:
     """The launcher of this process, if JAX knows it.
 
     It is the first of those that `jax.distributed.initialize()` would use. But
@@ -67,7 +72,7 @@ def launcher() -> type[clusters.ClusterEnv] | None:
     >>> from keras_tpu_estimator.hosts import jax_internals
     >>> jax_internals.launcher()
     """
-    passed_over: set[type[clusters.ClusterEnv]] = set()
+    passed_over: set[Launcher] = set()
     if "JOB_COMPLETION_INDEX" not in os.environ:
         passed_over |= {clusters.K8sCluster}
     if _is_one_tpu_host():
@@ -109,3 +114,40 @@ def coordination_client() -> Any:
     >>> jax_internals.coordination_client()
     """
     return distributed.global_state.client
+
+
+def launcher_of_environment() -> Launcher | None:
+    """The launcher of this process, if environment variables say all of it.
+
+    Others ask servers of metadata.
+
+    Returns:
+        As `launcher`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> jax_internals.launcher_of_environment()
+    """
+    for known in (clusters.OmpiCluster, clusters.SlurmCluster):
+        if known.is_env_present():
+            return known
+    return None
+
+
+def forget_cluster() -> None:
+    """Makes this process one that has joined nobody, without a word to others.
+
+    For one that was forked off, and for one that is to end at once. The
+    connection itself is never closed: that would tell the others.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import jax_internals
+    >>> jax_internals.forget_cluster()
+    """
+    state = distributed.global_state
+    for each in (state.preemption_sync_manager, state.client, state.service):
+        if each is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    vars(state).clear()

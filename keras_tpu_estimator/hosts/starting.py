@@ -8,25 +8,23 @@ import jax
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.hosts import detection
 from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts import lineage
+from keras_tpu_estimator.hosts import this_process
 from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.membership import Membership
+from keras_tpu_estimator.hosts.this_process import Alone
+from keras_tpu_estimator.hosts.this_process import Waiting
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# A host that has not been heard of for so long is gone, and nobody waits
-# longer at the end. JAX's own 100 and 300 seconds are long for a dead job. It
-# is `RunConfig.host_timeout_secs` that says who is gone, a little before.
+# A host that has not been heard of for so long is gone. JAX's own 100 seconds
+# are long for a dead job. It is `RunConfig.host_timeout_secs` that says who is
+# gone, a little before. At the end all are there, and some may be slow.
 _HEARTBEAT_SECS = 40
-_SHUTDOWN_SECS = 10
+_SHUTDOWN_SECS = 60
 _START_SECS = 300
 # After its time-out, JAX ends the process by a signal. The error comes first.
 _MARGIN_SECS = 60
-
-
-class _Process:
-    """What JAX does not know of this process."""
-
-    is_alone_by_choice = False
-    has_waited_in_vain = False
 
 
 def initialize(
@@ -60,7 +58,7 @@ def initialize(
             been heard of is taken for dead, where an estimator has not
             noticed before. Defaults to 40.
         shutdown_timeout_seconds: Seconds that a process waits for the others
-            at its end. Defaults to 10.
+            when all have come to their end. Defaults to 60.
 
     Raises:
         ValueError: The cluster is incomplete, contradicts itself, or is not
@@ -88,14 +86,21 @@ def initialize(
     given = detection.from_arguments(
         coordinator_address, num_processes, process_id
     )
-    joined = _joined()
-    if joined is not None:
-        _check_same(joined, given)
+    settled = this_process.settled()
+    if settled is not None:
+        _check_same(settled, given)
+        return
+    place = _place_of_parent(given, initialization_timeout)
+    if place is not None:
+        _logger.info("The process that has started this one is %s.", place)
+        this_process.settle(Alone(place))
         return
     cluster = given or detection.find_cluster(initialization_timeout)
     detection.check_tf_config(cluster)
     if cluster.is_alone:
-        _Process.is_alone_by_choice = given is not None
+        if given is not None:
+            this_process.take_place(cluster)
+            this_process.settle(Alone())
         return
     _join(
         cluster,
@@ -128,31 +133,66 @@ def ensure_started() -> Cluster:
     1
     """
     initialize()
-    return _joined() or Cluster()
+    joined = this_process.membership()
+    return Cluster() if joined is None else joined.cluster
 
 
-def _joined() -> Cluster | None:
-    """What was joined already, or that it is settled that nothing is."""
-    if _Process.is_alone_by_choice:
-        return Cluster()
-    joined = jax_internals.joined_cluster()
-    return None if joined is None else Cluster(*joined)
+def told_cluster() -> Cluster:
+    """The cluster that this process is in, or would join, without joining it.
+
+    Until it has joined, nobody is asked: what a server of metadata would say
+    is not known. A process that is started by another one is told the same.
+
+    Returns:
+        A `Cluster`; that of a process alone if nobody says anything.
+
+    Raises:
+        ValueError: What is said is incomplete or contradicts itself.
+        TypeError: A part of it is of a wrong type.
+
+    Example:
+
+    >>> from keras_tpu_estimator.hosts import starting
+    >>> starting.told_cluster()
+    Cluster(coordinator_address=None, num_processes=1, process_id=0)
+    """
+    return this_process.told_place() or detection.read_cluster()
 
 
-def _check_same(joined: Cluster, given: Cluster | None) -> None:
-    if _Process.has_waited_in_vain:
+def _check_same(
+    settled: Membership | Alone | Waiting, given: Cluster | None
+) -> None:
+    if isinstance(settled, Waiting):
         raise RuntimeError(
-            f"This process should be {joined}, but the others have not come in "
-            "time. JAX cannot wait anew: start all processes again."
+            f"This process should be {settled.cluster}, but the others have "
+            "not come in time. JAX cannot wait anew: start all processes again."
         )
-    if given is not None and given != joined:
+    if isinstance(settled, Alone):
+        joined, others = Cluster(), [settled.place]
+    else:
+        joined, others = settled.cluster, []
+        detection.check_tf_config(joined)
+    if given is not None and given not in (joined, *others):
         raise ValueError(
             "A process should join one cluster, once. Received: this is "
             f"{joined}, and was told to be {given}. Call "
             "keras_tpu_estimator.initialize with the same arguments, or with "
             "none."
         )
-    detection.check_tf_config(joined)
+
+
+def _place_of_parent(given: Cluster | None, timeout: int) -> Cluster | None:
+    """The place that is told to this process, if it is that of its parent."""
+    taken = lineage.taken()
+    if not taken:
+        return None
+    if given is None:
+        try:
+            given = detection.find_cluster(timeout)
+        except RuntimeError:
+            # Nor could the parent have found it there.
+            given = taken[0]
+    return given if given in taken else None
 
 
 def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
@@ -184,18 +224,23 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
             errors.append(error)
 
     _logger.info("Waiting for the others: this is %s.", cluster)
+    this_process.settle(Waiting(cluster))
+    # Before threads of JAX read the environment.
+    this_process.take_place(cluster)
     thread = threading.Thread(target=connect, name="join", daemon=True)
     thread.start()
     thread.join(timeout)
     if thread.is_alive():
-        _Process.has_waited_in_vain = True
         raise TimeoutError(_not_all_came(cluster, timeout))
+    this_process.settle(None)
     for error in errors:
+        lineage.unmark()
         raise RuntimeError(
             f"This is {cluster}, which could not be joined. Received: {error}. "
             "See whether that is the address of process 0, and whether its "
             "port is free."
         ) from error
+    this_process.settled()
 
 
 def _is_launched() -> bool:

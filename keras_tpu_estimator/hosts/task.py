@@ -95,6 +95,20 @@ class Task:
             model_dir=_model_dir(config),
         )
 
+    def in_cluster(self, cluster: Cluster) -> "Task":
+        """The part that this process has in what it has joined.
+
+        Args:
+            cluster: As in `from_environment`.
+        """
+        if cluster.is_alone or self.cluster_spec:
+            return self
+        return dataclasses.replace(
+            self,
+            task_id=cluster.process_id,
+            num_processes=cluster.num_processes,
+        )
+
     @property
     def is_chief(self) -> bool:
         """Whether this process saves checkpoints."""

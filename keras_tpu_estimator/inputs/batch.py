@@ -12,6 +12,7 @@ import numpy as np
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.inputs.arrays import as_arrays
 from keras_tpu_estimator.inputs.shared import Shared
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.inputs.shared import is_shared
@@ -39,7 +40,8 @@ class Example:
                 two, a named one too; or features alone.
 
         Raises:
-            ValueError: It is a tuple or list of another length, or empty.
+            ValueError: It is a tuple or list of another length, or empty, or
+                as `as_arrays`.
         """
         features, labels = value, None
         if isinstance(value, tuple | list):
@@ -51,7 +53,7 @@ class Example:
                     "several features into a dict."
                 )
             features, labels = value
-        example = cls(*jax.tree.map(np.asarray, (features, labels)))
+        example = cls(*as_arrays((features, labels)))
         if not jax.tree.leaves(example.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "

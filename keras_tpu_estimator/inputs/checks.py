@@ -11,7 +11,11 @@ from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.batch_finder import BatchFinder
 
-_NUMBERS = "biufcV"
+_NUMBERS = "biufc"
+# What only the host's processor has.
+_LONG = "gG"
+# So many batches without an example, one after another, are a mistake.
+_MOST_EMPTY = 10_000
 
 
 class BatchCheck:
@@ -21,8 +25,8 @@ class BatchCheck:
         size: The batch size asked for, or `None` if it was not told.
         is_any_size: Whether batches may also be larger, or smaller before the
             last. Defaults to `False`.
-        is_padded: Whether smaller batches are filled up, so that any may be.
-            Defaults to `False`.
+        is_padded: Whether smaller batches are filled up, so that any may be,
+            and none is left out. Defaults to `False`.
         may_share: Whether tensors need no batch axis. Defaults to `False`.
 
     Raises:
@@ -42,6 +46,40 @@ class BatchCheck:
         self._expected: Expected | None = None
         self._passed: dict[Any, tuple[Collection[str], int]] = {}
         self._smaller: int | None = None
+        self._empty = 0
+
+    def is_empty(self, example: Example) -> bool:
+        """Whether a batch has no example, and is to be left out.
+
+        Nothing else is asked of it: what is made of no examples often has
+        another shape and dtype.
+
+        Raises:
+            ValueError: There seem to be no others.
+        """
+        if self._is_padded or not self._has_no_example(example):
+            self._empty = 0
+            return False
+        self._empty += 1
+        if self._empty == _MOST_EMPTY:
+            raise ValueError(
+                "`input_fn` should give batches of examples. Received "
+                f"{_MOST_EMPTY} batches without an example, one after another. "
+                "End the input where it has no more, and look at what filters "
+                "it."
+            )
+        return True
+
+    def _has_no_example(self, example: Example) -> bool:
+        leaves = jax.tree.leaves((example.features, example.labels))
+        if all(leaf.shape[:1] != (0,) for leaf in leaves):
+            return False
+        shared = self._finder.shared_in(example) if self._finder else ()
+        return all(
+            leaf.shape[:1] == (0,)
+            for name, leaf in example.leaves
+            if name not in shared
+        )
 
     def __call__(self, example: Example, step: int) -> Collection[str]:
         """Checks the batch of a step; one like an earlier one is all right.
@@ -145,7 +183,7 @@ def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
     """
     first: str | None = None
     for name, leaf in example.leaves:
-        if leaf.dtype.kind not in _NUMBERS:
+        if not _are_numbers(leaf.dtype):
             raise ValueError(
                 f"{name} should hold numbers, as devices hold nothing else. "
                 f"Received dtype {leaf.dtype}. Encode strings as numbers in "
@@ -211,3 +249,11 @@ def check_size(example: Example, size: int | None) -> None:
 
 def _structure(example: Example) -> Any:
     return jax.tree.structure((example.features, example.labels))
+
+
+def _are_numbers(dtype: np.dtype) -> bool:
+    """Whether devices may have a dtype, or a narrower one in its place."""
+    # 2 is what NumPy says of dtypes of other packages, such as bfloat16.
+    if dtype.isbuiltin == 2:
+        return True
+    return dtype.kind in _NUMBERS and dtype.char not in _LONG

@@ -2,7 +2,6 @@
 
 import itertools
 import operator
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,11 @@ import numpy as np
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.checks import BatchCheck
+from keras_tpu_estimator.inputs.reading import Reading
 
 
-def batches_among(chunks: Iterable[Any], check: BatchCheck) -> Iterator[Batch]:
-    """The batches of a dataset's chunks.
+def batches_among(chunks: Reading, check: BatchCheck) -> Iterator[Batch]:
+    """The batches of a dataset's chunks, without empty ones.
 
     Args:
         chunks: The items of a `StackedDataset`.
@@ -26,7 +26,13 @@ def batches_among(chunks: Iterable[Any], check: BatchCheck) -> Iterator[Batch]:
     """
     done = 0
     for chunk in chunks:
+        batches = []
         for batch in _of_one_size(chunk):
+            if check.is_empty(batch.step(0)):
+                chunks.leave_out(batch.steps)
+            else:
+                batches.append(batch)
+        for batch in batches:
             # Two of one size show what all of them would.
             for index in range(min(batch.steps, 2)):
                 shared = check(batch.step(index), done + index)

@@ -133,9 +133,14 @@ def _stacked(request: InputRequest, forms: Sequence[Form]) -> int:
 def _checked(reading: Reading, request: InputRequest) -> Iterator[Example]:
     """The batches of one call, each checked against the first."""
     check = request.check()
-    for step, example in enumerate(reading.examples()):
+    step = 0
+    for example in reading.examples():
         moved = request.axes.to_front(example)
+        if check.is_empty(moved):
+            reading.leave_out(1)
+            continue
         yield moved.sharing(check(moved, step))
+        step += 1
 
 
 def _repeated(examples: Iterator[Example], steps: int) -> Iterator[Batch]:

@@ -16,8 +16,8 @@ class Reading:
         form: What is read.
 
     Attributes:
-        batches: How many batches have been read; the last item may have
-            fewer than were counted.
+        batches: How many batches have been read, without those left out; the
+            last item may have fewer than were counted.
 
     Example:
 
@@ -52,6 +52,10 @@ class Reading:
         """The items that are left, each as the batch that it is."""
         for item in self:
             yield self._form.example(item)
+
+    def leave_out(self, batches: int) -> None:
+        """Takes back that so many batches of the last item were read."""
+        self.batches -= batches
 
     def close(self) -> None:
         """Lets go of the user's objects."""

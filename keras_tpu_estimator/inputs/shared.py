@@ -115,6 +115,30 @@ def joined_of_cores(
     return jax.tree_util.tree_map_with_path(join, *batches, is_leaf=is_shared)
 
 
+def joined_of_hosts(
+    parts: Sequence[tuple[Features, Labels]], cores: int
+) -> tuple[Features, Labels]:
+    """The stacked steps of some hosts as one, whatever their sizes.
+
+    Args:
+        parts: Pairs of features and labels.
+        cores: How many cores have batches, on all hosts. Their examples are
+            dealt anew, so that their shared tensors have to be equal.
+
+    Raises:
+        ValueError: They are not.
+    """
+
+    def join(path: Any, *leaves: Any) -> Any:
+        if not is_shared(leaves[0]):
+            return np.concatenate(leaves, 1)
+        values = np.concatenate([leaf.value for leaf in leaves], 1)
+        _check_equal(path, [*np.moveaxis(values, 1, 0)])
+        return Shared(np.repeat(values[:, :1], cores, 1))
+
+    return jax.tree_util.tree_map_with_path(join, *parts, is_leaf=is_shared)
+
+
 def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
     """Features and labels with their shared tensors as they are."""
     return jax.tree.map(

@@ -12,9 +12,7 @@ The methods are looked for in the iterator, and then in what it is made of.
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-import numpy as np
-
+from keras_tpu_estimator.inputs.arrays import as_arrays
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
@@ -71,4 +69,4 @@ class Stream(Form):
 
     def example(self, item: Any) -> Example:
         """The batch that an item is, copied: arrays may be filled again."""
-        return Example.of(jax.tree.map(np.array, item))
+        return Example.of(as_arrays(item, copied=True))

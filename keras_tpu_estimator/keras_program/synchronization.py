@@ -57,9 +57,17 @@ def synchronize(
 ) -> Values:
     """One value for all cores of what each assigned in its forward pass.
 
-    Floating-point state, such as the moving averages of batch normalization,
-    is averaged. A variable whose `aggregation` says otherwise is summed or
-    taken from the first core, and so are integers. Seeds were told apart by
+    What it is follows from the `aggregation` of a variable:
+
+    | | floating point | integers | booleans |
+    |---|---|---|---|
+    | `"none"` | the mean | the first core's | the first core's |
+    | `"mean"` | the mean | the mean, rounded down | true if on all cores |
+    | `"sum"` | with the changes of all cores | the same | changed if by any |
+    | `"only_first_replica"` | the first core's | the same | the same |
+
+    So the moving averages of batch normalization are averaged, and what each
+    core has counted is counted together. Seeds were told apart by
     `fold_seeds`, which is taken back.
 
     Args:
@@ -72,23 +80,51 @@ def synchronize(
     Returns:
         Values by path, equal on all cores.
     """
-
-    def one(path: str, value: jax.Array) -> jax.Array:
-        aggregation = variables[path].aggregation
-        if aggregation == "sum":
-            replicas = cores.topology.num_replicas
-            return before[path] + replicas * cores.mean(value - before[path])
-        if aggregation == "only_first_replica" or not jnp.issubdtype(
-            value.dtype, jnp.floating
-        ):
-            return cores.of_first(value)
-        return cores.mean(value)
-
     if not cores.axes:
         return dict(updates)
     seeds = set(seed_paths(variables))
     shared = fold_seeds(updates, seeds, cores, -1)
     return {
-        path: value if path in seeds else one(path, value)
+        path: value
+        if path in seeds
+        else _of_all(variables[path].aggregation, before[path], value, cores)
         for path, value in shared.items()
     }
+
+
+def _of_all(
+    aggregation: str, before: jax.Array, value: jax.Array, cores: Cores
+) -> jax.Array:
+    """One value of those that the cores have, in their dtype."""
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    if aggregation == "sum":
+        return _with_changes(before, value, cores)
+    if aggregation == "mean" and not is_float:
+        return _rounded_mean(value, cores)
+    if aggregation != "only_first_replica" and is_float:
+        return cores.mean(value)
+    return cores.of_first(value)
+
+
+def _with_changes(
+    before: jax.Array, value: jax.Array, cores: Cores
+) -> jax.Array:
+    """What was there, with what each core has added."""
+    if value.dtype == bool:
+        return before ^ (cores.sum(value ^ before) > 0)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        # They wrap around, there and back.
+        return before + cores.sum(value - before)
+    wide = jnp.promote_types(value.dtype, jnp.float32)
+    before, after = before.astype(wide), value.astype(wide)
+    return (before + cores.sum(after - before)).astype(value.dtype)
+
+
+def _rounded_mean(value: jax.Array, cores: Cores) -> jax.Array:
+    """The mean of integers, without their sum, which they may not hold."""
+    if value.dtype == bool:
+        return cores.sum(~value) == 0
+    count = cores.topology.num_replicas
+    wide = value if value.dtype.itemsize >= 4 else value.astype(jnp.int32)
+    mean = cores.sum(wide // count) + cores.sum(wide % count) // count
+    return mean.astype(value.dtype)

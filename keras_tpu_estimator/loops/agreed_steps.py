@@ -8,8 +8,8 @@ have one batch of its true size: nothing is padded, and nothing is lost.
 
 import dataclasses
 import logging
-import pickle
 import zlib
+from typing import Any
 from typing import Self
 
 import jax
@@ -18,8 +18,12 @@ import numpy as np
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.inputs import batch_bytes
 from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.batch_form import BatchForm
+from keras_tpu_estimator.inputs.batch_form import error_of_unlike
 from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.shared import joined_of_hosts
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -63,6 +67,8 @@ class AgreedSteps:
         self._rest: Batch | None = None
         self._batch: Batch | None = None
         self._used = 0
+        # Those of the batches before, by what tells them apart at once.
+        self._forms: dict[Any, BatchForm] = {}
 
     def take(self, steps: int) -> Taken | None:
         """Up to so many steps; `None` at the end of the input.
@@ -74,12 +80,14 @@ class AgreedSteps:
 
         Raises:
             HostError: Another host has failed, is gone or does not answer.
+            ValueError: Hosts have batches that differ in more than their size.
         """
         batch = self._read(steps)
         if not self._are_several:
             return None if batch is None else Taken(batch, is_part=False)
         are_readers = self._topology.hosts_per_replica > 1
-        own = _Said.of(batch, are_readers)
+        form = None if batch is None else self._form(batch)
+        own = _Said.of(batch, form, are_readers)
         said = [
             _Said(*each)
             for each in self._conversation.gather(dataclasses.astuple(own))
@@ -89,6 +97,7 @@ class AgreedSteps:
         if self._mode == ModeKeys.TRAIN and not all(e.steps for e in said):
             self._tell_end(said)
             return None
+        self._check_forms(said, form)
         self._check_shared(said)
         is_even = len({each.examples for each in said}) == 1
         if self._pipeline.is_whole:
@@ -136,15 +145,31 @@ class AgreedSteps:
         """One step with the examples of all hosts, in their order."""
         own = None if self._batch is None else self._use(1)
         nest = None if own is None else (own.features, own.labels)
-        said = self._conversation.gather_bytes(pickle.dumps(nest))
+        said = self._conversation.gather_bytes(batch_bytes.to_bytes(nest))
         # Of hosts that share a replica, the first one's.
         said = said[:: self._topology.hosts_per_replica]
+        # Any of those before is nested in the same way.
+        known = next((structure for structure, _ in self._forms), None)
         parts = [
-            part for each in said if (part := pickle.loads(each)) is not None
+            part
+            for each in said
+            if (part := batch_bytes.from_bytes(each, known)) is not None
         ]
-        return Batch(
-            *jax.tree.map(lambda *leaves: np.concatenate(leaves, 1), *parts)
-        )
+        return Batch(*joined_of_hosts(parts, self._topology.num_replicas))
+
+    def _form(self, batch: Batch) -> BatchForm:
+        """What a batch is like, looked at once for each kind of batches."""
+        leaves, structure = jax.tree.flatten((batch.features, batch.labels))
+        key = structure, tuple((leaf.shape[2:], leaf.dtype) for leaf in leaves)
+        if key not in self._forms:
+            self._forms[key] = BatchForm.of(batch)
+        return self._forms[key]
+
+    def _check_forms(self, said: list["_Said"], form: BatchForm | None) -> None:
+        """Checks that batches differ in nothing but their size and values."""
+        if len({each.form for each in said if each.steps}) > 1:
+            facts = None if form is None else dict(form.facts)
+            raise error_of_unlike(self._conversation.gather(facts))
 
     def _check_shared(self, said: list["_Said"]) -> None:
         """Checks that hosts which share a replica have read the same."""
@@ -190,22 +215,25 @@ def _check_whole(said: list["_Said"]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Said:
-    """How many steps a host has ready, and the examples of each.
+    """How many steps a host has ready, the examples of each, and their form.
 
     Where others should have the same, also a checksum of the first step.
     """
 
     steps: int
     examples: int
+    form: int = 0
     checksum: int = 0
 
     @classmethod
-    def of(cls, batch: Batch | None, are_shared: bool) -> Self:
-        if batch is None:
+    def of(
+        cls, batch: Batch | None, form: BatchForm | None, are_shared: bool
+    ) -> Self:
+        if batch is None or form is None:
             return cls(0, 0)
         checksum = 0
         if are_shared:
             for leaf in jax.tree.leaves((batch.features, batch.labels)):
                 first = np.ascontiguousarray(leaf[0])
                 checksum = zlib.crc32(first.tobytes(), checksum)
-        return cls(batch.steps, batch.examples, checksum)
+        return cls(batch.steps, batch.examples, form.digest, checksum)

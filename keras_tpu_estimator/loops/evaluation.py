@@ -20,8 +20,7 @@ from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
-from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
 from keras_tpu_estimator.loops.host_calls import LastOfAll
@@ -31,13 +30,13 @@ from keras_tpu_estimator.loops.live_model import hooks_around
 from keras_tpu_estimator.loops.outfeed import Outfeed
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
 from keras_tpu_estimator.loops.staging import stage_ahead
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.storage.growing_files import show_all
 from keras_tpu_estimator.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 from keras_tpu_estimator.summary import collecting
@@ -72,14 +71,11 @@ class Evaluation:
     steps: int | None
     name: str | None
 
-    def run(
-        self, open_values: OpenValues, checkpoint: str | None
-    ) -> dict[str, Any]:
+    def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
 
         Args:
             open_values: Has the values to evaluate.
-            checkpoint: The checkpoint that holds the same, or `None`.
 
         Returns:
             The metrics by name, with `loss` and `global_step`.
@@ -106,13 +102,16 @@ class Evaluation:
             if first is None:
                 raise ValueError(
                     "The input of evaluate is empty. Expected at least one "
-                    "batch from input_fn."
+                    "batch with examples from input_fn."
                 )
             step = first.prepare(job.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
-            with open_values(step, bool(callbacks_of(hooks))) as values:
+            kept = open_values(step, bool(callbacks_of(hooks)))
+            with job.reading(kept) as values:
                 # Of one checkpoint on all hosts, or of training.
-                call.check_same({GLOBAL_STEP: int(values[GLOBAL_STEP])})
+                call.check_same({GLOBAL_STEP: values.step})
+                checkpoint = values.checkpoint
+                compare_edits(call, values, "evaluate")
                 loop = EvaluationLoop(job, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
         if job.hosts.is_chief:
@@ -135,14 +134,14 @@ class Evaluation:
         name = self.name
         step = int(result[GLOBAL_STEP])
         writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
-        writer.metrics(result, step)
-        # A metric of the same name says more than the last batch's value.
-        collecting.write(loop.summaries, writer, step, without=result)
-        if self.job.config.save_summary_steps:
-            loop.recorded.write(writer)
-        if checkpoint is not None:
-            writer.text("checkpoint_path", checkpoint, step)
-        show_all()
+        with shown_at_end():
+            writer.metrics(result, step)
+            # A metric of the same name says more than the last batch's value.
+            collecting.write(loop.summaries, writer, step, without=result)
+            if self.job.config.save_summary_steps:
+                loop.recorded.write(writer)
+            if checkpoint is not None:
+                writer.text("checkpoint_path", checkpoint, step)
         keep_best = self.job.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.job.model_dir, checkpoint, result)
@@ -176,7 +175,7 @@ class EvaluationLoop:
         steps: int | None,
     ):
         self._runtime = job.runtime
-        self._is_writer = job.hosts.is_chief
+        self._hosts = job.hosts
         self._step = step
         self._infeed = infeed
         self._steps = steps
@@ -212,7 +211,7 @@ class EvaluationLoop:
         )
         hook_list.begin()
         hook_list.after_create_session()
-        with self._outfeed:
+        with self._outfeed, call.told_of_errors():
             run_hooked(hook_list, first, self._infeed, self._run_loop, call.any)
         result = dict(self._result)
         if self._host_metrics is not None:
@@ -240,19 +239,19 @@ class EvaluationLoop:
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
             step, values, self._metrics, staged.data, step.named_among(fetch)
         )
-        watch.ran()
+        self._hosts.ran()
         values.update(assigned)
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        self._progress.ran(0, losses, outputs)  # The global step stands still.
+        self._progress.ran(losses, outputs)
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:
         """Runs the host's functions, on a thread of their own."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])
-        if self._step.host_call is not None and self._is_writer:
+        if self._step.host_call is not None and self._hosts.is_chief:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
             numbers = [self._progress.step] * steps

@@ -1,12 +1,15 @@
 """What the calls of one estimator have in common."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
+from typing import TypeVar
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
@@ -26,8 +29,8 @@ from keras_tpu_estimator.front_ends import input_form
 from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.front_ends import own_checkpoint_format
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
-from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
@@ -38,10 +41,12 @@ from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 
-# Reading a large checkpoint takes its time, on one host longer than on others.
-_LONG_SECS = 86400.0
+# What takes its time, on one host longer than on others.
+_READS = "reads a checkpoint"
 
 _logger = logging.getLogger("keras_tpu_estimator")
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +140,8 @@ class Job:
         Raises:
             ValueError: There are checkpoints, but all are damaged.
         """
-        return checkpoints.latest_intact(self.model_dir)
+        with self.hosts.busy(_READS):
+            return checkpoints.latest_intact(self.model_dir)
 
     def latest_of_all(self, call: Conversation) -> str | None:
         """The same on several hosts, each of which reads some of its files.
@@ -151,11 +157,13 @@ class Job:
 
         def is_intact(prefix: str) -> bool:
             index, count = self.hosts.index, self.hosts.count
+            with self.hosts.busy(_READS):
+                is_intact_here = formats.is_intact(prefix, index, count)
             own = {
                 "checkpoint": os.path.basename(prefix),
-                "is intact": formats.is_intact(prefix, index, count),
+                "is intact": is_intact_here,
             }
-            said = call.gather(own, _LONG_SECS)
+            said = call.gather(own)
             call.raise_if_unlike(said, ["checkpoint"])
             are_intact = all(each["is intact"] for each in said)
             if are_intact:
@@ -190,6 +198,20 @@ class Job:
                 self.model_dir,
             )
         return latest
+
+    @contextlib.contextmanager
+    def reading(
+        self, values: contextlib.AbstractContextManager[T]
+    ) -> Iterator[T]:
+        """Enters what reads a checkpoint first; other hosts wait meanwhile.
+
+        Args:
+            values: A context of the values that it has read.
+        """
+        with contextlib.ExitStack() as block:
+            with self.hosts.busy(_READS):
+                read = block.enter_context(values)
+            yield read
 
     def pipeline(
         self,

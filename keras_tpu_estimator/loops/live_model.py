@@ -1,10 +1,13 @@
 """The Keras model as user code sees it between the runs of a loop."""
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 from typing import Self
+
+import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
@@ -14,6 +17,7 @@ from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.tracing.rows_variable import own_rows
 
 
 def hooks_around(
@@ -31,7 +35,7 @@ def hooks_around(
         graph: As in `Step`. Defaults to `None`.
     """
     live = LiveModel(runtime, progress)
-    session = Session(progress.fetch, live, progress.wait, graph)
+    session = Session(live.fetch, live, progress.wait, graph)
     return HookList(with_callbacks(hooks), session)
 
 
@@ -64,12 +68,30 @@ class LiveModel:
         """The global step to stop at, or `None` if that is open."""
         return self._progress.last_step
 
-    def logs(self) -> dict[str, Any]:
-        """What the last run has to tell, by name."""
+    def fetch(self, name: str) -> Any:
+        """The value of a name, of variables as user code has them.
+
+        Args:
+            name: As `Progress.fetch` takes it.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        value = self._progress.fetch(name)
+        rows = self.model.program.store.rows
+        # Not what else has this name.
+        is_variable = value is self._progress.values.get(name)
+        if is_variable and name in rows:
+            return own_rows(value, rows[name])
+        return value
+
+    def logs_of_run(self) -> Callable[[], dict[str, Any]]:
+        """What the last run has to tell by name, for who waits for it."""
         outputs = dict(self._progress.outputs)
         if self.mode == ModeKeys.PREDICT:
-            return outputs
-        return {"loss": float(self._progress.fetch("loss"))} | outputs
+            return lambda: outputs
+        losses = self._progress.losses[-1]
+        return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
         """Gives variables other values, for the next run.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.position import Position
@@ -59,15 +60,15 @@ class PositionSaver:
             "the beginning."
         )
         if checkpoint is not None:
-            position_files.remove(checkpoint, self._hosts)
+            self._remove(checkpoint)
 
     def beside(
-        self, prefix: str, step: int
+        self, saved: SaveFiles, step: int
     ) -> contextlib.AbstractContextManager[None]:
         """Saves the current position beside a checkpoint.
 
         Args:
-            prefix: That of the checkpoint.
+            saved: The files of its save.
             step: The global step.
 
         Returns:
@@ -75,10 +76,10 @@ class PositionSaver:
         """
         if step != self._last[0]:
             self._last = (step, [])
-        self._last[1].append(prefix)
+        self._last[1].append(saved.prefix)
         if self._position is None:
-            return self._beside(prefix, None)
-        return self._beside(prefix, self._position(step - self._first_step))
+            return contextlib.nullcontext()
+        return self._beside(saved, self._position(step - self._first_step))
 
     def end(self, step: int) -> None:
         """Forgets the position at the call's own end, if that was saved.
@@ -89,17 +90,16 @@ class PositionSaver:
         saved, prefixes = self._last
         if saved == step and not self.is_interrupted():
             for prefix in prefixes:
-                position_files.remove(prefix, self._hosts)
+                self._remove(prefix)
 
     @contextlib.contextmanager
-    def _beside(self, prefix: str, position: Position | None) -> Iterator[None]:
-        directory = os.path.dirname(prefix)
-        paths.make_directory(directory)
+    def _beside(self, saved: SaveFiles, position: Position) -> Iterator[None]:
+        paths.make_directory(os.path.dirname(saved.prefix))
         # First, for a checkpoint without a position means that there is none.
-        if position is None:
-            position_files.remove(prefix, self._hosts)
-        else:
-            position_files.write(prefix, position, self._hosts)
+        position_files.write(saved, position, self._hosts)
         yield
+
+    def _remove(self, prefix: str) -> None:
+        # All of them at once, if other hosts have written some.
         if self._hosts.is_chief:
-            position_files.prune(directory)
+            position_files.remove(prefix)

@@ -92,6 +92,9 @@ class Padded:
 class PaddedSteps:
     """The single steps of an input, padded to one size.
 
+    A batch without examples is a step of padding alone: who asked with it may
+    wait for the answer.
+
     Args:
         pipeline: The input.
         size: The batch size to pad to; by default that of the first batch.
@@ -107,7 +110,7 @@ class PaddedSteps:
         if batch is None:
             return None
         features = batch.step(0).features
-        self._size = max(self._size or 0, batch.examples)
+        self._size = max(self._size or 1, batch.examples)
         return Padded(*pad(features, self._size), batch.examples)
 
 
@@ -140,7 +143,7 @@ class PredictionLoop:
         self._ahead: Values = {}
         # What of the values is only read, as long as nobody edits them.
         self._others: dict[Step, Values] = {}
-        self._edits = values.edits
+        self._version = values.version
 
     def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
         """Yields the predictions of each batch, padding cut off.
@@ -222,8 +225,8 @@ class PredictionLoop:
         have assigned values that it was to read.
         """
         wanted = {*self._step.named_among(names)}
-        if self._values.edits != self._edits:
-            self._edits = self._values.edits
+        if self._values.version != self._version:
+            self._version = self._values.version
             self._others, self._ahead = {}, {}
             self._fetch = tuple(sorted(wanted.union(self._fetch)))
             under_way = [running, *self._running]

@@ -8,7 +8,7 @@ from typing import Self
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.loops.stop_signals import StopSignals
 from keras_tpu_estimator.loops.stop_signals import is_for_prompt
 
@@ -26,6 +26,8 @@ class Preemption(SessionRunHook):
     ...     preemption.is_requested()
     True
     """
+
+    allows_run_ahead = True
 
     def __init__(self) -> None:
         self._signals = StopSignals()

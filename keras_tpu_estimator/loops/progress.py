@@ -27,7 +27,8 @@ class Progress:
 
     Attributes:
         values: The values of the call's variables.
-        step: The global step.
+        step: The global step that values had after the part that was told of
+            last; the next one may be on its way.
         losses: The mean loss of the last loop so far, after each step of its
             parts.
         fetched: The tensors that hooks asked for, by name.
@@ -39,7 +40,7 @@ class Progress:
 
     def __init__(self, values: CallValues, steps: int | None = None):
         self.values = values
-        self.step = int(values[GLOBAL_STEP])
+        self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
             np.full(1, np.nan, "float32")
         ]
@@ -55,19 +56,18 @@ class Progress:
         """Tells that the next part is the first one of a loop."""
         self._begins_loop = True
 
-    def ran(self, steps: int, losses: jax.Array, outputs: Outputs) -> None:
-        """Tells of a part of a loop that is on its way.
+    def ran(self, losses: jax.Array, outputs: Outputs) -> None:
+        """Tells of a part of a loop that is on its way, values with it.
 
         Waits for the part before it.
 
         Args:
-            steps: How many steps it makes.
             losses: The mean loss of the loop so far, after each of them.
             outputs: Its other outputs.
         """
-        self.step += steps
         # The devices hold the data of few parts, however fast they are fed.
         self.wait()
+        self.step = self.values.step
         if self._begins_loop:
             self._begins_loop, self.losses = False, []
         self._newest_losses = losses

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 
 
 def check_same_model(

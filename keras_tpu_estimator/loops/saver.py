@@ -1,12 +1,12 @@
 """The checkpoints of one call of `train`, written while it goes on."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import math
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 from typing import Self
 
 import numpy as np
@@ -15,14 +15,19 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import saving
 from keras_tpu_estimator.checkpoints import sealed
 from keras_tpu_estimator.checkpoints.location import name_for
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.shards import Sharded
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.checkpoints.stamp import new_token
 from keras_tpu_estimator.checkpoints.writer import Writer
+from keras_tpu_estimator.device.versions import Source
+from keras_tpu_estimator.device.versions import Version
 from keras_tpu_estimator.hooks.nan_tensor import NanLossDuringTrainingError
-from keras_tpu_estimator.hosts import watch
+from keras_tpu_estimator.hosts.errors import HostError
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.progress import Progress
@@ -33,7 +38,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class Saver:
-    """Writes a training loop's checkpoints and remembers the last one.
+    """Writes a training loop's checkpoints and remembers the last ones.
 
     They are written in the background, one at a time, from copies of the
     values; what lies over several cores is written before training goes on,
@@ -44,7 +49,6 @@ class Saver:
         job: Says where, and how many to keep.
         progress: The loop's current values.
         positions: Saves the position in the input beside them.
-        checkpoint: The one that the loop starts from, or `None`.
     """
 
     def __init__(
@@ -52,7 +56,6 @@ class Saver:
         job: Job,
         progress: Progress,
         positions: PositionSaver,
-        checkpoint: str | None,
     ):
         self._positions = positions
         self._config = job.config
@@ -66,12 +69,14 @@ class Saver:
         self._real_path: Callable[[str], str] = functools.cache(
             os.path.realpath
         )
-        # The last checkpoint of each directory.
-        self._last: dict[str, _Saved] = {}
+        self._first_step = progress.values.step
         self._writer = Writer()
-        self._writes_into: PathLike = job.model_dir
-        if checkpoint is not None:
-            self._remember(job.model_dir, checkpoint)
+        # What the last checkpoint of each directory holds, and what is being
+        # written now.
+        self._written: dict[str, Version] = {}
+        self._writing: dict[str, Version] = {}
+        if progress.values.checkpoint is not None:
+            self._written[self._own_key] = progress.values.version
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of the last checkpoint in a directory.
@@ -83,8 +88,8 @@ class Saver:
         """
         if not self._writer.is_busy:
             self.wait()
-        last = self._last.get(self._key(directory))
-        if last is None or last.edits != self._progress.values.edits:
+        last = (self._written | self._writing).get(self._key(directory))
+        if last is None or last.edits != self._progress.values.version.edits:
             return None
         return last.step
 
@@ -98,10 +103,10 @@ class Saver:
             Exception: It could not be written.
         """
         self.wait()
-        step = self._progress.step
-        last = self._last.get(self._key(directory))
-        is_new = last is not None and step != last.step
-        if is_new and np.isnan(self._progress.fetch("loss")):
+        values = self._progress.values
+        version, step = values.version, values.step
+        has_run = step != self._first_step
+        if has_run and np.isnan(self._progress.fetch("loss")):
             return
         _logger.info(
             "Saving checkpoints for %d into %s.",
@@ -109,26 +114,29 @@ class Saver:
             os.path.join(os.fsdecode(directory), basename),
         )
         saved = self._runtime.values.to_save(
-            self._progress.values,
+            values,
             in_parts=self._format == formats.HDF5,
             is_chief=self._hosts.is_chief,
         )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        trained = self._trained_paths() if is_new else set()
+        trained = self._trained_paths() if has_run else set()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
+        files = SaveFiles(prefix, self._others.chiefs(new_token))
         spread = {
             path: _finite(path, each, step) if path in trained else each
             for path, each in saved.spread.items()
         }
-        sharded = self._write_shards(ShardFiles(prefix, spread), patience)
-        self._remember(directory, prefix)
-        self._writes_into = directory
-        beside = self._positions.beside(prefix, step)
+        with files.tidied_on_failure():
+            sharded = self._write_shards(ShardFiles(files, spread), patience)
+        beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours or math.inf,
         )
+
+        # The chief may complete what others have written.
+        in_doubt = () if self._hosts.is_chief else (HostError,)
 
         def write() -> None:
             for path in sorted(saved.whole.keys() & trained):
@@ -136,23 +144,32 @@ class Saver:
             with beside:
                 self._others.barrier(patience)
                 if self._hosts.is_chief:
-                    checkpoints.save(
-                        directory,
+                    saving.save_into(
+                        files,
                         step,
                         {**saved.whole, **sharded},
                         retention=retention,
-                        basename=basename,
                         format_name=self._format,
                     )
                 self._others.barrier(patience)
                 if sharded:
                     sealed.trust(prefix)
 
+        key = self._key(directory)
+
         def write_together() -> None:
-            with watch.told_of_errors("saving a checkpoint"):
+            with (
+                self._others.told_of_errors("saving a checkpoint"),
+                files.tidied_on_failure(*in_doubt),
+            ):
                 write()
+            # It is written; if it is gone already, the values are nowhere.
+            with contextlib.suppress(Exception):
+                if key == self._own_key:
+                    values.held(version, Source.of(prefix))
 
         self._writer.start(directory, write_together)
+        self._writing = {key: version}
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -160,11 +177,9 @@ class Saver:
         Raises:
             Exception: It could not be written.
         """
-        try:
-            self._writer.wait()
-        except Exception:
-            del self._last[self._key(self._writes_into)]
-            raise
+        writing, self._writing = self._writing, {}
+        self._writer.wait()
+        self._written |= writing
 
     def __enter__(self) -> Self:
         return self
@@ -178,15 +193,6 @@ class Saver:
             _logger.exception("The last checkpoint could not be written.")
         finally:
             self._others.close()
-
-    @property
-    def current(self) -> str | None:
-        """The checkpoint that holds the loop's values, if one does."""
-        directory = self._model_dir
-        is_saved = self.saved_step(directory) == self._progress.step
-        if not is_saved or self._writer.is_busy:
-            return None
-        return self._last[self._key(directory)].prefix
 
     def _write_shards(
         self, files: ShardFiles, patience: float
@@ -207,13 +213,13 @@ class Saver:
     def _key(self, directory: PathLike) -> str:
         return self._real_path(os.fsdecode(directory))
 
+    @property
+    def _own_key(self) -> str:
+        return self._key(self._model_dir)
+
     def _trained_paths(self) -> set[str]:
         variables = self._runtime.model.program.store.variables
         return {path for path, each in variables.items() if each.trainable}
-
-    def _remember(self, directory: PathLike, prefix: str) -> None:
-        saved = _Saved(prefix, self._progress.step, self._progress.values.edits)
-        self._last[self._key(directory)] = saved
 
 
 def _finite(path: str, spread: Spread, step: int) -> Spread:
@@ -241,11 +247,3 @@ def _check_finite(path: str, value: np.ndarray, step: int) -> None:
         "the derivative of a square root or a norm at 0: "
         "RunConfig(debug_nans=True) finds the operation."
     )
-
-
-class _Saved(NamedTuple):
-    """A checkpoint: its prefix, its step, and how often values were edited."""
-
-    prefix: str
-    step: int
-    edits: int

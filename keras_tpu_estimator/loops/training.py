@@ -11,12 +11,13 @@ from typing import Any
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.checkpoints import save_files
 from keras_tpu_estimator.checkpoints.lock import only_training
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import stalls_shown
 from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs import position_files
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
@@ -105,6 +106,8 @@ class Training:
             if is_writer
             else contextlib.nullcontext()
         ):
+            if is_writer:
+                save_files.sweep(self.job.model_dir)
             call.barrier()
             yield
 

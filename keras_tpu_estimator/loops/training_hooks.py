@@ -14,11 +14,8 @@ from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.hooks.stop_at_step import StopAtStepHook
 from keras_tpu_estimator.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.loops.job import Job
-from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.summary import EventWriter
 
@@ -73,18 +70,6 @@ def training_hooks(
     if log is not None:
         hooks.append(log)
     return hooks
-
-
-def is_heedless(hook: SessionRunHook) -> bool:
-    """Whether a hook need not see a run made before the next one begins."""
-    return type(hook) in {
-        CheckpointSaverHook,  # Waits by itself when it saves.
-        NanLossHook,
-        Preemption,
-        RecordedSummariesHook,
-        StopAtStepHook,
-        TrainingLogHook,
-    }
 
 
 def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:

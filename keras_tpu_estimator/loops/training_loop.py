@@ -11,6 +11,7 @@ from typing import Protocol
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.device.program_model import MetricsState
+from keras_tpu_estimator.device.versions import Version
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.callback_hook import with_epochs
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
@@ -18,8 +19,7 @@ from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.progress_bar import ProgressBarHook
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.infeed import Infeed
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.hooked_runs import run_hooked
@@ -31,11 +31,11 @@ from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.loops.position_saver import PositionSaver
 from keras_tpu_estimator.loops.preemption import Preemption
 from keras_tpu_estimator.loops.progress import Progress
+from keras_tpu_estimator.loops.same_edits import compare_edits
 from keras_tpu_estimator.loops.same_model import check_same_model
 from keras_tpu_estimator.loops.saver import Saver
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.loops.staging import parts_of_loop
-from keras_tpu_estimator.loops.training_hooks import is_heedless
 from keras_tpu_estimator.loops.training_hooks import training_hooks
 from keras_tpu_estimator.loops.training_report import REPORT_NAMES
 from keras_tpu_estimator.loops.training_report import TrainingReport
@@ -109,7 +109,7 @@ class TrainingLoop:
             self._job.model_dir, self._job.config.save_summary_steps
         )
         self._outfeed = Outfeed(self._consume)
-        self._validated: dict[int, dict[str, Any]] = {}
+        self._validated: dict[Version, dict[str, Any]] = {}
 
     def run(
         self,
@@ -126,23 +126,20 @@ class TrainingLoop:
             steps: How many steps there will be, or `None` if that is open.
             hooks: Called around each run, before those of the spec.
         """
-        with self._runtime.values.handed_over(self._step, checkpoint) as values:
+        kept = self._runtime.values.handed_over(self._step, checkpoint)
+        with self._job.reading(kept) as values:
             self._progress = Progress(values, steps)
             check_same_model(self._call, values, is_new=checkpoint is None)
-            self._positions.start(self._progress.step)
-            self._saver = Saver(
-                self._job,
-                self._progress,
-                self._positions,
-                checkpoint,
-            )
+            compare_edits(self._call, values, "train")
+            self._positions.start(values.step)
+            self._saver = Saver(self._job, self._progress, self._positions)
             has_ended = False
             try:
                 with self._saver:
                     hook_list = self._hook_list = self._hooks(hooks, steps)
                     hook_list.begin()
                     hook_list.after_create_session()
-                    with self._outfeed:
+                    with self._outfeed, self._call.told_of_errors():
                         run_hooked(
                             hook_list,
                             first,
@@ -153,10 +150,11 @@ class TrainingLoop:
                         )
                     has_ended = True
                     hook_list.end()
+                    # What was assigned last is compared, too.
+                    self._call.barrier()
             finally:
-                values.checkpoint = self._saver.current
                 if has_ended:
-                    self._positions.end(self._progress.step)
+                    self._positions.end(values.step)
         loss = self._progress.fetch("loss")
         _logger.info("Loss for final step: %.6g.", loss)
 
@@ -189,14 +187,14 @@ class TrainingLoop:
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             step, values, metrics, staged.data, step.named_among(fetch)
         )
-        watch.ran()
-        values.update(assigned)
+        self._job.hosts.ran()
+        before = values.step
+        values.update(assigned, staged.batch.steps)
         self._progress.wait()
         self._hook_list.run_is_made()
-        self._progress.ran(staged.batch.steps, losses, outputs)
+        self._progress.ran(losses, outputs)
         if "host_call" in outputs or "train_metrics" in outputs:
-            last = self._progress.step
-            numbers = range(last - staged.batch.steps + 1, last + 1)
+            numbers = range(before + 1, values.step + 1)
             self._outfeed.put(outputs, numbers)
         return metrics
 
@@ -226,7 +224,7 @@ class TrainingLoop:
             (cores.mesh is None or cores.platform != "cpu")
             and not self._job.hosts.are_several
             and not self._plan.is_timed
-            and all(is_heedless(hook) for hook in hooks.hooks)
+            and hooks.allows_run_ahead
         )
 
     def _hooks(self, hooks: tuple[Hook, ...], steps: int | None) -> HookList:
@@ -278,10 +276,10 @@ class TrainingLoop:
         if validation is None:
             return {}
         # Several hooks may have epochs that end here.
-        step = self._progress.step
-        if step not in self._validated:
-            self._validated = {step: self._run_evaluation(validation)}
-        return self._validated[step]
+        version = self._progress.values.version
+        if version not in self._validated:
+            self._validated = {version: self._run_evaluation(validation)}
+        return self._validated[version]
 
     def _run_evaluation(self, evaluation: Evaluation) -> dict[str, Any]:
         def current(step: Step, slots: bool) -> Any:
@@ -291,4 +289,4 @@ class TrainingLoop:
                 self._runtime.values.of_training(step, values, self._step)
             )
 
-        return evaluation.run(current, self._saver.current)
+        return evaluation.run(current)

@@ -13,7 +13,7 @@ from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session import T
 from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.saver import Saver
@@ -45,7 +45,7 @@ class TrainingSession(Session):
         call: Conversation,
     ):
         live = LiveModel(runtime, progress)
-        super().__init__(progress.fetch, live, progress.wait)
+        super().__init__(live.fetch, live, progress.wait)
         self._runtime = runtime
         self._progress = progress
         self._saver = saver
@@ -78,6 +78,8 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
+        # Those of all hosts, which compare what was assigned.
+        self._call.barrier()
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()

@@ -22,6 +22,8 @@ from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.mesh.reductions import mean_over
+from keras_tpu_estimator.mesh.reductions import sum_over
 from keras_tpu_estimator.mesh.replica_context import ReplicaContext
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
 
@@ -108,11 +110,6 @@ class Cores:
         if self.mesh is None:
             return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
-
-    def padded_rows(self, rows: int) -> int:
-        """So many rows, and more until all cores can have as many each."""
-        cores = 1 if self.mesh is None else self.mesh.size
-        return -(-rows // cores) * cores
 
     def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
         """The sharding of a tensor whose dimension `axis` is the batch."""
@@ -383,8 +380,12 @@ class Cores:
         return jax.lax.axis_index(self.axes)
 
     def mean(self, x: jax.Array) -> jax.Array:
-        """The mean over the cores, inside `per_core`."""
-        return jax.lax.pmean(x, self.axes) if self.axes else x
+        """The mean over the cores, inside `per_core`; a float of integers."""
+        return mean_over(x, self.axes) if self.axes else x
+
+    def sum(self, x: jax.Array) -> jax.Array:
+        """The sum over the cores, inside `per_core`; an integer of booleans."""
+        return sum_over(x, self.axes) if self.axes else x
 
     def of_first(self, x: jax.Array) -> jax.Array:
         """The first core's value, on all of them, inside `per_core`."""
@@ -393,7 +394,7 @@ class Cores:
         first = self.core_index() == 0
         own = jnp.where(first, x, jnp.zeros_like(x))
         # Booleans are added as integers, and come back as themselves.
-        return jax.lax.psum(own, self.axes).astype(own.dtype)
+        return sum_over(own, self.axes).astype(own.dtype)
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))

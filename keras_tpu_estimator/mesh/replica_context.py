@@ -3,12 +3,11 @@
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Iterator
 
-import jax
-
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.mesh.reductions import mean_over
+from keras_tpu_estimator.mesh.reductions import sum_over
 from keras_tpu_estimator.mesh.replica_groups import Groups
 
 
@@ -93,20 +92,11 @@ def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
 
 def sum_in_groups(x: Nest, groups: Groups | None) -> Nest:
     """Sums tensors over the cores of each group; `None` for all cores."""
-    return _reduce(jax.lax.psum, x, groups)
+    axes = replica_context().axes
+    return sum_over(x, axes, groups) if axes else x
 
 
 def mean_in_groups(x: Nest, groups: Groups | None) -> Nest:
     """Averages tensors over the cores of each group; `None` for all cores."""
-    return _reduce(jax.lax.pmean, x, groups)
-
-
-def _reduce(
-    reduction: Callable[..., jax.Array], x: Nest, groups: Groups | None
-) -> Nest:
-    context = replica_context()
-    if not context.axes:
-        return x
-    return jax.tree.map(
-        lambda leaf: reduction(leaf, context.axes, axis_index_groups=groups), x
-    )
+    axes = replica_context().axes
+    return mean_over(x, axes, groups) if axes else x

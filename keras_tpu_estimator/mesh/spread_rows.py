@@ -5,10 +5,21 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.cores import Cores
+
+
+def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
+    """So many rows, and more until all devices can have as many each.
+
+    Args:
+        rows: How many there are.
+        place: How they lie, over all of its devices.
+    """
+    return -(-rows // place.num_devices) * place.num_devices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +66,13 @@ class SpreadRows:
             out_specs=rows if returns_rows else batch,
             check_vma=False,
         )
+
+    def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
+        """Rows as the cores have them: with zeros, until all have as many."""
+        place = self.cores.rows_sharding
+        more = padded_rows(len(rows), place) - len(rows)
+        rows = jnp.asarray(rows)
+        return jnp.pad(rows, ((0, more), (0, 0))) if more else rows
 
     def of_all(self, slices: Nest) -> Nest:
         """The whole of the batch, from the slices of all cores."""

@@ -10,6 +10,7 @@ from keras_tpu_estimator.metrics.accumulator import Running
 from keras_tpu_estimator.metrics.accumulator import accumulate
 from keras_tpu_estimator.metrics.examples import Examples
 from keras_tpu_estimator.metrics.examples import as_array
+from keras_tpu_estimator.metrics.examples import as_classes
 from keras_tpu_estimator.metrics.examples import weights_like
 from keras_tpu_estimator.metrics.ratio import ratio
 
@@ -148,8 +149,8 @@ def accuracy(
     Reference: `tf.compat.v1.metrics.accuracy`.
     """
     examples = Examples.of(labels, predictions, weights)
-    predicted = examples.predictions.astype(examples.labels.dtype)
-    is_correct = predicted == examples.labels
+    labels = as_classes(examples.labels)
+    is_correct = examples.predictions.astype(labels.dtype) == labels
     value = running_mean(is_correct, examples.weights, name, "accuracy")
     return value, value
 

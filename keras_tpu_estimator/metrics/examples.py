@@ -64,6 +64,15 @@ def as_array(tensor: TensorLike) -> jax.Array:
     return ops.convert_to_tensor(tensor)
 
 
+def as_classes(tensor: TensorLike) -> jax.Array:
+    """Numbers of classes, in a dtype that has one for any number of them."""
+    classes = as_array(tensor)
+    is_narrow = jnp.issubdtype(classes.dtype, jnp.integer) and (
+        classes.dtype.itemsize < 4
+    )
+    return classes.astype(jnp.int32) if is_narrow else classes
+
+
 def same_rank(
     first: TensorLike, second: TensorLike
 ) -> tuple[jax.Array, jax.Array]:

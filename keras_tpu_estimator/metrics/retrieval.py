@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.metrics.examples import as_array
+from keras_tpu_estimator.metrics.examples import as_classes
 from keras_tpu_estimator.metrics.examples import weights_like
 
 
@@ -51,8 +51,8 @@ def same_examples(
     labels: TensorLike, predictions_idx: TensorLike
 ) -> tuple[jax.Array, jax.Array]:
     """Both as arrays of classes, `[..., num_labels]` and `[..., k]`."""
-    labels = as_array(labels)
-    ids = as_array(predictions_idx)
+    labels = as_classes(labels)
+    ids = as_classes(predictions_idx)
     given = labels.shape
     if labels.ndim == ids.ndim - 1:
         labels = labels[..., None]

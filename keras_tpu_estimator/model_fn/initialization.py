@@ -4,6 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import numpy as np
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.assignment import AssignmentMap
 from keras_tpu_estimator.checkpoints.assignment import resolve_assignments
+from keras_tpu_estimator.checkpoints.casting import cast
 from keras_tpu_estimator.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.checkpoints.reading import load_checkpoint
 from keras_tpu_estimator.tracing.variables import current_scope
@@ -51,8 +53,18 @@ class Target:
     constants: Collection[str]
     sources: dict[str, Source]
 
-    def values(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
-        """The initial values of those variables that are to have one."""
+    def values(
+        self, paths: Iterable[str], dtype_of: Callable[[str], np.dtype]
+    ) -> dict[str, np.ndarray]:
+        """The initial values of those variables that are to have one.
+
+        Args:
+            paths: Those of some variables.
+            dtype_of: The dtype to have of a variable, by its path.
+
+        Raises:
+            ValueError: It cannot hold what is in the checkpoint.
+        """
         names: dict[CheckpointReader, dict[str, str]] = {}
         for path in paths:
             if path in self.sources:
@@ -62,7 +74,10 @@ class Target:
         for reader, name_of in names.items():
             # All at once, for each reading checks the file.
             read = reader.get_tensors(set(name_of.values()))
-            values |= {path: read[name] for path, name in name_of.items()}
+            values |= {
+                path: cast(read[name], dtype_of(path), path, name, reader.path)
+                for path, name in name_of.items()
+            }
         return values
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.model_fn.initialization import program_variables
+from keras_tpu_estimator.tracing.rows_variable import RowsVariable
 from keras_tpu_estimator.tracing.variables import current_scope
 from keras_tpu_estimator.tracing.variables import scope_for
 
@@ -14,7 +15,8 @@ def trainable_variables() -> list[keras.Variable]:
     """The trainable variables that `model_fn` has made or used so far.
 
     For use in a `model_fn` or a `scaffold_fn`; the counterpart of
-    `tf.compat.v1.trainable_variables`.
+    `tf.compat.v1.trainable_variables`. Tables of `embedding_config_spec` are
+    not among them.
 
     Returns:
         A list of `keras.Variable`, in the order of creation.
@@ -22,7 +24,20 @@ def trainable_variables() -> list[keras.Variable]:
     Raises:
         ValueError: It is called elsewhere.
     """
-    return [v for v in _variables("trainable_variables") if v.trainable]
+    return [
+        variable
+        for variable in _variables("trainable_variables")
+        if variable.trainable and not isinstance(variable, RowsVariable)
+    ]
+
+
+def tables() -> list[str]:
+    """The names of the tables that `model_fn` is given activations of."""
+    return sorted(
+        path
+        for path, variable in program_variables().items()
+        if variable.trainable and isinstance(variable, RowsVariable)
+    )
 
 
 def global_variables() -> list[keras.Variable]:

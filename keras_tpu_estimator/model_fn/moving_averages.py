@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.model_fn.known_variables import tables
 from keras_tpu_estimator.model_fn.known_variables import trainable_variables
 from keras_tpu_estimator.model_fn.updates import Update
 from keras_tpu_estimator.tracing.variables import VariableScope
@@ -104,7 +106,8 @@ class ExponentialMovingAverage:
 
         Args:
             var_list: The variables to average. Defaults to all trainable
-                ones.
+                ones, which tables of `embedding_config_spec` are not: a
+                warning says so.
 
         Returns:
             An `AverageOp`. Ops of a sequence are carried out in its order: put
@@ -114,6 +117,8 @@ class ExponentialMovingAverage:
         Raises:
             ValueError: It is called outside a `model_fn`.
         """
+        if var_list is None:
+            _warn_of_tables()
         variables = self._variables(var_list)
         averages = tuple(self.average(variable) for variable in variables)
         decay = ops.convert_to_tensor(self.decay, "float32")
@@ -153,6 +158,21 @@ class ExponentialMovingAverage:
         self, variables: Iterable[keras.Variable] | None
     ) -> tuple[keras.Variable, ...]:
         return tuple(trainable_variables() if variables is None else variables)
+
+
+def _warn_of_tables() -> None:
+    """Warns of tables, of which a step has the rows that it uses alone."""
+    left_out = tables()
+    if left_out:
+        warnings.warn(
+            "Moving averages are those of model_fn's own variables: the "
+            f"tables {left_out} are not averaged, and evaluation has them as "
+            "they are. Pass `kte.trainable_variables()` to `apply` if that is "
+            "meant; else make the tables by keras.layers.Embedding in "
+            "model_fn.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _create(scope: VariableScope, path: str, var: keras.Variable) -> None:

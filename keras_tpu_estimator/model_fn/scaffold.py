@@ -15,6 +15,7 @@ import numpy as np
 from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.tracing.rows_variable import own_rows
 
 _OF_TENSORS = (
     jax.errors.ConcretizationTypeError,
@@ -134,13 +135,20 @@ class InitSession(Session):
 
     Args:
         values: Values by path.
+        rows: How many rows some of them have, of which devices may have more.
+            Defaults to none.
 
     Attributes:
         assigned: Other initial values by path.
     """
 
-    def __init__(self, values: Mapping[str, Any]):
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        rows: Mapping[str, int] | None = None,
+    ):
         self._values = values
+        self._rows = dict(rows or {})
         self.assigned: dict[str, np.ndarray] = {}
         super().__init__(lambda path: self.assigned.get(path, self._old(path)))
 
@@ -155,21 +163,27 @@ class InitSession(Session):
             ValueError: A value has another shape than its variable.
         """
         for path, value in values.items():
-            old = self._old(path)
-            if np.shape(value) != old.shape:
+            shape = self._shape(path)
+            if np.shape(value) != shape:
                 raise ValueError(
                     f"The value for {path!r} should have the variable's shape "
-                    f"{old.shape}. Received shape {np.shape(value)}."
+                    f"{shape}. Received shape {np.shape(value)}."
                 )
-            self.assigned[path] = np.asarray(value, old.dtype)
+            self.assigned[path] = np.asarray(value, self._values[path].dtype)
 
     def _old(self, path: str) -> Any:
+        shape = self._shape(path)
+        value = self._values[path]
+        return own_rows(value, shape[0]) if path in self._rows else value
+
+    def _shape(self, path: str) -> tuple[int, ...]:
         if path not in self._values:
             raise KeyError(
                 f"There is no variable {path!r}. Expected one of "
                 f"{sorted(self._values)}."
             )
-        return self._values[path]
+        own = tuple(self._values[path].shape)
+        return (self._rows[path], *own[1:]) if path in self._rows else own
 
 
 def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:

@@ -26,16 +26,16 @@ GLOBAL_STEP = "global_step"
 
 @dataclasses.dataclass(frozen=True)
 class SavedVariable:
-    """What a checkpoint has of a variable that has more rows on the devices.
+    """A variable, as checkpoints are compared with it.
 
     Attributes:
-        shape: Its shape there.
-        dtype: Its dtype.
+        shape: Its shape.
+        dtype: Its dtype on the devices.
         trainable: Whether it is trained, and not kept for another one.
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: np.dtype
     trainable: bool
 
 
@@ -61,8 +61,8 @@ class VariableStore:
             narrower ones.
         inputs: What `model_fn` was given when it was traced last, in words, or
             nothing.
-        rows: Numbers of rows in checkpoints by path, of variables whose rows
-            lie over all cores. On the devices they may have more.
+        rows: Numbers of rows by path, of variables whose rows lie over all
+            cores. On the devices they may have more.
     """
 
     def __init__(self, seed: int | None = None):
@@ -126,7 +126,8 @@ class VariableStore:
             variables: The variables by path.
             initial: Given the paths of variables that want initial values,
                 the values of others, and as `places` where they are to be
-                made, if that is known, returns those of them that it has.
+                made, if that is known, returns those of them that it has. Where
+                their rows lie over all cores, they may have more of them.
         """
         self.variables.update(variables)
         self._initial.append(initial)
@@ -160,20 +161,19 @@ class VariableStore:
     def _from_checkpoints(self, values: AnyValues) -> Values:
         """What `init_from_checkpoint` was called for, unless it has values."""
         missing = self.variables.keys() - values.keys()
-        return {
-            path: jnp.asarray(
-                value, keras_internals.stored_dtype(self.variables[path])
-            )
-            for path, value in self.target.values(missing).items()
-        }
+        read = self.target.values(missing, self.device_dtype)
+        return {path: jnp.asarray(value) for path, value in read.items()}
 
-    def as_saved(self, path: str) -> "keras.Variable | SavedVariable":
-        """A variable, or what describes it with its shape in checkpoints."""
+    def as_saved(self, path: str) -> SavedVariable:
+        """What describes a variable, as checkpoints are compared with it."""
         variable = self.variables[path]
-        if path not in self.rows:
-            return variable
-        shape = (self.rows[path], *variable.shape[1:])
-        return SavedVariable(shape, variable.dtype, path not in self.slots)
+        shape, dtype = tuple(variable.shape), self.device_dtype(path)
+        return SavedVariable(shape, dtype, variable.trainable)
+
+    def device_dtype(self, path: str) -> np.dtype:
+        """The dtype that the devices have of a variable."""
+        stored = keras_internals.stored_dtype(self.variables[path])
+        return jax.dtypes.canonicalize_dtype(stored)
 
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""

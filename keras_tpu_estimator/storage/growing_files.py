@@ -5,6 +5,7 @@ there as a whole, in the background and at the end of each call.
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -26,8 +27,12 @@ _LEAST_SECS = 10.0
 _LEAST_TIMES = 10.0
 
 _logger = logging.getLogger("keras_tpu_estimator")
-# What others do not see yet, or not as it is.
-_UNSHOWN: "set[_Uploaded]" = set()
+# Numbers what is written to all files, in order.
+_WRITES = itertools.count(1)
+# What others do not see yet, or not as it is, and the number of the last write.
+_UNSHOWN: "dict[_Uploaded, int]" = {}
+# Of what could not be written, the write that somebody was told of.
+_TOLD: "weakref.WeakKeyDictionary[object, int]" = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
@@ -38,7 +43,9 @@ class Flushable(Protocol):
         """Writes it."""
 
 
-_FLUSHED_AT_END: "weakref.WeakSet[Flushable]" = weakref.WeakSet()
+_FLUSHED_AT_END: "weakref.WeakKeyDictionary[Flushable, int]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class GrowingFile:
@@ -91,7 +98,7 @@ class _Uploaded(GrowingFile):
         """Begins to copy it, unless that was done just now."""
         with _LOCK:
             self._changes += 1
-            _UNSHOWN.add(self)
+            _UNSHOWN[self] = next(_WRITES)
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or self._clock() < self._not_before:
             return
@@ -135,7 +142,7 @@ class _Uploaded(GrowingFile):
             self._not_before = now + least
         with _LOCK:
             if self._changes == changes:
-                _UNSHOWN.discard(self)
+                _UNSHOWN.pop(self, None)
 
 
 def growing(path: str, resumes: bool = False) -> GrowingFile:
@@ -161,7 +168,7 @@ def flush_at_end(writer: Flushable) -> None:
     """Has `show_all` flush a writer for as long as there is one.
 
     Args:
-        writer: What keeps something back.
+        writer: What keeps something back that was written just now.
 
     Example:
 
@@ -169,11 +176,16 @@ def flush_at_end(writer: Flushable) -> None:
     >>> flush_at_end(io.BytesIO())
     """
     with _LOCK:
-        _FLUSHED_AT_END.add(writer)
+        _FLUSHED_AT_END[writer] = next(_WRITES)
 
 
-def show_all() -> None:
+def show_all(since: int = 0) -> None:
     """Waits until others see all that this process has written.
+
+    Args:
+        since: Only what was written from this number on is raised an error
+            for. Whoever wrote the rest is not here to be told: a warning is
+            logged, once. Defaults to 0, for all.
 
     Raises:
         Exception: A file could not be written or copied. It is tried again
@@ -184,23 +196,39 @@ def show_all() -> None:
     >>> show_all()
     """
     with _LOCK:
-        writers = list(_FLUSHED_AT_END)
-    errors = _errors_of(writer.flush for writer in writers)
+        writers = list(_FLUSHED_AT_END.items())
+    errors = _errors_of(((w, n, w.flush) for w, n in writers), since)
     with _LOCK:
-        unshown = list(_UNSHOWN)
-    errors += _errors_of(file.show for file in unshown)
+        unshown = list(_UNSHOWN.items())
+    errors += _errors_of(((f, n, f.show) for f, n in unshown), since)
     if errors:
         raise errors[0]
 
 
-def _errors_of(calls: Iterable[Callable[[], None]]) -> list[Exception]:
-    """What calls raise, each of which is made."""
+def _errors_of(
+    calls: Iterable[tuple[object, int, Callable[[], None]]], since: int
+) -> list[Exception]:
+    """What calls raise, each of which is made, if they are about new things.
+
+    Args:
+        calls: What is written, the number of what was written to it last, and
+            what writes it.
+        since: As in `show_all`.
+    """
     errors: list[Exception] = []
-    for call in calls:
+    for written, number, call in calls:
         try:
             call()
         except Exception as error:
-            errors.append(error)
+            if number >= since:
+                errors.append(error)
+            elif _TOLD.get(written) != number:
+                _logger.warning(
+                    "What was written earlier is not in its file yet, and is "
+                    "tried again: %s",
+                    error,
+                )
+            _TOLD[written] = number
     return errors
 
 
@@ -209,19 +237,21 @@ def shown_at_end() -> Iterator[None]:
     """Has `show_all` called at the end of a `with` block.
 
     Raises:
-        Exception: As `show_all`, unless the block has raised another one.
+        Exception: As `show_all`, for what was written in the block, unless
+            that has raised another one.
 
     Example:
 
     >>> with shown_at_end():
     ...     growing("/tmp/metrics.jsonl").changed()
     """
+    since = next(_WRITES)
     try:
         yield
     except BaseException:
         try:
-            show_all()
+            show_all(since)
         except Exception:
             _logger.exception("Not all event files could be written.")
         raise
-    show_all()
+    show_all(since)

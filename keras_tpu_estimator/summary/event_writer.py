@@ -209,6 +209,7 @@ class EventWriter:
             if self._file is None:
                 self._file = self._new_file()
             self._file.waiting.append(event)
+            flush_at_end(self)
             since = time.monotonic() - self._file.flushed_at
             if (
                 since >= self._flush_secs
@@ -244,8 +245,9 @@ class EventWriter:
         with self._lock:
             if self._file is not None:
                 self._flush()
-                self._close_file()
-                self._file = None
+                self._close_file.detach()
+                file, self._file = self._file, None
+                file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -268,8 +270,7 @@ class EventWriter:
     def _new_file(self) -> EventFile:
         file = EventFile(self._logdir, self._suffix)
         # A forgotten writer writes, too, at the latest when Python exits.
-        self._close_file = weakref.finalize(self, file.close)
-        flush_at_end(self)
+        self._close_file = weakref.finalize(self, _closed, file)
         return file
 
     def _flush(self) -> None:
@@ -282,6 +283,14 @@ class EventWriter:
             deleted, self._file = self._file, self._new_file()
             self._file.waiting.extend(deleted.waiting)
             self._file.flush()
+
+
+def _closed(file: EventFile) -> None:
+    """Closes the file of a writer that nobody has any more."""
+    try:
+        file.close()
+    except Exception as error:
+        _logger.warning("Events are lost, for want of a file: %s", error)
 
 
 _shared_writers: dict[tuple[Any, ...], EventWriter] = {}

@@ -51,6 +51,8 @@ class CloseHostCall(LoopHook):
         host_call: The function.
     """
 
+    allows_run_ahead = True
+
     def __init__(self, host_call: HostCall):
         self._host_call = host_call
 

@@ -9,6 +9,7 @@ import jax
 from jax.extend.core import Primitive
 
 from keras_tpu_estimator.cpu.tuning import tuned
+from keras_tpu_estimator.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.lifting import Lifted
 from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
@@ -71,8 +72,7 @@ def _total(
     """A sum over cores."""
     if not axes:
         return x
-    several = groups if len(groups) > 1 else None
-    total: jax.Array = jax.lax.psum(x, axes, axis_index_groups=several)
+    total: jax.Array = sum_over(x, axes, groups if len(groups) > 1 else None)
     return total
 
 

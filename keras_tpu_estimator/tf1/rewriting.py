@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.tf1 import one_hot
 from keras_tpu_estimator.tf1.collectives import make_all_reduce
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import LOOPS
@@ -115,6 +116,8 @@ class _Rewriter:
                 self._call(node)
             elif is_sparse_update(node):
                 make_dense(node, writer)
+            elif one_hot.is_of_narrow(node):
+                one_hot.widen(node, writer)
             else:
                 make_all_reduce(node)
         self.numbers = numbers

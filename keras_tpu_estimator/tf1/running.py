@@ -1,7 +1,6 @@
 """Running a program of TF1 as it is."""
 
 import contextlib
-import logging
 import os
 import pathlib
 import runpy
@@ -9,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from keras_tpu_estimator.base.logs import join_tensorflow
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
 
@@ -48,9 +48,8 @@ def _behave_as_tf1() -> None:
     v1.disable_eager_execution()
     v1.disable_v2_tensorshape()
     v1.disable_tensor_equality()
-    # What it logs goes where TensorFlow's lines go, at tf.logging's verbosity.
-    own = logging.getLogger("keras_tpu_estimator")
-    own.parent = logging.getLogger("tensorflow")
+    # At the verbosity of tf.logging.
+    join_tensorflow()
 
 
 @contextlib.contextmanager

@@ -122,6 +122,11 @@ def stored_dtype(variable: keras.Variable) -> str:
     return variable._dtype
 
 
+def hold(variable: keras.Variable, value: Any) -> None:
+    """Gives a variable an array, of whatever shape."""
+    variable._value = value
+
+
 def set_path(variable: keras.Variable, path: str) -> None:
     """Gives a variable another path than Keras did."""
     variable._path = path

@@ -23,6 +23,7 @@ import numpy as np
 from keras_tpu_estimator.base.types import TensorLike
 from keras_tpu_estimator.tracing import jaxprs
 from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.tracing.rows_variable import RowsVariable
 
 Values: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
@@ -215,6 +216,12 @@ class VariableScope(keras.StatelessScope):
 
     def _enter(self, path: str, variable: keras.Variable) -> None:
         self.objects[path] = variable
+        if isinstance(self.known.get(path), RowsVariable):
+            raise ValueError(
+                "Tables, and what their optimizers keep, should have names "
+                "that no variable of model_fn has. Received both for "
+                f"{path!r}. Rename the layer or the table."
+            )
         if path not in self.known:
             self.new[path] = variable
         elif tuple(self.known[path].shape) != tuple(variable.shape):

@@ -13,7 +13,9 @@ import numpy as np
 
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.checkpoints import commit
+from keras_tpu_estimator.checkpoints import partial_files
 from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.storage.urls import is_url
 from keras_tpu_estimator.summary.reading import read_scalars
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
 from keras_tpu_estimator.workflow.exporters import exports_in
@@ -244,6 +246,8 @@ def _load(export_path: str) -> dict[str, Any] | None:
 
 
 def _store(export_path: str, best: Mapping[str, Any]) -> None:
+    if not is_url(export_path):
+        partial_files.remove_abandoned(export_path)
     with commit.replacing(os.path.join(export_path, _BEST)) as partial:
         with open(partial, "w", encoding="utf-8") as file:
             json.dump(best, file, indent=2, sort_keys=True)

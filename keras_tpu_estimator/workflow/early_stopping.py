@@ -26,6 +26,8 @@ class EarlyStoppingHook(SessionRunHook):
         timer: Says when to ask.
     """
 
+    allows_run_ahead = True
+
     def __init__(
         self, should_stop_fn: Callable[[], bool], timer: SecondOrStepTimer
     ):

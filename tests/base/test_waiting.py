@@ -12,7 +12,6 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 from keras_tpu_estimator import _terminal
-from keras_tpu_estimator.base import logs
 from keras_tpu_estimator.base import waiting
 
 GONE = "\r\x1b[K"
@@ -90,27 +89,3 @@ def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
     (told,) = caplog.messages
     assert "There is nothing to train: " in told
     assert "has come to step 1, and max_steps=1" in told
-
-
-@pytest.mark.parametrize(
-    ("own", "other", "is_enabled"),
-    [
-        (logging.NOTSET, logging.INFO, True),
-        (logging.NOTSET, logging.DEBUG, True),
-        (logging.NOTSET, logging.WARNING, False),
-        (logging.ERROR, logging.INFO, False),
-    ],
-)
-def test_tensorflows_level_counts(monkeypatch, own, other, is_enabled):
-    logger = logging.getLogger("keras_tpu_estimator")
-    tensorflow = logging.getLogger("tensorflow")
-    monkeypatch.setattr(logger, "parent", logging.getLogger())
-    levels = logger.level, tensorflow.level
-    try:
-        logger.setLevel(own)
-        tensorflow.setLevel(other)
-        logs.follow_tensorflow()
-        assert logger.isEnabledFor(logging.INFO) == is_enabled
-    finally:
-        logger.setLevel(levels[0])
-        tensorflow.setLevel(levels[1])

@@ -111,13 +111,3 @@ def test_directories_that_cannot_be_synchronised(
     monkeypatch.setattr(os, "fsync", fsync)
     with expectation:
         checkpoints.save(tmp_path, 1, {})
-
-
-def test_the_sweep_touches_nothing_of_the_user(tmp_path):
-    names = ["notes.partial", "model.ckpt-1.h5", ".hidden", "x.tmp"]
-    for name in names:
-        (tmp_path / name).touch()
-
-    commit.remove_leftovers(str(tmp_path))
-
-    assert sorted(os.listdir(tmp_path)) == sorted(names)

@@ -16,6 +16,8 @@ from keras_tpu_estimator.base.boxes import boxes_of_run
 from keras_tpu_estimator.checkpoints import checksum
 from keras_tpu_estimator.checkpoints import formats
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints.saving import save_into
 from keras_tpu_estimator.checkpoints.spread import ShardFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.inspection.directories import Directory
@@ -40,18 +42,27 @@ def spread(value, *counts):
 
 
 def write_shards(directory, step=20, scale=1):
+    """The files of a save, of which the parts are there."""
+    saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     made = ShardFiles(
-        os.path.join(directory, f"model.ckpt-{step}"),
+        saved,
         {"up/kernel": spread(KERNEL * scale, 2, 4), "up": spread(BIAS, 2)},
     )
-    return made.sharded([made.write(host) for host in range(2)])
+    return saved, made.sharded([made.write(host) for host in range(2)])
 
 
-def save(directory, step=20, scale=1, **settings):
+def save(directory, step=20, scale=1, retention=None):
     """A checkpoint with parts of two hosts."""
-    values = write_shards(directory, step, scale)
+    saved, values = write_shards(directory, step, scale)
     values["step_size"] = VALUES["step_size"]
-    return checkpoints.save(directory, step, values, **settings)
+    retention = retention or checkpoints.Retention()
+    save_into(saved, step, values, retention=retention)
+    return saved.prefix
+
+
+def part_of(prefix, number):
+    """The file of a host."""
+    return SaveFiles.at(prefix).part(number, 2)
 
 
 def damage(path):
@@ -70,8 +81,7 @@ def test_whole_values_come_back(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoint",
         "model.ckpt-20.h5",
-        "model.ckpt-20.shard-0-of-2",
-        "model.ckpt-20.shard-1-of-2",
+        *(os.path.basename(part_of(prefix, number)) for number in range(2)),
     ]
     assert kte.list_variables(tmp_path) == [
         ("global_step", []),
@@ -121,7 +131,7 @@ def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
 
 def test_a_part_that_nobody_reads_may_be_missing(tmp_path):
     prefix = save(tmp_path)
-    os.remove(prefix + ".shard-1-of-2")
+    os.remove(part_of(prefix, 1))
     box = Box((0, 0), (3, 2))
     part = kte.load_checkpoint(prefix).get_part("up/kernel", box.slices)
     np.testing.assert_array_equal(part, KERNEL[box.slices])
@@ -151,8 +161,7 @@ def cut(path):
 def take_another(path):
     """Takes the file of another checkpoint."""
     directory = pathlib.Path(path).parent / "other"
-    save(directory, scale=2)
-    shutil.copy(directory / os.path.basename(path), path)
+    shutil.copy(part_of(save(directory, scale=2), 1), path)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def take_another(path):
 def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
     older = save(tmp_path, step=10)
     prefix = save(tmp_path)
-    shard = prefix + ".shard-1-of-2"
+    shard = part_of(prefix, 1)
     harm(shard)
     said = rf"part \[\S+, \S+\] of the variable 'up/kernel' .*{shard}', "
     with pytest.raises(ValueError, match=said + "which " + reason):
@@ -180,7 +189,7 @@ def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
 
 def test_hosts_check_files_of_their_own(tmp_path):
     prefix = save(tmp_path)
-    damage(prefix + ".shard-1-of-2")
+    damage(part_of(prefix, 1))
     assert formats.is_intact(prefix, host=0, hosts=2)
     assert not formats.is_intact(prefix, host=1, hosts=2)
     # Nobody takes the part for the whole.
@@ -189,28 +198,27 @@ def test_hosts_check_files_of_their_own(tmp_path):
 
 def test_a_save_that_was_killed_between_files(tmp_path):
     older = save(tmp_path, step=10)
+    there = set(os.listdir(tmp_path))
     # Again the same step, with other values, but no main file.
     write_shards(tmp_path, step=10, scale=2)
     write_shards(tmp_path, step=20)
-    assert checkpoints.latest(tmp_path) == older
-    with pytest.raises(ValueError, match="All checkpoints"):
-        checkpoints.latest_intact(tmp_path)
+    assert checkpoints.latest_intact(tmp_path) == older
+    kernel = checkpoints.value(older, "up/kernel")
+    np.testing.assert_array_equal(kernel, KERNEL)
+    assert len(os.listdir(tmp_path)) == len(there) + 4
     newest = save(tmp_path, step=30)
     assert checkpoints.latest_intact(tmp_path) == newest
     # What belongs to no checkpoint is gone.
-    assert not [*tmp_path.glob("model.ckpt-20*")]
+    assert {n for n in os.listdir(tmp_path) if "ckpt-30" not in n} == there
 
 
 def test_no_file_of_old_checkpoints_stays(tmp_path):
     retention = checkpoints.Retention(max_to_keep=1)
     for step in (10, 20):
         prefix = save(tmp_path, step, retention=retention)
-    names = {path.name for path in tmp_path.glob("model*")}
-    assert names == {
-        "model.ckpt-20.h5",
-        "model.ckpt-20.shard-0-of-2",
-        "model.ckpt-20.shard-1-of-2",
-    }
+    names = {str(path) for path in tmp_path.glob("model*")}
+    parts = {part_of(prefix, number) for number in range(2)}
+    assert names == {prefix + ".h5", *parts}
     checkpoints.save(tmp_path, 20, VALUES, retention=retention)
     assert [*map(str, tmp_path.glob("model*"))] == [prefix + ".h5"]
 
@@ -230,6 +238,26 @@ def test_other_files_are_not_followed(tmp_path):
     with pytest.raises(ValueError, match="lie in another file"):
         checkpoints.read(path)
     assert checkpoints.latest_intact(tmp_path) == prefix
+
+
+@pytest.mark.parametrize(
+    ("directory", "basename"),
+    [("run", "model.ckpt"), ("50%b", "%b"), ("50%%", "100%%d-%")],
+)
+def test_percent_signs_are_no_formats(tmp_path, directory, basename):
+    paths = ["a%b/kernel", "%", "%%0", "%1/%b", "a%b", "plain"]
+    saved = SaveFiles(str(tmp_path / directory / f"{basename}-20"))
+    made = ShardFiles(saved, {path: spread(KERNEL, 2, 2) for path in paths})
+    values = made.sharded([made.write(host) for host in range(2)])
+    save_into(saved, 20, values, retention=checkpoints.Retention())
+    read = checkpoints.read(saved.prefix)
+    assert read.keys() == {*paths, "global_step"}
+    for path in paths:
+        np.testing.assert_array_equal(read[path], KERNEL)
+    with h5py.File(saved.prefix + ".h5") as file:
+        np.testing.assert_array_equal(file["a%b/kernel"], KERNEL)
+    assert checkpoints.latest_intact(tmp_path / directory) == saved.prefix
+    assert verify(saved.prefix).is_intact
 
 
 def test_behind_a_url(tmp_path):

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import tensorflow_bundle
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 
 VALUES = {
     "dense/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -152,7 +153,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
     assert set(os.listdir(tmp_path)) == before | new
 
 
-@pytest.mark.parametrize("times", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
 def test_a_failed_save_leaves_the_directory_as_it_was(
     tmp_path, monkeypatch, times
 ):
@@ -174,8 +175,9 @@ def test_a_failed_save_leaves_the_directory_as_it_was(
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "nowhere").touch()
+    saved = SaveFiles(str(tmp_path / "nowhere" / "model.ckpt-20"))
     with pytest.raises(OSError, match="nowhere"):
-        tensorflow_bundle.write(str(tmp_path / "nowhere" / "model"), VALUES)
+        tensorflow_bundle.write(saved, VALUES)
 
 
 def test_strings_are_an_error(tmp_path):

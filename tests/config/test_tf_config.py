@@ -1,9 +1,18 @@
 """What a RunConfig takes from TF_CONFIG."""
 
+import json
+
+import jax
 import pytest
-from helpers import in_cluster
+from helpers import in_cluster as joined_by
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.config.run_config import in_cluster
+from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.detection import ADDRESS_VARIABLE
+from keras_tpu_estimator.hosts.detection import COUNT_VARIABLE
+from keras_tpu_estimator.hosts.detection import ID_VARIABLE
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
 
@@ -13,7 +22,7 @@ def config_of(monkeypatch):
     """Makes a RunConfig in a process with a TF_CONFIG."""
 
     def make(tf_config, **kwargs):
-        in_cluster(monkeypatch, tf_config)
+        joined_by(monkeypatch, tf_config)
         return kte.RunConfig(**kwargs)
 
     return make
@@ -104,3 +113,33 @@ def test_equal_in_equal_processes_only(config_of):
 def test_two_model_dirs(config_of):
     with pytest.raises(ValueError, match="Received: '/a' and '/b'. Set one"):
         config_of({"model_dir": "/b"}, model_dir="/a")
+
+
+def test_a_configuration_only_reads(monkeypatch):
+    """It joins nobody, and asks nobody."""
+    monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
+    monkeypatch.setattr(jax_internals, "launcher", pytest.fail)
+    cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}
+    task = {"type": "worker", "index": 0}
+    tf_config = json.dumps({"cluster": cluster, "task": task})
+    monkeypatch.setenv("TF_CONFIG", tf_config)
+    config = kte.RunConfig()
+    assert (config.num_worker_replicas, config.is_chief) == (2, False)
+    monkeypatch.delenv("TF_CONFIG")
+    for name, value in {
+        ADDRESS_VARIABLE: "10.0.0.1:8476",
+        COUNT_VARIABLE: "4",
+        ID_VARIABLE: "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    config = kte.RunConfig()
+    assert (config.num_worker_replicas, config.is_chief) == (4, False)
+    assert config.task_id == 1
+
+
+def test_who_has_joined_more_than_the_environment_tells():
+    """As a server of metadata does."""
+    joined = in_cluster(kte.RunConfig(), Cluster("10.0.0.1:8476", 4, 2))
+    assert (joined.num_worker_replicas, joined.is_chief) == (4, False)
+    assert joined.replace(keep_checkpoint_max=2).task_id == 2
+    assert in_cluster(kte.RunConfig(), Cluster()) == kte.RunConfig()

@@ -14,9 +14,11 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.boxes import Box
 from keras_tpu_estimator.checkpoints import pieces
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.checkpoints.spread import Spread
 from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.loops import saver
+from tests.torture.saves import expect_no_leftovers
 
 X, Y = regression_data(size=16)
 RULES = {".*kernel": ("model",), "wide/bias": ("model",)}
@@ -103,7 +105,8 @@ def assert_close(values, expected):
 def test_parts_are_in_files_of_their_own(saved, one):
     assert_close(values_of(saved), one[0])
     names = os.listdir(saved)
-    assert "model.ckpt-2.shard-0-of-1" in names
+    part = SaveFiles.at(str(saved / "model.ckpt-2")).part(0, 1)
+    assert os.path.basename(part) in names
     with h5py.File(saved / "model.ckpt-2.h5") as file:
         assert file["wide/kernel"].is_virtual
         assert not file["out/bias"].is_virtual
@@ -149,7 +152,8 @@ def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
     made = estimator_of(tmp_path, 8, RULES)
     made.train(repeated(X, Y), steps=2)
     assert_close(values_of(tmp_path), one[1])
-    assert (tmp_path / "model.ckpt-4.shard-0-of-1").is_file()
+    part = SaveFiles.at(str(tmp_path / "model.ckpt-4")).part(0, 1)
+    assert os.path.isfile(part)
 
 
 def test_initial_values_are_those_of_one_core(saved, one):
@@ -166,6 +170,53 @@ def test_warm_start(saved, one, tmp_path, largest):
     new = checkpoints.read(tmp_path / "model.ckpt-0")
     for name in ("wide/kernel", "wide/bias", "out/kernel"):
         np.testing.assert_allclose(new[name], one[0][name], atol=1e-6)
+
+
+class Doubling(keras.callbacks.Callback):
+    """Assigns to variables when their step has been saved."""
+
+    def on_train_end(self, logs=None):
+        for variable in self.model.trainable_variables:
+            variable.assign(2 * variable)
+
+
+@pytest.mark.parametrize("file_format", ["hdf5", "tensorflow"])
+def test_a_failed_save_of_a_saved_step_leaves_the_first(
+    saved, one, tmp_path, monkeypatch, file_format
+):
+    replace, steps = os.replace, []
+
+    def full(source, target):
+        if target.endswith(("ckpt-2.h5", "ckpt-2.index")):
+            steps.append(target)
+            if len(steps) == 2:
+                raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    def train(steps):
+        made = estimator_of(
+            tmp_path,
+            4,
+            RULES,
+            checkpoint_format=file_format,
+            save_checkpoints_steps=1,
+        )
+        made.train(repeated(X, Y), hooks=[Doubling()], max_steps=steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space left"):
+            train(2)
+    assert len(steps) == 2
+    assert checkpoints.latest_intact(tmp_path).endswith("ckpt-2")
+    assert_close(values_of(tmp_path), one[0])
+    expect_no_leftovers(str(tmp_path), "a failed save", is_alive=True)
+    train(4)
+    expected = {
+        name: value * 2 if not name.startswith(("adam", "global")) else value
+        for name, value in one[1].items()
+    }
+    assert_close(values_of(tmp_path), expected)
 
 
 def test_parts_that_are_not_finite_are_not_written():

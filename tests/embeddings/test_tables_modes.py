@@ -353,12 +353,20 @@ def test_sequence_lengths(tmp_path):
     estimator = tables_estimator(
         spec, 6, tmp_path, keys=["title", "title_seq_length_"]
     )
-    ids = np.array([[-1, 2, -1, -1], [3, -1, 4, 5], [-1] * 4, [1] * 4], "int32")
+    # The table has no 9.
+    none, late = [9, -1, -5, 9], [1, 9, 10, 2]
+    ids = np.array(
+        [[-1, 2, -1, -1], [3, -1, 4, 5], none, [1] * 4, [1, 9, 9, -5], late],
+        "int32",
+    )
     got = list(estimator.predict(lambda params: iter([{"title": ids}])))
-    assert [each["title_seq_length_"] for each in got] == [2, 3, 0, 3]
+    lengths = [each["title_seq_length_"] for each in got]
+    assert lengths == [2, 3, 0, 3, 1, 3]
     assert [np.any(each["title"], axis=1).tolist() for each in got] == [
         [False, True, False],
         [True, False, True],
         [False] * 3,
         [True] * 3,
+        [True, False, False],
+        [True, False, False],
     ]

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 from dense_tables import BATCH
@@ -9,8 +10,12 @@ from dense_tables import dense_training
 from dense_tables import ids_of
 from dense_tables import in_checkpoint
 from dense_tables import input_of
+from dense_tables import model_fn_of
 from dense_tables import tables
 from dense_tables import tables_estimator
+from helpers import estimator_of
+
+import keras_tpu_estimator as kte
 
 STEPS = 8
 
@@ -210,10 +215,8 @@ def dense(make):
     return dense_training(spec, start_of(spec), features, labels, STEPS, move)
 
 
-@pytest.mark.parametrize("use_tpu", [True, False])
-@pytest.mark.parametrize("make", [every_optimizer, every_combiner])
-def test_as_dense_tables(make, use_tpu, tmp_path):
-    spec, features, labels = make()
+def sizes_of(spec):
+    """How many weights a model of a spec has, and the keys of its features."""
     size = sum(
         spec.tables[f.table_id].dimension * (f.max_sequence_length or 1)
         for f in spec.features.values()
@@ -223,8 +226,28 @@ def test_as_dense_tables(make, use_tpu, tmp_path):
         for name, f in spec.features.items()
         if f.max_sequence_length
     ]
+    return {"size": size, "keys": [*spec.features, *lengths]}
+
+
+@pytest.mark.parametrize(
+    ("make", "use_tpu", "micro_batches"),
+    [
+        (every_optimizer, True, 1),
+        (every_optimizer, False, 1),
+        (every_combiner, True, 1),
+        (every_combiner, False, 1),
+        (every_combiner, True, 4),
+        (every_combiner, False, 4),
+    ],
+)
+def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
+    spec, features, labels = make()
     estimator = tables_estimator(
-        spec, size, tmp_path, use_tpu, keys=[*spec.features, *lengths]
+        spec,
+        model_dir=tmp_path,
+        use_tpu=use_tpu,
+        config={"micro_batches": micro_batches},
+        **sizes_of(spec),
     )
     estimator.train(input_of(features, labels), steps=STEPS)
     start = start_of(spec)
@@ -245,3 +268,53 @@ def test_as_dense_tables(make, use_tpu, tmp_path):
             np.testing.assert_allclose(
                 got[f"{name}/{slot}"], rows, atol=3e-6, rtol=1e-6
             )
+
+
+@pytest.mark.parametrize(
+    ("use_tpu", "micro_batches", "parts"),
+    [(True, 1, 8), (True, 4, 32), (False, 4, 4)],
+)
+def test_sums_over_cores_and_micro_batches(
+    use_tpu, micro_batches, parts, tmp_path
+):
+    spec, features, labels = every_combiner()
+    # Parts are of one size, so that their sum is so many times their mean.
+    spec = spec._replace(
+        optimization_parameters=tables.StochasticGradientDescentParameters(
+            0.2 / parts
+        )
+    )
+    estimator = estimator_of(
+        model_fn_of(
+            spec,
+            **sizes_of(spec),
+            minimize=functools.partial(at_rate, 0.1 / parts),
+        ),
+        tmp_path,
+        use_tpu,
+        BATCH,
+        config={"micro_batches": micro_batches},
+        embedding_config_spec=spec,
+    )
+    estimator.train(input_of(features, labels), steps=STEPS)
+    want, _, kernel = dense_training(
+        spec,
+        start_of(spec),
+        features,
+        labels,
+        STEPS,
+        lambda name, w, s, g, step: sgd(w, s, g),
+    )
+    got = in_checkpoint(estimator)
+    np.testing.assert_allclose(got["kernel"], kernel, atol=1e-6)
+    for name in spec.tables:
+        np.testing.assert_allclose(got[name], want[name], atol=1e-6)
+
+
+def at_rate(rate, optimizer, loss):
+    """A train op whose gradients are the sum over cores."""
+    del optimizer
+    optimizer = kte.CrossShardOptimizer(
+        keras.optimizers.SGD(rate), reduction="sum"
+    )
+    return optimizer.minimize(loss)

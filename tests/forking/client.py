@@ -15,7 +15,12 @@ import sys
 PREFIX = "TESTS_FORK_"
 # Scripts that have templates of their own; all others share one.
 SCRIPTS = ("first_request.py", "tensorflow_graph.py")
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT)
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGABRT,
+)
 
 
 def main() -> None:

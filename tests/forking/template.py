@@ -175,6 +175,7 @@ def main(listening: str, *modules: str) -> None:
     """Imports modules, and serves."""
     # Whoever starts tests in the background has it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for each in modules:
         if each.startswith("-"):
             sys.modules[each[1:]] = None

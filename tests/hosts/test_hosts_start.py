@@ -10,17 +10,25 @@ import pytest
 pytestmark = pytest.mark.xdist_group("hosts")
 
 _SCRIPT = """
+import atexit
+import os
 import sys
+import time
 
+import jax
 import numpy as np
+
+if os.environ["KTE_PROCESS_ID"] == "1":
+    # It has more to do at its end than JAX waits for.
+    atexit.register(time.sleep, 5)
+
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.hosts import starting
 
-kte.initialize()
+kte.initialize(shutdown_timeout_seconds=3)
 kte.initialize()
 cluster = starting.ensure_started()
 
-import jax
 from jax.experimental import multihost_utils
 
 assert jax.process_count() == cluster.num_processes == 2

@@ -1,6 +1,7 @@
 """What this package takes from inside JAX is still there, and as it was."""
 
 import inspect
+import sys
 
 import jax
 import pytest
@@ -66,6 +67,33 @@ def test_what_a_launcher_is_asked(launcher, method, parameters):
 
 def test_a_process_that_nobody_launched():
     assert jax_internals.launcher() is None
+
+
+def test_a_launcher_that_environment_variables_tell_of(monkeypatch):
+    assert jax_internals.launcher_of_environment() is None
+    for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    found = jax_internals.launcher_of_environment()
+    assert found is clusters.SlurmCluster
+
+
+def test_a_cluster_is_forgotten(monkeypatch):
+    state = distributed.State()
+    for name in ("client", "service", "preemption_sync_manager"):
+        assert name in vars(distributed.State)
+        setattr(state, name, closed := _Closed())
+    state.coordinator_address, state.num_processes = "a:1", 2
+    monkeypatch.setattr(distributed, "global_state", state)
+    jax_internals.forget_cluster()
+    assert jax_internals.joined_cluster() is None
+    assert (state.num_processes, state.process_id) == (1, 0)
+    assert state.service is state.preemption_sync_manager is None
+    # The state does not refer to it any more, and it is there nevertheless.
+    assert sys.getrefcount(closed) == 3
+
+
+class _Closed:
+    pass
 
 
 def test_only_pods_of_indexed_jobs_count(monkeypatch):

@@ -1,6 +1,7 @@
 """Joining a cluster, without one: what JAX would be told, and errors."""
 
 import json
+import os
 import threading
 
 import jax
@@ -8,8 +9,11 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts import lineage
 from keras_tpu_estimator.hosts import starting
+from keras_tpu_estimator.hosts import this_process
 from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.membership import Membership
 
 _HERE = ("10.0.0.1:8476", 4, 1)
 
@@ -28,13 +32,15 @@ class FakeJax:
 
 @pytest.fixture
 def fake_jax(monkeypatch):
-    """A JAX whose devices are untouched."""
+    """A JAX whose devices are untouched, and nothing that watches over it."""
     fake = FakeJax()
+    monkeypatch.setattr(Membership, "begin", lambda self: None)
+    monkeypatch.setattr(this_process, "_settled", None)
+    # Put back at the end, whatever it is by then.
+    monkeypatch.setenv(lineage.VARIABLE, "")
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
     monkeypatch.setattr(jax_internals, "devices_are_in_use", lambda: False)
-    for name in ("is_alone_by_choice", "has_waited_in_vain"):
-        monkeypatch.setattr(starting._Process, name, False)
     return fake
 
 
@@ -71,7 +77,7 @@ def test_what_jax_is_told(fake_jax):
                 "cluster_detection_method": "deactivate",
                 "initialization_timeout": 80,
                 "heartbeat_timeout_seconds": 40,
-                "shutdown_timeout_seconds": 10,
+                "shutdown_timeout_seconds": 60,
             },
         )
     ]
@@ -132,6 +138,98 @@ def test_what_the_program_joined_is_honoured(fake_jax):
     assert len(fake_jax.calls) == 1
 
 
+def test_what_would_be_joined_is_told_without_joining(fake_jax, launched):
+    assert starting.told_cluster() == Cluster(*_HERE)
+    assert not fake_jax.calls
+    kte.initialize(num_processes=1)
+    assert starting.told_cluster() == Cluster()
+
+
+def test_what_was_joined_is_told(fake_jax):
+    assert starting.told_cluster() == Cluster()
+    kte.initialize(*_HERE)
+    assert starting.told_cluster() == Cluster(*_HERE)
+
+
+def test_what_the_program_has_joined_is_told_without_a_word(fake_jax):
+    jax.distributed.initialize(*_HERE)
+    assert starting.told_cluster() == Cluster(*_HERE)
+    assert this_process._settled is None
+
+
+def test_what_only_a_server_knows_is_not_asked_for(fake_jax, monkeypatch):
+    monkeypatch.setattr(jax_internals, "launcher", lambda: pytest.fail("asked"))
+    assert starting.told_cluster() == Cluster()
+
+
+@pytest.fixture
+def child(fake_jax, monkeypatch):
+    """A process that was started by one of four, which is process 1."""
+    monkeypatch.setenv(lineage.VARIABLE, "1,10.0.0.1:8476 4 1")
+
+
+@pytest.mark.usefixtures("child")
+@pytest.mark.parametrize("given", [(), _HERE])
+def test_a_child_joins_nobody(given, fake_jax, launched):
+    kte.initialize(*given)
+    kte.initialize()
+    kte.initialize(*_HERE)
+    assert starting.ensure_started() == Cluster()
+    assert not fake_jax.calls
+    # What a configuration says is that of its parent.
+    assert starting.told_cluster() == Cluster(*_HERE)
+    with pytest.raises(ValueError, match="was told to be process 2 of 4"):
+        kte.initialize("10.0.0.1:8476", 4, 2)
+
+
+@pytest.mark.usefixtures("child")
+def test_a_child_of_tf_config_joins_nobody(fake_jax, monkeypatch):
+    addresses = {"chief": ["c:1"], "worker": ["10.0.0.1:8476", "w:1", "w:2"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
+    monkeypatch.setenv(lineage.VARIABLE, "1,c:1 4 1")
+    assert starting.ensure_started() == Cluster()
+    assert not fake_jax.calls
+
+
+@pytest.mark.usefixtures("child")
+def test_a_child_of_what_nothing_tells_of(fake_jax, monkeypatch):
+    """Its parent was told by arguments."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    assert starting.ensure_started() == Cluster()
+
+
+@pytest.mark.usefixtures("child")
+def test_a_child_may_join_others(fake_jax):
+    """As those of a launcher inside of a launcher."""
+    kte.initialize("10.0.0.1:9999", 2, 1)
+    assert len(fake_jax.calls) == 1
+    assert lineage.taken() == []
+
+
+def test_an_estimator_joins(monkeypatch):
+    config = kte.RunConfig()
+
+    def join():
+        raise TimeoutError("Nobody comes.")
+
+    monkeypatch.setattr(starting, "ensure_started", join)
+    with pytest.raises(TimeoutError, match="Nobody comes"):
+        kte.TPUEstimator(
+            lambda features, labels, mode: None, config=config, use_tpu=False
+        )
+
+
+def test_places_are_taken_for_children(fake_jax, launched):
+    kte.initialize("10.0.0.1:9999", 2, 1)
+    _, *taken = os.environ[lineage.VARIABLE].split(",")
+    assert taken == ["10.0.0.1:9999 2 1", "10.0.0.1:8476 4 1"]
+
+
+def test_who_is_alone_by_choice_takes_its_place(fake_jax, launched):
+    kte.initialize(num_processes=1)
+    assert os.environ[lineage.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+
+
 def test_tf_config_is_joined(fake_jax, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["w:1"], "ps": ["p:1"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
@@ -186,7 +284,7 @@ def test_nobody_comes(process, missing, fake_jax, monkeypatch):
         f".*to this one, which is process {process}. See whether",
     ):
         kte.initialize(*cluster)
-    fake_jax.joined = cluster
+    assert starting.told_cluster() == Cluster(*cluster)
     with pytest.raises(RuntimeError, match="not come in time.* start all pro"):
         starting.ensure_started()
     for_ever.set()

@@ -1,16 +1,14 @@
 """What a host thinks of the others, as its clock goes on."""
 
-import jax
 import pytest
 
 from keras_tpu_estimator.hosts import watch
-from keras_tpu_estimator.hosts.errors import HostError
 
 
 @pytest.fixture
-def three(watched):
+def three(member):
     """The watches of three hosts."""
-    return [watched(index, count=3) for index in range(3)]
+    return [member(index, count=3).watch for index in range(3)]
 
 
 def looked(watches, clock, seconds, silent=()):
@@ -18,11 +16,11 @@ def looked(watches, clock, seconds, silent=()):
     problems = {}
     for _ in range(seconds):
         clock.now += 1
-        for each in watches:
-            if each.index not in silent:
-                problem = each._look()
+        for host, each in enumerate(watches):
+            if host not in silent:
+                problem = each.look()
                 if problem:
-                    problems.setdefault(each.index, problem)
+                    problems.setdefault(host, problem)
     return problems
 
 
@@ -36,20 +34,21 @@ def test_who_is_silent_is_gone(three, clock):
     problems = looked(three, clock, 4, silent=[1])
     assert problems.keys() == {0, 2}
     for problem in problems.values():
-        assert problem == (
+        assert problem.text == (
             "Host 1 of 3 has not been heard of for 10 seconds: it is gone."
         )
+        assert problem.host == 1 and not problem.hears
 
 
-def test_who_is_behind_is_stuck(three, clock, watched):
+def test_who_is_behind_is_stuck(three, clock):
     for each in three:
         each.runs = 5
     three[2].runs = 4
     assert looked(three, clock, 9) == {}
     problems = looked(three, clock, 4)
     assert problems.keys() == {0, 1, 2}
-    assert problems[0].startswith("Host 2 of 3 is alive, but stuck: its dev")
-    assert "given 4 runs, and those of others 5, for 10 seconds" in problems[0]
+    assert problems[0].text.startswith("Host 2 of 3 is alive, but stuck: its d")
+    assert "given 4 runs, and those of others 5, for 10 sec" in problems[0].text
 
 
 def test_who_catches_up_is_not(three, clock):
@@ -59,126 +58,65 @@ def test_who_catches_up_is_not(three, clock):
         assert looked(three, clock, 8) == {}
 
 
+def test_who_is_busy_is_neither_gone_nor_stuck(three, clock):
+    three[0].runs = three[1].runs = 1
+    with three[2].busy("reads a checkpoint"):
+        assert three[0].is_busy(2) == "reads a checkpoint"
+        assert looked(three, clock, 50) == {}
+    assert three[0].is_busy(2) is None
+    assert looked(three, clock, 5) == {}
+    assert looked(three, clock, 10).keys() == {0, 1, 2}
+
+
+def test_who_is_gone_is_so_whatever_it_did(three, clock):
+    with three[2].busy("reads a checkpoint"):
+        assert looked(three[:2], clock, 20).keys() == {0, 1}
+
+
+def test_nobody_is_known_to_be_busy_without_a_coordinator(three, store):
+    store.is_gone = True
+    with three[2].busy("reads a checkpoint"):
+        assert three[0].is_busy(2) is None
+
+
 def test_all_waiting_for_their_devices_is_fine(three, clock):
     for each in three:
         each.runs = 3
     assert looked(three, clock, 100) == {}
 
 
-def test_failures_and_a_lost_coordinator_end_at_once(three, clock, store):
-    three[1].tell("failed", "Host 1 has failed in train: ValueError: no.")
-    problems = looked(three, clock, 1)
-    assert problems.keys() == {0, 2}
-    assert problems[0] == "Host 1 has failed in train: ValueError: no."
+def test_a_lost_coordinator_ends_at_once(three, clock, store):
     store.is_gone = True
-    assert looked(three[:1], clock, 1)[0].startswith(
+    (problem,) = looked(three[:1], clock, 1).values()
+    assert problem.host == 0
+    assert problem.text.startswith(
         "Host 0, through which all others talk, is gone: UNAVAILABLE"
     )
 
 
-def test_the_end_is_told_and_has_a_code(three, monkeypatch, caplog):
-    ends = []
-    monkeypatch.setattr(watch, "_GRACE_SECS", 0.0)
-    monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
-    monkeypatch.setattr(watch.os, "_exit", ends.append)
-    three[0]._end("Host 1 of 3 is gone.")
-    assert ends == [1]
-    assert (
-        "Host 1 of 3 is gone. This one, host 0, ends, too. Start all hosts "
-        "again to go on from the latest checkpoint." in caplog.text
-    )
-
-
-def test_an_error_of_the_devices_names_who_is_gone(three, monkeypatch):
-    beats = iter(range(2, 99))
-
-    def wait(secs):
-        for host in (0, 2):
-            three[host].tell("alive", f"[{next(beats)}, 0]")
-
-    for host in three:
-        host.tell("alive", "[1, 0]")
-    monkeypatch.setattr(watch.time, "sleep", wait)
-    error = jax.errors.JaxRuntimeError("Gloo: connection closed by peer")
-    with (
-        pytest.raises(HostError, match="^Host 1 of 3 is gone, and with it"),
-        watch.told_of_errors("train"),
-    ):
-        raise error
-    monkeypatch.setattr(
-        watch.time, "sleep", lambda s: (wait(s), three[1].tell("alive", "[2]"))
-    )
-    with (
-        pytest.raises(jax.errors.JaxRuntimeError, match="Gloo"),
-        watch.told_of_errors("train"),
-    ):
-        raise error
-
-
 def test_who_is_known_to_be_silent_is_gone_at_once(three, clock, monkeypatch):
-    monkeypatch.setattr(watch, "_watch", three[0])
     looked(three, clock, 2)
     looked(three, clock, 7, silent=[2])
     monkeypatch.setattr(watch.time, "sleep", lambda secs: pytest.fail("slept"))
-    with pytest.raises(HostError, match="^Host 2 of 3 is gone"):
-        watch.check_gone()
+    assert three[0].silent_now() == [2]
 
 
-@pytest.fixture
-def ends(monkeypatch):
-    """The exit codes of processes that end themselves."""
-    codes = []
-    monkeypatch.setattr(watch.logging, "shutdown", lambda: None)
-    monkeypatch.setattr(watch.os, "_exit", codes.append)
-    monkeypatch.setattr(watch.sys, "last_value", None, raising=False)
-    monkeypatch.setattr(watch, "_PARTING_SECS", 0.0)
-    return codes
+def test_the_thread_goes_on_until_it_is_stopped(store):
+    problems = []
 
+    def end(problem):
+        problems.append(problem)
+        store.is_gone = False
+        own._is_over.set()
 
-def test_nobody_waits_at_exit_after_a_failure(watched, store, ends):
-    watched(0).has_failed = True
-    watch._at_exit()
-    assert ends == [1] and [*store.values] == ["kte/left/0"]
-
-
-def test_an_error_of_the_program_is_told_at_exit(
-    three, store, ends, clock, monkeypatch
-):
-    monkeypatch.setattr(watch.sys, "last_value", KeyError("name"))
-    monkeypatch.setattr(watch, "_watch", three[2])
-    watch._at_exit()
-    assert ends == [1]
-    assert looked(three[:1], clock, 1)[0] == (
-        "Host 2 has failed in the program: KeyError: 'name'"
-    )
-
-
-def test_all_leave_together(three, ends, monkeypatch):
-    others = iter(three[1:])
-    monkeypatch.setattr(
-        watch.time, "sleep", lambda secs: next(others).tell("done", "")
-    )
-    monkeypatch.setattr(watch, "_watch", three[0])
-    three[0].start()
-    watch._at_exit()
-    assert not ends and next(others, None) is None
-    # A thread inside JAX would abort an interpreter that ends.
-    assert not three[0]._thread.is_alive()
-
-
-def test_nobody_waits_at_exit_without_a_coordinator(watched, store, ends):
-    watched(1)
+    own = watch.Watch(0, 2, watch.Store(store), lambda: None, end)
     store.is_gone = True
-    watch._at_exit()
-    assert ends == [1]
+    own.start()
+    own.stop()
+    assert len(problems) <= 1
+    # A thread inside JAX would abort an interpreter that ends.
+    assert not own._thread.is_alive()
 
 
-def test_runs_are_counted_where_there_are_others(watched, monkeypatch):
-    host = watched(0)
-    watch.ran()
-    watch.ran()
-    assert host.runs == 2
-    monkeypatch.setattr(watch, "_watch", None)
-    watch.ran()
-    watch.check_failures()
-    assert host.runs == 2
+def test_a_watch_that_was_never_started_is_stopped(three):
+    three[0].stop()

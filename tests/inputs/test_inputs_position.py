@@ -10,8 +10,10 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.inputs import position_files
@@ -158,7 +160,6 @@ def examples(pipe, steps, at_once=4):
 @pytest.mark.parametrize("source", INPUTS)
 def test_each_example_comes_once(source, chunk, tmp_path):
     """Two times interrupted, and read ahead each time."""
-    prefix = str(tmp_path / "model.ckpt-1")
     seen, start = [], None
     for used, ahead in ((24, 12), (36, 8), (20, 0)):
         with pipeline(INPUTS[source], start, chunk) as pipe:
@@ -166,8 +167,7 @@ def test_each_example_comes_once(source, chunk, tmp_path):
             pipe.position(12)  # Asks for a restore point soon.
             seen += examples(pipe, used - 12)
             examples(pipe, ahead)
-            position_files.write(prefix, pipe.position(used))
-        start = position_files.read(prefix)
+            start = saved_and_read(tmp_path, pipe.position(used))
     assert start.steps == 80
     with pipeline(INPUTS[source], start, chunk) as pipe:
         seen += examples(pipe, None)
@@ -339,6 +339,16 @@ def test_what_cannot_be_packed_is_named(value):
         pack({"a": [value]})
 
 
+def saved_and_read(directory, position):
+    """A position as it comes back from beside a checkpoint."""
+    saved = SaveFiles(str(directory / "model.ckpt-1"))
+    position_files.write(saved, position)
+    checkpoints.saving.save_into(
+        saved, 1, {}, retention=checkpoints.Retention()
+    )
+    return position_files.read(saved.prefix)
+
+
 def test_positions_come_back(tmp_path):
     prefix = str(tmp_path / "model.ckpt-1")
     assert position_files.read(prefix) is None
@@ -346,8 +356,7 @@ def test_positions_come_back(tmp_path):
     position = Position(
         8, StepRecipe(None, 1, None), RestorePoint(4, 2, states)
     )
-    position_files.write(prefix, position)
-    assert position_files.read(prefix) == position
+    assert saved_and_read(tmp_path, position) == position
     position_files.remove(prefix)
     position_files.remove(prefix)
     assert position_files.read(prefix) is None

@@ -4,10 +4,22 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.hosts.agreement import Conversation
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.batch_form import BatchForm
+from keras_tpu_estimator.inputs.shared import Shared
 from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
+
+
+class Batches:
+    """Gives batches that were made before."""
+
+    def __init__(self, *features):
+        self.is_whole = False
+        self.batches = [Batch(each, None) for each in features]
+
+    def take(self, steps):
+        return self.batches.pop(0) if self.batches else None
 
 
 class Pipeline:
@@ -31,15 +43,8 @@ class Pipeline:
         return Batch({"number": np.stack(taken)}, None)
 
 
-class OneConversation(Hosts):
-    """Each thread has its own part of the same conversation."""
-
-    def conversation(self, subject):
-        return Conversation(self, subject, 1)
-
-
 @pytest.fixture
-def read(on_each, store):
+def read(on_each, store, hosts_of):
     """What each host is given of its input, until it ends."""
 
     def run(mode, sizes, at_once=4, is_whole=False, shared=None):
@@ -50,7 +55,7 @@ def read(on_each, store):
             replicas = Topology(2, 4, hosts_per_replica=2)
 
         def take_all(host):
-            hosts = OneConversation(host, len(sizes), 10.0)
+            hosts = hosts_of(host, len(sizes))
             pipeline = Pipeline(firsts[host], sizes[host], is_whole)
             steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
@@ -136,3 +141,86 @@ def test_whole_batches_are_on_all_hosts(read):
     for error in read("train", [[2], [3]], is_whole=True):
         assert isinstance(error, ValueError)
         assert "Received batches of [2, 3] examples" in str(error)
+
+
+@pytest.fixture
+def taken(on_each, store, hosts_of):
+    """What each host has of batches that were made before, or its error."""
+
+    def run(*of_hosts, mode="train"):
+        store.values.clear()
+        count = len(of_hosts)
+
+        def take_all(host):
+            pipeline, hosts = Batches(*of_hosts[host]), hosts_of(host, count)
+            topology = Topology(2 * count, count)
+            steps = AgreedSteps(mode, pipeline, hosts, topology)
+            batches = []
+            while (each := steps.take(4)) is not None:
+                batches.append(each.batch.features)
+            return batches
+
+        return on_each(take_all, count)
+
+    return run
+
+
+def padded(length, size=2, dtype="float32"):
+    return {"ids": np.zeros((1, size, length), dtype)}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (padded(3), "host 1 has float32 of shape (batch, 3)"),
+        (padded(5, dtype="int32"), "host 1 has int32 of shape (batch, 5)"),
+        ({"x": padded(5)["ids"]}, "host 1 has nothing"),
+    ],
+)
+def test_batches_differ_in_their_size_alone(other, told, mode, taken):
+    """Which is found when it happens, on all hosts."""
+    for error in taken([padded(5)] * 2, [padded(5), other], mode=mode):
+        assert isinstance(error, ValueError)
+        assert (
+            "For features['ids'], host 0 has float32 of shape (batch, 5); "
+            f"{told}." in str(error)
+        )
+
+
+def test_a_host_without_batches_differs_from_none(taken):
+    for batches in taken([padded(3, size=4)], [], mode="eval"):
+        assert [each["ids"].shape for each in batches] == [(1, 4, 3)]
+
+
+def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
+    made = []
+    of = BatchForm.of
+    monkeypatch.setattr(
+        BatchForm, "of", lambda batch: made.append(batch) or of(batch)
+    )
+    each = [padded(5), padded(5), padded(5, size=1)]
+    taken(each, [*each])
+    assert len(made) == 2
+
+
+def with_rate(size, *rates):
+    rates = np.array([rates], "float32")
+    return {"x": np.zeros((1, size, 3)), "rate": Shared(rates)}
+
+
+def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
+    batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.5)]
+    for (only,) in taken(*batches, mode="eval"):
+        assert only["x"].shape == (1, 6, 3)
+        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
+    # Examples of one host alone are dealt to all cores, too.
+    for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
+        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
+
+
+def test_shared_tensors_of_an_uneven_step_are_equal(taken):
+    batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.25)]
+    for error in taken(*batches):
+        assert isinstance(error, ValueError)
+        assert "features['rate'] has no batch axis" in str(error)

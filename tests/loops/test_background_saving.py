@@ -1,5 +1,6 @@
 """Checkpoints that are written while training goes on."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -20,6 +21,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import files
 from keras_tpu_estimator.checkpoints.writer import wait_for
 from keras_tpu_estimator.device.saving import on_host
+from keras_tpu_estimator.loops.position_saver import PositionSaver
 
 X, Y = regression_data()
 
@@ -51,10 +53,10 @@ def held(monkeypatch):
     gate = threading.Event()
     original = files.write
 
-    def write(path, variables):
+    def write(path, variables, token):
         if path.endswith("-2.h5"):
             assert gate.wait(60)
-        original(path, variables)
+        original(path, variables, token)
 
     monkeypatch.setattr(files, "write", write)
     yield gate
@@ -157,11 +159,11 @@ def full_disk(monkeypatch):
     gate.set()
     original = files.write
 
-    def write(path, variables):
+    def write(path, variables, token):
         if not path.endswith("-0.h5"):
             assert gate.wait(60)
             raise OSError(28, "No space left on device")
-        original(path, variables)
+        original(path, variables, token)
 
     monkeypatch.setattr(files, "write", write)
     return gate
@@ -221,3 +223,78 @@ def test_an_error_of_training_waits_for_the_writer(
     with pytest.raises(RuntimeError, match="training failed"):
         estimator.train(repeated(X, Y), hooks=[AtStep(3, fail)], steps=9)
     assert checkpoints.step_of(tmp_path / "model.ckpt-2") == 2
+
+
+def no_thread(monkeypatch):
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "checkpoint-writer":
+            raise RuntimeError("told: can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+def no_position(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("told: no position")
+
+    monkeypatch.setattr(PositionSaver, "beside", fail)
+
+
+def no_retention(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("told: no retention")
+
+    monkeypatch.setattr(checkpoints, "Retention", fail)
+
+
+def no_list(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("told: no list of checkpoints")
+
+    monkeypatch.setattr(checkpoints.Retention, "split", fail)
+
+
+@pytest.mark.parametrize(
+    "fails", [no_thread, no_position, no_retention, no_list]
+)
+@pytest.mark.parametrize("is_caught", [False, True])
+def test_what_was_not_written_is_no_checkpoint(
+    estimator, monkeypatch, tmp_path, fails, is_caught
+):
+    told = []
+
+    def save(session):
+        wait_for(tmp_path)
+        with monkeypatch.context() as patched:
+            fails(patched)
+            with pytest.raises(RuntimeError, match="told"):
+                session.save_checkpoint(tmp_path)
+        told.append(session.saved_step(tmp_path))
+        told.append(estimator.latest_checkpoint())
+        if not is_caught:
+            raise ValueError("the end")
+
+    hooks = [AtStep(3, save)]
+    with (
+        contextlib.nullcontext()
+        if is_caught
+        else pytest.raises(ValueError, match="the end")
+    ):
+        estimator.train(repeated(X, Y), hooks=hooks, steps=4)
+    assert told == [2, str(tmp_path / "model.ckpt-2")]
+    step = 4 if is_caught else 2
+    assert estimator.latest_checkpoint() == str(tmp_path / f"model.ckpt-{step}")
+    assert estimator.evaluate(batches_of(X, Y))["global_step"] == step
+
+
+def test_no_directory_gets_values_after_a_nan(estimator, tmp_path):
+    def save(session):
+        session.save_checkpoint(tmp_path / "copies")
+
+    bad = np.where(np.arange(64)[:, None] < 16, X, np.nan)
+    with pytest.raises(kte.hooks.NanLossDuringTrainingError):
+        estimator.train(repeated(bad, Y), hooks=[AtStep(2, save)], steps=4)
+    assert not os.path.exists(tmp_path / "copies")

@@ -84,16 +84,113 @@ def test_a_run_is_told_of_before_input_is_awaited():
     assert events == ["run", "after", "made", "awaited"]
 
 
+class Saying(kte.hooks.SessionRunHook):
+    allows_run_ahead = True
+
+
+class Stops(kte.hooks.StopAtStepHook):
+    def begin(self):
+        """Is not about runs."""
+
+
+class Looks(kte.hooks.StopAtStepHook):
+    def after_run(self, run_context, run_values):
+        """Was not what `StopAtStepHook` spoke of."""
+
+
+class LooksBeneath(Looks):
+    """Has what another class looks at."""
+
+
+class LooksAndSays(Looks):
+    allows_run_ahead = True
+
+    def before_run(self, run_context):
+        """Is what this class speaks of."""
+
+
+class Mixin:
+    def before_run(self, run_context):
+        """Was not what `StopAtStepHook` spoke of, either."""
+
+
+class Mixed(Mixin, kte.hooks.StopAtStepHook):
+    """Looks, though none of its own methods does."""
+
+
+class Made(LoopHook):
+    def run_is_made(self, session):
+        """Nobody said that this may be late."""
+
+
+class OfEpochs(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen = [*getattr(self, "seen", []), (epoch, logs)]
+
+
+class OfBatches(OfEpochs):
+    def on_train_batch_end(self, batch, logs=None):
+        """Is told of each run."""
+
+
+class Late(OfBatches):
+    allows_run_ahead = True
+
+
+class Subclassed(kte.hooks.CallbackHook):
+    def after_run(self, run_context, run_values):
+        super().after_run(run_context, run_values)
+
+
+def with_attribute(hook):
+    hook.allows_run_ahead = True
+    return hook
+
+
+def looking():
+    return keras.callbacks.LambdaCallback(on_train_batch_begin=lambda *_: None)
+
+
+HEEDLESS = {
+    "nobody": lambda: [],
+    "a hook that says so": lambda: [Saying()],
+    "an object that says so": lambda: [
+        with_attribute(kte.hooks.SessionRunHook())
+    ],
+    "a hook of the package": lambda: [kte.hooks.StopAtStepHook(last_step=12)],
+    "a subclass": lambda: [Stops(last_step=12)],
+    "a subclass that says so": lambda: [LooksAndSays(last_step=12)],
+    "a callback": lambda: [keras.callbacks.Callback()],
+    "a callback of epochs": lambda: [OfEpochs()],
+    "a callback that says so": lambda: [Late()],
+    "callbacks as a hook": lambda: [
+        kte.hooks.CallbackHook([OfEpochs(), Late()], steps_per_epoch=8)
+    ],
+}
+HEEDFUL = {
+    "a hook": lambda: [kte.hooks.SessionRunHook()],
+    "one of several": lambda: [Saying(), kte.hooks.SessionRunHook()],
+    "a hook of loops": lambda: [Made()],
+    "a subclass that looks": lambda: [Looks(last_step=12)],
+    "a subclass of that": lambda: [LooksBeneath(last_step=12)],
+    "a mixed one": lambda: [Mixed(last_step=12)],
+    "a callback of batches": lambda: [OfBatches()],
+    "a function of batches": lambda: [looking()],
+    "callbacks as a hook that look": lambda: [
+        kte.hooks.CallbackHook([Late(), OfBatches()])
+    ],
+    "callbacks as another hook": lambda: [Subclassed(Late())],
+}
+
+
 @pytest.mark.parametrize(
     ("use_tpu", "hooks", "runs_ahead"),
     [
-        (False, [], True),
-        (False, [kte.hooks.StopAtStepHook(last_step=12)], True),
-        (False, [kte.hooks.SessionRunHook()], False),
-        (False, [keras.callbacks.Callback()], False),
-        (True, [], False),
+        *((False, hooks, True) for hooks in HEEDLESS.values()),
+        *((False, hooks, False) for hooks in HEEDFUL.values()),
+        (True, HEEDLESS["nobody"], False),
     ],
-    ids=["alone", "stop", "hook", "callback", "simulated cores"],
+    ids=[*HEEDLESS, *HEEDFUL, "simulated cores"],
 )
 def test_training_runs_ahead_unless_somebody_looks(
     monkeypatch, tmp_path, use_tpu, hooks, runs_ahead
@@ -110,7 +207,7 @@ def test_training_runs_ahead_unless_somebody_looks(
     )
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
     estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
-    estimator.train(repeated(X, Y), max_steps=12, hooks=hooks)
+    estimator.train(repeated(X, Y), max_steps=12, hooks=hooks())
     ahead = ["run", "run", "made", "run", "made", "made"]
     assert events == (ahead if runs_ahead else ["run", "made"] * 3)
 
@@ -134,3 +231,30 @@ def test_reports_of_runs_ahead_are_those_of_their_own_run(
     ahead = reported(tmp_path / "ahead", [])
     assert [step for step, _ in ahead] == [4, 8, 12]
     assert ahead == reported(tmp_path / "seen", [kte.hooks.SessionRunHook()])
+
+
+def test_the_hooks_of_the_package_allow_it():
+    exported = [getattr(kte.hooks, name) for name in kte.hooks.__all__]
+    said = {
+        each.__name__: each.allows_run_ahead
+        for each in exported
+        if isinstance(each, type) and issubclass(each, kte.hooks.SessionRunHook)
+    }
+    refusing = {name for name, allows in said.items() if not allows}
+    # The first is users' to say; the other is never made.
+    assert refusing == {"SessionRunHook", "FeedFnHook"}
+
+
+def test_epochs_of_runs_ahead_are_told_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
+
+    def told(directory, *hooks):
+        callback = OfEpochs()
+        hook = kte.hooks.CallbackHook(callback, steps_per_epoch=8)
+        estimator = estimator_of(model_fn_of(linear), directory)
+        estimator.train(repeated(X, Y), max_steps=20, hooks=[hook, *hooks])
+        return callback.seen
+
+    ahead = told(tmp_path / "ahead")
+    assert [epoch for epoch, _ in ahead] == [0, 1, 2]
+    assert ahead == told(tmp_path / "seen", kte.hooks.SessionRunHook())

@@ -117,7 +117,7 @@ def crash_at(estimator, input_fn, step):
 
 
 def positions(model_dir):
-    names = glob.glob(os.path.join(model_dir, "*.input.zip"))
+    names = glob.glob(os.path.join(model_dir, "*.input.*.zip"))
     return sorted(int(n.split("-")[-1].split(".")[0]) for n in names)
 
 
@@ -286,6 +286,7 @@ def test_positions_go_with_their_checkpoints(tmp_path):
 
 def test_a_damaged_position_is_an_error(tmp_path):
     crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
-    (tmp_path / "model.ckpt-4.input.zip").write_bytes(b"no zip")
+    (position,) = tmp_path.glob("model.ckpt-4.input.*.zip")
+    position.write_bytes(b"no zip")
     with pytest.raises(ValueError, match="Delete it to read the input from"):
         new_estimator(tmp_path).train(repeated(X, Y), max_steps=STEPS)

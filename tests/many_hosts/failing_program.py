@@ -20,7 +20,9 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.checkpoints import saving
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.device import restoring
 from keras_tpu_estimator.inputs import position_files
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
@@ -32,6 +34,7 @@ from tests.many_hosts.problems import model_fn_of
 
 STEPS_PER_SAVE = 4
 TIMEOUT_SECS = 5
+EXIT_CODE = 3
 _LONG_SECS = 600
 _MEETS = "meets its fate at"
 
@@ -44,8 +47,10 @@ class Life:
         model_dir: Its directory.
         steps: The global step to reach. Defaults to 24.
         host: Whom it happens to. Defaults to 0.
-        fate: 'kill', 'raise' or 'hang'. Defaults to none.
-        phase: During a 'step', a 'save' or an 'evaluation'; or at any 'time'.
+        fate: 'kill', 'raise', 'exit' or 'hang'; or 'read slowly', which takes
+            longer than hosts wait. Defaults to none.
+        phase: During a 'step', a 'save' or an 'evaluation'; at any 'time'; or
+            'after' all of that, when others evaluate once more.
         at: The global step of that, or the seconds after the first steps.
         undisturbed: Another directory to do the same in, afterwards.
         differs: What this host has of its own: 'steps', 'model_dir' or
@@ -74,13 +79,19 @@ def main(life: Life) -> None:
     is_victim = here.host == life.host
     if life.fate and is_victim and life.phase == "save":
         _befall_saves(here.host, life)
-    _train(life, here, own=life.differs if is_victim else None)
+    if life.fate == "read slowly" and is_victim:
+        _slow_down(restoring, "restored_values")
+    estimator = _train(life, here, own=life.differs if is_victim else None)
+    if life.phase == "after":
+        if is_victim:
+            befall(life.fate or "")
+        estimator.evaluate(listed(here.share([11, 3])))
     if life.undisturbed:
         alone = Life(life.undisturbed, life.steps)
         _train(alone, dataclasses.replace(here, directory=life.undisturbed))
 
 
-def _train(life: Life, here: Here, own: str | None = None) -> None:
+def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
     suffix = "-other" if own == "model_dir" else ""
     estimator = estimator_of(
         here.directory + suffix,
@@ -89,8 +100,10 @@ def _train(life: Life, here: Here, own: str | None = None) -> None:
         save_checkpoints_steps=STEPS_PER_SAVE,
         host_timeout_secs=TIMEOUT_SECS,
     )
-    hooks: dict[str, list[Any]] = {"step": [], "save": [], "evaluation": []}
-    if life.fate and here.host == life.host:
+    hooks: dict[str, list[Any]] = {
+        phase: [] for phase in ("step", "save", "evaluation", "after")
+    }
+    if life.fate != "read slowly" and life.fate and here.host == life.host:
         meet = functools.partial(befall, life.fate)
         if life.phase == "time":
             start = threading.Timer(life.at, meet).start
@@ -113,6 +126,7 @@ def _train(life: Life, here: Here, own: str | None = None) -> None:
             hooks=hooks["evaluation"],
         ),
     )
+    return estimator
 
 
 def befall(fate: str) -> None:
@@ -120,6 +134,8 @@ def befall(fate: str) -> None:
     print(f"{_MEETS} {time.time()}", flush=True)
     if fate == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif fate == "exit":
+        sys.exit(EXIT_CODE)
     elif fate == "hang":
         time.sleep(_LONG_SECS)
     raise OSError("There is no such luck.")
@@ -136,18 +152,28 @@ def _befall_saves(host: int, life: Life) -> None:
 
     The chief writes it, and each host its position in the input.
     """
-    room: Any = position_files if host else checkpoints
-    name = "write" if host else "save"
+    room: Any = position_files if host else saving
+    name = "write" if host else "save_into"
     save: Callable[..., Any] = getattr(room, name)
 
-    def saves(*arguments: Any, **settings: Any) -> Any:
-        # The prefix or the step of the checkpoint.
-        step = str(arguments[0 if host else 1]).rpartition("-")[2]
+    def saves(saved: SaveFiles, *arguments: Any, **settings: Any) -> Any:
+        step = saved.prefix.rpartition("-")[2]
         if int(step) >= life.at:
             befall(life.fate or "")
-        return save(*arguments, **settings)
+        return save(saved, *arguments, **settings)
 
     setattr(room, name, saves)
+
+
+def _slow_down(room: Any, name: str) -> None:
+    """Has a function take three times as long as hosts wait."""
+    does: Callable[..., Any] = getattr(room, name)
+
+    def does_slowly(*arguments: Any, **settings: Any) -> Any:
+        time.sleep(3 * TIMEOUT_SECS)
+        return does(*arguments, **settings)
+
+    setattr(room, name, does_slowly)
 
 
 class _Pause(kte.hooks.SessionRunHook):

@@ -14,6 +14,7 @@ import keras_tpu_estimator as kte
 import tests.equal_programs  # noqa: F401 - quicker with it
 import tests.kept_contexts  # noqa: F401 - quicker with it
 import tests.same_keys  # noqa: F401 - quicker with it
+from tests.many_hosts import caught_scenarios
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
@@ -30,6 +31,7 @@ SCENARIOS = (
     | training_scenarios.SCENARIOS
     | other_scenarios.SCENARIOS
     | spread_scenarios.SCENARIOS
+    | caught_scenarios.SCENARIOS
 )
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_tpu_estimator import experimental
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from tests.many_hosts.problems import BATCH
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt
@@ -34,6 +36,8 @@ RULES = {
 MOVES = {1: (4, 4, True), 2: (8, 8, False), 4: (12, 8, True)}
 LAST_STEP = 16
 SIZES = [11, 3]
+# Of a table: all cores of two hosts have more, and those of one have others.
+ROWS = 33
 
 
 def perceptron(features, labels, mode, params):
@@ -109,7 +113,8 @@ def damaged_part(here: Here) -> dict[str, Any]:
         estimator = estimator_of(here, 1, shard_optimizer=True)
         estimator.train(dealt, max_steps=steps)
         if steps == 4 and here.is_last:
-            path = os.path.join(here.directory, "model.ckpt-4.shard-1-of-2")
+            prefix = os.path.join(here.directory, "model.ckpt-4")
+            path = SaveFiles.at(prefix).part(1, 2)
             os.truncate(path, os.path.getsize(path) - 1)
     return weights(estimator)
 
@@ -167,6 +172,14 @@ def _classifier(network: Callable[[Any, bool], Any]) -> Callable[..., Any]:
     return model_fn
 
 
+class Halves(keras.callbacks.Callback):
+    """Gives a table other rows before training."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        (rows,) = (v for v in self.model.variables if v.path == "rows")
+        rows.assign(np.sin(np.arange(4.0 * ROWS)).reshape(rows.shape))
+
+
 def tables(here: Here) -> dict[str, Any]:
     """Rows of a table on the cores of all hosts."""
 
@@ -180,20 +193,27 @@ def tables(here: Here) -> dict[str, Any]:
         loss = ops.mean((y - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
         return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss),
+            scaffold_fn=lambda: kte.Scaffold(init_fn=init_fn),
+            training_hooks=[Halves()],
         )
+
+    def init_fn(scaffold, session):
+        session.assign({"rows": np.cos(np.arange(4.0 * ROWS)).reshape(-1, 4)})
 
     def few(input_fn: Any) -> Any:
         """Examples whose numbers are those of rows."""
 
         def with_ids(params: dict[str, Any]) -> Iterator[Any]:
             for features, labels in input_fn(params):
-                yield {**features, "id": features["id"] % 37}, labels
+                yield {**features, "id": features["id"] % ROWS}, labels
 
         return with_ids
 
     spec = experimental.EmbeddingConfigSpec(
-        table_to_config_dict={"rows": experimental.TableConfig(37, 4)},
+        table_to_config_dict={"rows": experimental.TableConfig(ROWS, 4)},
         feature_to_config_dict={"id": experimental.FeatureConfig("rows")},
         optimization_parameters=experimental.AdagradParameters(0.1),
     )

@@ -19,7 +19,9 @@ def main() -> None:
         address, *numbers = arguments
         count, number, timeout = map(int, numbers)
         kte.initialize(address, count, number, initialization_timeout=timeout)
+    # Of its environment, which it only reads.
     config = kte.RunConfig()
+    kte.initialize()
     start = {
         "number": jax.process_index(),
         "of": config.num_worker_replicas,

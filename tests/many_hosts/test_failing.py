@@ -11,6 +11,7 @@ import pytest
 
 import keras_tpu_estimator as kte
 from tests.forking.forks import forking
+from tests.many_hosts.failing_program import EXIT_CODE
 from tests.many_hosts.failing_program import TIMEOUT_SECS
 from tests.many_hosts.failing_program import Life
 from tests.many_hosts.failing_program import time_of_fate
@@ -32,6 +33,10 @@ FATES = {
         {"host": 1, "fate": "raise", "phase": "step", "at": 14},
         "Host 1 has failed in train: OSError: There is no such luck.",
     ),
+    "exit in a hook": (
+        {"host": 1, "fate": "exit", "phase": "step", "at": 14},
+        "Host 1 has left train with exit code 3.",
+    ),
     "error in a save": (
         {"host": 0, "fate": "raise", "phase": "save", "at": 16},
         "Host 0 has failed in saving a checkpoint: OSError: There is no such",
@@ -39,6 +44,11 @@ FATES = {
     "hanging evaluation": (
         {"host": 1, "fate": "hang", "phase": "evaluation", "at": 16},
         "Host 1 should say something about evaluate within 5 seconds",
+    ),
+    "exit after all": (
+        {"host": 1, "fate": "exit", "phase": "after"},
+        "Host 1 should say something about evaluate. Received: its program "
+        "has come to its end, with exit code 3",
     ),
 }
 # Beyond the time-out, for the processes to come to their end.
@@ -81,6 +91,18 @@ def test_all_end_soon_and_say_why(name, lives):
     assert re.search(reason, ended.log(1 - victim)), ended.text
     secs = ended.ended_at - time_of_fate(ended.lines(victim))
     assert secs < TIMEOUT_SECS + _MARGIN_SECS
+
+
+@pytest.mark.parametrize("name", ["exit in a hook", "exit after all"])
+def test_all_end_with_the_code_of_who_exits(name, lives):
+    fate, _ = FATES[name]
+    ended = lives[name]
+    codes = re.findall("Process [0-9] of 2 .* exit code (.*)[.]", ended.text)
+    assert codes == [str(EXIT_CODE)] * 2
+    assert ended.code == EXIT_CODE
+    # Nobody waits for a time-out.
+    secs = ended.ended_at - time_of_fate(ended.lines(fate["host"]))
+    assert secs < TIMEOUT_SECS
 
 
 def test_the_launcher_names_who_was_killed(lives):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.forking.forks import forking
+from tests.many_hosts import caught_scenarios
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios
 from tests.many_hosts import training_scenarios
@@ -176,7 +177,8 @@ def test_other_hosts_and_cores_read_what_others_have_written(
 ):
     del first_part
     directory = base / "four" / "moved"
-    names = {path.name for path in directory.glob("model.ckpt-*.shard*")}
+    # Without the tokens of saves.
+    names = {path.stem for path in directory.glob("model.ckpt-*.shard*")}
     written = {0: 1, 4: 1, 8: 2, 12: 4}
     assert names == {
         f"model.ckpt-{step}.shard-{number}-of-{count}"
@@ -317,7 +319,8 @@ def test_one_host_writes_event_files_and_metrics(two, base):
     # The parts that one host had in it have a file, too.
     directories.remove(base / "two" / "elastic")
     directories.remove(base / "two" / "moved" / "eval")
-    writing = {*ON_TWO} - spread_scenarios.SCENARIOS.keys()
+    others = spread_scenarios.SCENARIOS | caught_scenarios.SCENARIOS
+    writing = {*ON_TWO} - others.keys()
     assert len(directories) == len({*directories}) > len(writing)
     files = [*base.glob("two/**/metrics.jsonl")]
     assert len(files) > len(writing)
@@ -358,6 +361,51 @@ def test_another_number_of_hosts_goes_on(
     for ended, before, now in ((two, 1, 2), (four, 2, 4)):
         for host in range(now):
             assert DEALT_ANEW.format(before, now) in ended.log(host)
+
+
+def test_what_all_hosts_catch_ends_nobody(two, alone):
+    first, second = both(two, "caught")
+    assert first == second
+    assert first["error"] == "NanLossDuringTrainingError: NaN loss."
+    assert_close(first["weights"], alone("caught")["weights"])
+
+
+def test_callbacks_that_assign_the_same(two, alone):
+    first, second = both(two, "assigned")
+    assert first["weights"] == second["weights"]
+    assert_close(first["weights"], alone("assigned")["weights"])
+    assert first["predicted"] == second["predicted"] == 4
+
+
+def test_callbacks_that_do_not_are_an_error(two):
+    first, second = both(two, "assigned")
+    assert first == second
+    for name, of_two in (
+        ("others", "host 1 has assigned values of checksum"),
+        ("one", "host 0 has assigned none, host 1 has assigned values"),
+    ):
+        for event in ("epoch", "train"):
+            error = first[f"{name} {event}"]
+            assert "ValueError: Callbacks and hooks should assign" in error
+            assert "for 'dense/kernel', host 0 has assigned" in error
+            assert of_two in error
+        # Nothing of it was saved.
+        assert first[name] == ["model.ckpt-0.h5"]
+    assert "which evaluate one model together" in first["evaluated"]
+
+
+def test_batches_that_are_unlike_are_an_error(two):
+    first, second = both(two, "unlike")
+    assert first == second
+    for error in first.values():
+        assert (
+            "For features['ids'], host 0 has float32 of shape (batch, 5); "
+            "host 1 has float32 of shape (batch, 3)" in error
+        )
+
+
+def test_evaluations_leave_nothing_with_the_coordinator(two):
+    assert [each["keys"] for each in both(two, "remembered")] == [[], []]
 
 
 def test_a_nan_of_one_host_ends_all(four, base):

@@ -109,7 +109,7 @@ def test_batch_normalization_averages_its_statistics(tmp_path):
 def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
     def network(x, is_training):
         counts = {
-            aggregation: keras.Variable(
+            (aggregation, dtype): keras.Variable(
                 np.zeros((), dtype),
                 trainable=False,
                 aggregation=aggregation,
@@ -117,6 +117,7 @@ def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
             )
             for aggregation, dtype in (
                 ("sum", "float32"),
+                ("sum", "int32"),
                 ("mean", "float32"),
                 ("only_first_replica", "float32"),
                 ("none", "int32"),
@@ -133,7 +134,7 @@ def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
     x = np.arange(8, dtype="float32")[:, None]
     estimator.train(repeated(x, x), steps=2)
     values = kte.checkpoints.read(estimator.latest_checkpoint())
-    assert values["sum_float32"] == 56
+    assert values["sum_float32"] == values["sum_int32"] == 56
     assert values["mean_float32"] == 7
     assert values["only_first_replica_float32"] == 0
     assert values["none_int32"] == 0

@@ -143,3 +143,21 @@ def test_small_unsigned_integers_do_not_wrap_around():
     value, _ = metrics.mean_absolute_error(np.uint8([200]), np.uint8([100]))
 
     assert value == 100
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
+)
+def test_classes_of_narrow_dtypes(dtype):
+    # There are more classes than some of them can say.
+    labels, found = np.array([[5], [8], [100]], dtype), [261, 8, 100]
+    scores = np.zeros((3, 300), "float32")
+    scores[range(3), found] = 1.0
+    value, _ = metrics.accuracy(labels, found)
+    assert value == pytest.approx(2 / 3)
+    value, _ = metrics.average_precision_at_k(labels, scores, k=1)
+    assert value == pytest.approx(2 / 3)
+    # In no label, whatever is left of it in eight bits.
+    for class_id in (256 + 5, 256 + 100):
+        value, _ = metrics.recall_at_k(labels, scores, k=1, class_id=class_id)
+        assert np.isnan(value)

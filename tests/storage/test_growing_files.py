@@ -29,7 +29,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def nothing_unshown(monkeypatch):
-    monkeypatch.setattr(module, "_UNSHOWN", set())
+    monkeypatch.setattr(module, "_UNSHOWN", {})
 
 
 def add(file, text):
@@ -118,6 +118,40 @@ def test_a_failure_is_told_and_made_good_later(failing, caplog):
     failing(False)
     show_all()
     assert seen() == "ab"
+
+
+def test_a_failure_is_told_to_the_block_that_wrote(failing, caplog):
+    failing()
+    with pytest.raises(OSError, match="quota"):
+        with shown_at_end():
+            add(growing(URL), "a")
+            # What is called inside has not written it.
+            with shown_at_end():
+                pass
+    caplog.clear()
+    for _ in range(2):
+        with shown_at_end():
+            pass
+    assert caplog.messages == []
+    failing(False)
+    with shown_at_end():
+        pass
+    assert seen() == "a"
+
+
+def test_a_failure_of_what_no_block_wrote_is_in_the_log_once(failing, caplog):
+    failing()
+    file = growing(URL)
+    add(file, "a")
+    file._thread.join()  # It has a warning of its own.
+    caplog.clear()
+    for _ in range(2):
+        with shown_at_end():
+            pass
+    assert caplog.messages == [
+        "What was written earlier is not in its file yet, and is tried again: "
+        "quota exceeded"
+    ]
 
 
 def test_a_failure_does_not_hide_another_error(failing, caplog):

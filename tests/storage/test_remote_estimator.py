@@ -109,14 +109,14 @@ def test_an_interrupted_call_reads_its_input_on(memory, tmp_path):
     whole = new_estimator(tmp_path).train(TRAIN, max_steps=7)
     with pytest.raises(Crash):
         new_estimator().train(TRAIN, hooks=[CrashAt(5)], max_steps=7)
-    assert "model.ckpt-4.input.zip" in names()
+    assert [name for name in names() if name.startswith("model.ckpt-4.input.")]
     copies._KEPT.clear()
     parts = new_estimator().train(TRAIN, max_steps=7)
     for name in whole.get_variable_names():
         np.testing.assert_array_equal(
             parts.get_variable_value(name), whole.get_variable_value(name)
         )
-    assert not [name for name in names() if name.endswith("-7.input.zip")]
+    assert not [name for name in names() if "-7.input." in name]
 
 
 def test_event_files_and_metrics_are_there_at_the_end(memory, local):

@@ -1,5 +1,6 @@
 """What a call of an estimator leaves in event files, and leaves open."""
 
+import gc
 import glob
 import os
 
@@ -15,6 +16,7 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.summary import EventWriter
+from keras_tpu_estimator.summary import event_file
 from keras_tpu_estimator.summary.reading import read_scalars
 
 X, Y = regression_data()
@@ -244,3 +246,83 @@ def test_what_was_written_before_a_call_is_there_after_it(estimator, own):
         assert values_of(own) == {"mine": [1]}
         kte.summary.scalar("mine", np.float32(0.25), step=2)
     assert values_of(own) == {"mine": [1, 2]}
+
+
+@pytest.fixture
+def unwritable(monkeypatch):
+    """A directory where nothing can be written, as long as there is one."""
+    directories = []
+    flush = event_file.EventFile.flush
+
+    def denied(file):
+        if any(file._file.path.startswith(each) for each in directories):
+            raise PermissionError(13, "Permission denied", file._file.path)
+        flush(file)
+
+    monkeypatch.setattr(event_file.EventFile, "flush", denied)
+    return directories
+
+
+def test_nobody_else_is_told_what_evaluate_could_not_write(
+    estimator, unwritable, tmp_path
+):
+    other = estimator_of(
+        model_fn_of(linear), tmp_path / "other", save_summary_steps=1
+    )
+    for each in (estimator, other):
+        each.train(TRAIN, steps=4)
+        each.evaluate(EVAL)
+    unwritable.append(estimator.model_dir)
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            estimator.evaluate(EVAL)
+        for each in (estimator, other):
+            assert len(list(each.predict(batches_of(X)))) == len(X)
+        other.train(TRAIN, steps=4)
+        other.evaluate(EVAL)
+    # Nothing is lost of what can be written in the end.
+    unwritable.clear()
+    list(other.predict(batches_of(X)))
+    written = values_of(estimator.eval_dir())
+    assert written["checkpoint_path"] == [4, 4, 4]
+
+
+def test_training_is_told_what_it_could_not_write_and_not_what_is_inside(
+    estimator, unwritable, own
+):
+    inside = []
+
+    class Evaluate(kte.hooks.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            writer = EventWriter.for_dir(own)
+            writer.scalars({"before": 1.0}, step=1)
+            unwritable[:] = [own]
+            writer.scalars({"after": 1.0}, step=1)
+            inside.append(run_context.session.evaluate(estimator, EVAL))
+
+    with pytest.raises(PermissionError):
+        estimator.train(TRAIN, hooks=[Evaluate()], steps=8)
+    assert len(inside) == 2
+
+
+def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
+    writer = EventWriter(tmp_path)
+    writer.scalars({"loss": 0.5}, step=1)
+    writer.flush()
+    unwritable.append(str(tmp_path))
+    writer.scalars({"loss": 0.5}, step=2)
+    del writer
+    gc.collect()
+    (told,) = caplog.messages
+    assert told.startswith("Events are lost, for want of a file: ")
+
+
+def test_closing_a_writer_tells_what_could_not_be_written(tmp_path, unwritable):
+    writer = EventWriter(tmp_path)
+    writer.scalars({"loss": 0.5}, step=1)
+    unwritable.append(str(tmp_path))
+    with pytest.raises(PermissionError):
+        writer.close()
+    unwritable.clear()
+    writer.close()
+    assert scalars(tmp_path) == ({"loss": [1]}, 1)

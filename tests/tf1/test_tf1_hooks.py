@@ -16,6 +16,7 @@ from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import summaries_in
 
+from keras_tpu_estimator.hooks.tensorflow_hook import adopted
 from keras_tpu_estimator.hooks.validation import validate_hooks
 
 X = np.linspace(1, 2, 32, dtype="float32").reshape(16, 2)
@@ -442,3 +443,17 @@ def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
         drawn.append(program.get_variable_value("drawn"))
     assert np.array_equal(*drawn)
     assert not np.array_equal(hooks[0].got[0], drawn[1])
+
+
+def test_which_hooks_of_tensorflow_allow_a_run_ahead():
+    class Own(tf.train.LoggingTensorHook):
+        pass
+
+    class Saying(Own):
+        allows_run_ahead = True
+
+    allow = [
+        adopted(made(["loss"], every_n_iter=1)).allows_run_ahead
+        for made in (tf.train.LoggingTensorHook, Own, Saying)
+    ]
+    assert allow == [True, False, True]

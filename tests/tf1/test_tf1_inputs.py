@@ -7,7 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf1_programs import assert_same
+from tf1_programs import classes_data
+from tf1_programs import dense
 from tf1_programs import estimator
+from tf1_programs import fed
+from tf1_programs import model_fn_of
+from tf1_programs import values_of
 
 from keras_tpu_estimator.inputs.deployment import undivided
 from keras_tpu_estimator.inputs.form import Arrays
@@ -359,3 +365,31 @@ def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
     )
     with pytest.raises(TypeError, match="PER_HOST_V2 input_fn should return"):
         made.train(of_an_iterator, steps=4)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_batches_without_examples_are_no_steps(tmp_path, use_tpu):
+    x, y = classes_data(3, examples=48)
+    full = [(x[i : i + 16], y[i : i + 16]) for i in (0, 16, 32)]
+    parts = [(x[:0], y[:0]), full[0], (x[:0], y[:0]), *full[1:]]
+
+    def from_a_graph(params):
+        data = tf.data.Dataset.from_generator(
+            lambda: iter(parts), (tf.float32, tf.int64), ([None, 3], [None])
+        )
+        return tf.data.make_one_shot_iterator(data).get_next()
+
+    model_fn = model_fn_of(
+        lambda x, training: dense(x, 4, "logits"),
+        lambda step: tf.train.GradientDescentOptimizer(0.1),
+    )
+    want = estimator(model_fn, tmp_path / "without", use_tpu=use_tpu)
+    want.train(fed(full), steps=3)
+    got = estimator(model_fn, tmp_path / "with", use_tpu=use_tpu)
+    got.train(from_a_graph, max_steps=5)
+    assert_same(values_of(got), values_of(want), rtol=0, atol=0)
+    assert got.evaluate(from_a_graph) == want.evaluate(fed(full))
+    features = [part[0] for part in parts]
+    answers = got.predict(fed(features), yield_single_examples=False)
+    sizes = [len(answer["classes"]) for answer in answers]
+    assert sizes == [0, 16, 0, 16, 16]

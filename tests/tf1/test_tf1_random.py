@@ -50,7 +50,7 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     saving = {"config": {"save_checkpoints_steps": 4}}
     expected = trained(model_fn, whole, data, use_tpu=use_tpu, **saving)
     # As if it had ended after four steps.
-    shutil.copytree(whole, part, ignore=shutil.ignore_patterns("*.input.zip"))
+    shutil.copytree(whole, part, ignore=shutil.ignore_patterns("*.input.*.zip"))
     (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
     restarted = trained(model_fn, part, data[4:], use_tpu=use_tpu)
     assert_same(restarted, expected, rtol=0, atol=0)

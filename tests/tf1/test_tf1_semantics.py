@@ -220,3 +220,27 @@ def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
         # It is that of all in evaluation elsewhere.
         assert seen == [2 if eval_on_tpu else 16, 2]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(
+    dtype, tmp_path
+):
+    def model_fn(features, labels, mode, params):
+        ids = features["id"]
+
+        def one_hot():
+            return tf.one_hot(ids, 300)
+
+        zero = tf.zeros([], tf.int32)
+        in_function = tf.cond(tf.equal(zero, 0), one_hot, one_hot)
+        predictions = {"x": one_hot(), "y": in_function}
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
+
+    ids = np.array([0, 5, 44, 100, 127, 3, 0, 1], dtype)
+    made = estimator(model_fn, tmp_path)
+    got = list(made.predict(lambda params: iter([{"id": ids}])))
+    for name in "xy":
+        np.testing.assert_array_equal(
+            [each[name] for each in got], np.eye(300)[ids]
+        )

@@ -5,10 +5,14 @@ import functools
 import sys
 import tempfile
 
+import jax
+
 from tests.torture import damaging
 from tests.torture import disks
 from tests.torture import hosts
 from tests.torture import killing
+from tests.torture import saves
+from tests.torture import trainings
 from tests.torture.figures import table
 
 
@@ -23,17 +27,32 @@ def main() -> int:
     parser.add_argument("--damaged", type=int, default=200)
     parser.add_argument("--host-kills", type=int, default=20)
     numbers = parser.parse_args()
+    # For variables in parts.
+    jax.config.update("jax_num_cpu_devices", 8)
     figures: dict[str, object] = {}
     for trial in (
         functools.partial(damaging.damage, number=numbers.damaged),
         damaging.forge,
-        disks.full,
-        disks.small_file_system,
+        saves.cut_off,
+        trainings.cut_off,
+        *(
+            functools.partial(trial, way=way)
+            for trial in (disks.full, disks.small_file_system)
+            for way in saves.WAYS
+        ),
         disks.read_only,
         killing.rivals,
         killing.clock_jumps,
         functools.partial(killing.kill_and_resume, kills=numbers.kills),
+        *(
+            functools.partial(
+                killing.kill_and_resume, kills=numbers.kills // 5, way=way
+            )
+            for way in (saves.PARTS, saves.TENSORFLOW)
+        ),
         hosts.fail_anywhere,
+        hosts.start_helpers,
+        hosts.read_slowly,
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     ):
         with tempfile.TemporaryDirectory() as directory:

@@ -1,5 +1,6 @@
 """Disks that are full or may not be written to."""
 
+import glob
 import os
 import shutil
 import stat
@@ -8,24 +9,32 @@ import subprocess
 import keras_tpu_estimator as kte
 from tests.torture.figures import expect
 from tests.torture.killing import read
+from tests.torture.saves import WHOLE
+from tests.torture.saves import expect_no_leftovers
 from tests.torture.victim import Wishes
 
+_SMALL = 30 << 20
+_FILLED = 10 << 20
 # Root without the right to write where only others may.
 _AS_OTHERS = ("setpriv", "--bounding-set", "-dac_override")
 
 
-def full(directory: str) -> dict[str, object]:
+def full(directory: str, way: str = WHOLE) -> dict[str, object]:
     """Trains until a checkpoint does not fit any more.
+
+    Args:
+        directory: An empty directory.
+        way: How it saves. Defaults to files that are whole.
 
     Raises:
         ViolationError: There is no clear error, or an older checkpoint
             suffered.
     """
-    wishes = Wishes(directory, 8)
-    wishes.run()
+    Wishes(directory, 8, way=way).run()
     before = sorted(os.listdir(directory))
-    size = os.path.getsize(kte.latest_checkpoint(directory) + ".h5")
-    starved = Wishes(directory, 40, max_file_bytes=size // 2)
+    prefix = kte.latest_checkpoint(directory)
+    size = max(map(os.path.getsize, glob.glob(prefix + ".*")))
+    starved = Wishes(directory, 40, max_file_bytes=size // 2, way=way)
     with starved.start(stderr=subprocess.PIPE) as process:
         _, told = process.communicate()
     expect(process.returncode == 1, f"Training stops with an error: {told}")
@@ -33,37 +42,56 @@ def full(directory: str) -> dict[str, object]:
     latest = kte.latest_checkpoint(directory)
     step = int(read(latest)["global_step"])
     expect(step == 8, f"The older checkpoint is intact, not of step {step}.")
-    files = [name for name in before if name.endswith(".h5")]
+    after = sorted(os.listdir(directory))
     expect(
-        files == [n for n in sorted(os.listdir(directory)) if ".h5" in n],
-        "No file but the older checkpoints is left.",
+        _of_checkpoints(before) == _of_checkpoints(after),
+        f"No file but those of the older checkpoints is left: {after}",
     )
-    Wishes(directory, 12).run()
-    return {"checkpoints that did not fit, older ones intact": 1}
+    Wishes(directory, 12, way=way).run()
+    return {f"checkpoints {way} that did not fit, older ones intact": 1}
 
 
-def small_file_system(directory: str) -> dict[str, object]:
+def _of_checkpoints(names: list[str]) -> list[str]:
+    return [name for name in names if "tfevents" not in name]
+
+
+def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
     """The same on a file system that is really full, where root may mount.
+
+    When there is room again, there has to be as much as before.
+
+    Args:
+        directory: An empty directory.
+        way: How it saves. Defaults to files that are whole.
 
     Raises:
         ViolationError: As `full`.
     """
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", directory],
+        ["mount", "-t", "tmpfs", "-o", f"size={_SMALL}", "tmpfs", directory],
         capture_output=True,
         check=False,
     )
     if mounted.returncode:
         return {"full file systems": "0, as nothing may be mounted here"}
     try:
-        with Wishes(directory, 40).start(stderr=subprocess.PIPE) as process:
+        filler = os.path.join(directory, "filler")
+        with open(filler, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _FILLED)
+        for step in (4, 8):
+            Wishes(directory, step, way=way).run()
+        starved = Wishes(directory, 40, way=way)
+        with starved.start(stderr=subprocess.PIPE) as process:
             _, told = process.communicate()
         expect(process.returncode == 1, f"Training stops: {told}")
         expect("No space left" in told, f"The error says why: {told}")
         read(kte.latest_checkpoint(directory))
+        os.remove(filler)
+        expect_no_leftovers(directory, f"a full disk, {way}", is_alive=True)
+        Wishes(directory, 20, way=way).run()
     finally:
         subprocess.run(["umount", directory], check=True)
-    return {"full file systems": 1}
+    return {f"full file systems, saved to {way}": 1}
 
 
 def read_only(directory: str) -> dict[str, object]:

@@ -5,8 +5,10 @@ import itertools
 import os
 import random
 import re
+import sys
 
 import keras_tpu_estimator as kte
+from tests.many_hosts.failing_program import EXIT_CODE
 from tests.many_hosts.failing_program import STEPS_PER_SAVE
 from tests.many_hosts.failing_program import TIMEOUT_SECS
 from tests.many_hosts.failing_program import Life
@@ -19,7 +21,16 @@ from tests.torture.killing import newest_step
 from tests.torture.killing import read
 
 _PHASES = ("step", "save", "evaluation")
-_FATES = (("kill", 0), ("kill", 1), ("raise", 0), ("raise", 1), ("hang", 1))
+_FATES = (
+    ("kill", 0),
+    ("kill", 1),
+    ("raise", 0),
+    ("raise", 1),
+    ("exit", 0),
+    ("exit", 1),
+    ("hang", 1),
+)
+_WAYS = ("spawn", "forkserver", "subprocess", "fork")
 # Beyond the time-out, for all to come to their end.
 _MARGIN_SECS = 5
 # A life after the first steps, at most, and how much a loop waits.
@@ -45,14 +56,21 @@ def fail_anywhere(directory: str) -> dict[str, object]:
     life = Life(os.path.join(directory, "failed"))
     starts, slowest = 0, 0.0
     for phase, (fate, host) in itertools.product(_PHASES, _FATES):
+        if (phase, fate) == ("save", "exit"):
+            # No code of a user's is called there.
+            continue
         starts += 1
         at = STEPS_PER_SAVE * starts
         met = dataclasses.replace(
             life, steps=_ENDLESS, host=host, fate=fate, phase=phase, at=at
         )
-        secs = _seconds_to_end(_lived(met), host)
+        ended = _lived(met)
+        secs = _seconds_to_end(ended, host)
         slowest = max(slowest, secs)
         limit = TIMEOUT_SECS + _MARGIN_SECS
+        code = ended.code
+        is_right = fate != "exit" or code == EXIT_CODE
+        expect(is_right, f"After exit({EXIT_CODE}), all say so, not {code}.")
         what = f"After {fate} of host {host} in a {phase}, all end"
         expect(secs < limit, f"{what} within {limit} s, not {secs:.1f}.")
     _finish(life.model_dir, directory)
@@ -99,6 +117,52 @@ def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
             model_dir, directory
         ),
     }
+
+
+def start_helpers(directory: str) -> dict[str, object]:
+    """Has hosts start processes in each way, which import the program.
+
+    Args:
+        directory: An empty directory.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: One of them joined the hosts, or the hosts did not come
+            to their end.
+    """
+    program = ("-m", "tests.many_hosts.parent_program")
+    ended = launch(*program, directory, sys.executable, *_WAYS, cores=1)
+    expect(ended.code == 0, f"Hosts with helpers end: {ended.text}")
+    for said in ended.each("parents"):
+        are_alone = all(each[1:] == [1] for each in said["helpers"].values())
+        expect(are_alone, f"Helpers are alone: {said['helpers']}")
+    return {"helpers of two hosts, all of them alone": 2 * len(_WAYS)}
+
+
+def read_slowly(directory: str) -> dict[str, object]:
+    """Starts hosts again of which one reads longer than the others wait.
+
+    Args:
+        directory: An empty directory.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: They did not come to their end.
+    """
+    for host in range(2):
+        model_dir = os.path.join(directory, str(host))
+        life = Life(model_dir, STEPS_PER_SAVE)
+        for steps in (STEPS_PER_SAVE, 2 * STEPS_PER_SAVE):
+            ended = _lived(dataclasses.replace(life, steps=steps))
+            expect(ended.code == 0, f"Slow readers end: {ended.text}")
+            life = dataclasses.replace(life, host=host, fate="read slowly")
+        waited = f"Waiting for host {host}, which reads a checkpoint"
+        expect(waited in ended.log(1 - host), f"It is said: {ended.text}")
+    return {"hosts that read longer than others wait": 2}
 
 
 def _finish(model_dir: str, directory: str) -> int:

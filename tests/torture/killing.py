@@ -13,6 +13,8 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from tests.torture.figures import expect
+from tests.torture.saves import WHOLE
+from tests.torture.saves import expect_no_leftovers
 from tests.torture.victim import Wishes
 
 # A life after the first step, at most, and how much a loop waits.
@@ -23,12 +25,15 @@ _ENDLESS = 10**9
 _LAST_STEPS = 20
 
 
-def kill_and_resume(directory: str, kills: int) -> dict[str, object]:
+def kill_and_resume(
+    directory: str, kills: int, way: str = WHOLE
+) -> dict[str, object]:
     """Kills a training again and again, then lets it end.
 
     Args:
         directory: An empty directory.
         kills: How often.
+        way: How it saves. Defaults to files that are whole.
 
     Returns:
         Figures by what they count.
@@ -41,20 +46,21 @@ def kill_and_resume(directory: str, kills: int) -> dict[str, object]:
     model_dir = os.path.join(directory, "killed")
     saved = partial = 0
     for _ in range(kills):
-        victim = Wishes(model_dir, _ENDLESS, _PAUSE)
+        victim = Wishes(model_dir, _ENDLESS, _PAUSE, way=way)
         saved = max(saved, _killed(victim, rng.uniform(0, _LIFE_SECS)))
         partial += any("partial" in name for name in os.listdir(model_dir))
         _check_checkpoints(model_dir, saved)
     steps = newest_step(model_dir) + _LAST_STEPS
-    Wishes(model_dir, steps).run()
+    Wishes(model_dir, steps, way=way).run()
+    expect_no_leftovers(model_dir, f"{kills} kills of {way}")
     undisturbed = os.path.join(directory, "undisturbed")
-    Wishes(undisturbed, steps).run()
+    Wishes(undisturbed, steps, way=way).run()
     check_equal(model_dir, undisturbed)
     return {
-        "kills": kills,
-        "of these, while a file was being written": partial,
-        "steps when the last kill came": saved,
-        "steps in all, with weights equal to the bit": steps,
+        f"kills of one that saves {way}": kills,
+        f"of these, while a file was being written {way}": partial,
+        f"steps when the last kill came to one {way}": saved,
+        f"steps in all, with weights equal to the bit, {way}": steps,
     }
 
 
@@ -74,8 +80,9 @@ def _killed(wishes: Wishes, after_secs: float) -> int:
 def _check_checkpoints(model_dir: str, saved: int) -> None:
     """Reads all checkpoints; the newest is at least the one last saved."""
     for name in os.listdir(model_dir):
-        if name.startswith("model.ckpt-") and name.endswith(".h5"):
-            read(os.path.join(model_dir, name.removesuffix(".h5")))
+        prefix, end = os.path.splitext(name)
+        if end in (".h5", ".index"):
+            read(os.path.join(model_dir, prefix))
     is_there = newest_step(model_dir) >= saved
     expect(is_there, f"The checkpoint of step {saved} is not lost.")
 

@@ -17,14 +17,20 @@ from typing import Any
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
+import jax
 import keras
 import numpy as np
 from keras import ops
+
+from tests.torture.saves import PARTS
+from tests.torture.saves import TENSORFLOW
+from tests.torture.saves import WHOLE
 
 STEPS_PER_LOOP = 2
 # So that writing a checkpoint takes about as long as what is between two.
 WIDTH = 8192
 STEPS_PER_SAVE = 4
+_FORMATS = {TENSORFLOW: "tensorflow"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Wishes:
         pause: Seconds that each loop waits, so that a kill can hit anywhere.
         max_file_bytes: No file may become larger, as on a full disk.
         stops: Whether to stop after the first step, until SIGCONT comes.
+        way: How it saves.
     """
 
     model_dir: str
@@ -44,6 +51,7 @@ class Wishes:
     pause: float = 0.0
     max_file_bytes: int | None = None
     stops: bool = False
+    way: str = WHOLE
 
     def start(
         self, *prefix: str, stderr: int | None = None
@@ -128,6 +136,8 @@ def main(wishes: Wishes) -> None:
     if wishes.max_file_bytes is not None:
         limit = (wishes.max_file_bytes, wishes.max_file_bytes)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    if wishes.way == PARTS:
+        jax.config.update("jax_num_cpu_devices", 2)
     kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(
@@ -136,8 +146,10 @@ def main(wishes: Wishes) -> None:
             keep_checkpoint_max=3,
             tf_random_seed=1,
             tpu_config=kte.TPUConfig(iterations_per_loop=STEPS_PER_LOOP),
+            shard_optimizer=wishes.way == PARTS,
+            checkpoint_format=_FORMATS.get(wishes.way),
         ),
-        use_tpu=False,
+        use_tpu=wishes.way == PARTS,
         train_batch_size=16,
     ).train(
         input_fn,

@@ -360,3 +360,11 @@ def test_the_layout_map_of_a_distribution():
         assert keras_internals.current_layout_map() is rules
     finally:
         keras.distribution.set_distribution(None)
+
+
+def test_a_variable_holds_an_array_of_another_shape():
+    variable = keras.Variable("zeros", shape=(3,))
+    array = keras.ops.ones(4)
+    keras_internals.hold(variable, array)
+    assert variable.value is array
+    assert variable.shape == (3,)

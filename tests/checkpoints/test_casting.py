@@ -1,0 +1,82 @@
+"""Values of a checkpoint in the dtypes of a model's variables."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_tpu_estimator.checkpoints.casting import cast
+
+KINDS = (
+    ("bool",),
+    ("int8", "uint8", "int32", "uint32", "int64"),
+    ("float8_e4m3fn", "float16", "bfloat16", "float32", "float64"),
+    ("complex64",),
+)
+DTYPES = [name for names in KINDS for name in names]
+
+
+def dtype_of(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def kind_of(name):
+    return next(i for i, names in enumerate(KINDS) if name in names)
+
+
+def casted(value, dtype):
+    return cast(value, dtype_of(dtype), "dense/kernel", "w", "run/model.ckpt-3")
+
+
+@pytest.mark.parametrize("to", DTYPES)
+@pytest.mark.parametrize("stored", DTYPES)
+def test_a_kind_of_number_goes_into_itself_and_larger_ones(stored, to):
+    value = np.array([[0, 1]]).astype(dtype_of(stored))
+    if kind_of(stored) > kind_of(to):
+        with pytest.raises(ValueError, match="cannot hold the"):
+            casted(value, to)
+    else:
+        got = casted(value, to)
+        assert got.dtype == dtype_of(to)
+        np.testing.assert_array_equal(got.astype(complex), [[0, 1]])
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_values_of_the_same_dtype_are_not_copied(name):
+    value = np.zeros(3, dtype_of(name))
+    assert casted(value, name) is value
+
+
+@pytest.mark.parametrize(
+    "value, to",
+    [
+        (np.array([300]), "uint8"),
+        (np.array([-1]), "uint32"),
+        (np.array([2**31]), "int32"),
+        (np.array([1e6], "float32"), "float16"),
+        (np.array([1e300]), "float32"),
+        (np.array([70_000]), "float16"),
+        (np.array([3e38]), "float8_e4m3fn"),
+        (np.array(["text"], object), "float32"),
+        (np.array(["text"]), "int32"),
+    ],
+)
+def test_what_does_not_go_in_is_named(value, to):
+    with pytest.raises(ValueError) as info:
+        casted(value, to)
+    message = str(info.value)
+    for part in ("'dense/kernel'", "'w'", "'run/model.ckpt-3'"):
+        assert part in message
+    assert f"is of dtype {to}," in message and f"{value.dtype} " in message
+
+
+@pytest.mark.parametrize("to", ["float16", "bfloat16", "float32"])
+def test_what_was_no_number_stays_none(to):
+    value = np.array([np.inf, -np.inf, np.nan, 0.1])
+    got = casted(value, to).astype(float)
+    np.testing.assert_array_equal(np.isfinite(got), [False] * 3 + [True])
+    np.testing.assert_allclose(got, value, rtol=1e-2)
+
+
+def test_nothing_is_of_any_size():
+    assert casted(np.zeros((0, 3)), "bfloat16").shape == (0, 3)
+    assert casted(np.float64(0.5), "float32").shape == ()

@@ -1,0 +1,113 @@
+"""Checkpoints that a training removes while they are read."""
+
+import os
+
+import numpy as np
+import pytest
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints import opened_checkpoint
+from keras_tpu_estimator.checkpoints import save_files
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints.saving import save_into
+from keras_tpu_estimator.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.checkpoints.spread import Spread
+
+TABLE = np.arange(8.0)
+SAID = "model.ckpt-20.*was removed or saved anew before all of it was read"
+
+
+def save(directory, is_spread, step=20, scale=1.0):
+    """A checkpoint, with a variable in parts of two hosts or without."""
+    table = TABLE * scale
+    saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
+    values = {"table": table, "bias": np.full(2, scale)}
+    if is_spread:
+        halves = {Box((0,), (4,)): 0, Box((4,), (8,)): 1}
+        spread = Spread(
+            (8,), table.dtype, halves, lambda box: table[box.slices]
+        )
+        files = ShardFiles(saved, {"table": spread})
+        values |= files.sharded([files.write(host) for host in range(2)])
+    save_into(saved, step, values, retention=checkpoints.Retention(1))
+    return saved.prefix
+
+
+def retain(directory, is_spread):
+    """Retention removes it."""
+    save(directory, is_spread, step=30)
+
+
+def save_again(directory, is_spread):
+    """The same step has other values."""
+    save(directory, is_spread, scale=2.0)
+
+
+GONE = pytest.mark.parametrize("gone", [retain, save_again])
+SPREAD = pytest.mark.parametrize("is_spread", [False, True])
+
+
+@GONE
+@SPREAD
+def test_what_is_held_open_can_be_read_to_its_end(tmp_path, gone, is_spread):
+    reader = kte.load_checkpoint(save(tmp_path, is_spread))
+    with reader.held_open():
+        bias = reader.get_tensor("bias")
+        gone(tmp_path, is_spread)
+        half = reader.get_part("table", np.s_[2:6,])
+        np.testing.assert_array_equal(half, TABLE[2:6])
+        np.testing.assert_array_equal(reader.get_tensor("table"), TABLE)
+        np.testing.assert_array_equal(reader.get_tensor("bias"), bias)
+
+
+@SPREAD
+def test_what_was_removed_before_it_was_opened_is_named(tmp_path, is_spread):
+    reader = kte.load_checkpoint(save(tmp_path, is_spread))
+    retain(tmp_path, is_spread)
+    with pytest.raises(ValueError, match=f"{SAID}.*model.ckpt-30"):
+        reader.get_tensor("table")
+
+
+@GONE
+def test_parts_that_go_before_they_are_opened_are_named(
+    tmp_path, monkeypatch, gone
+):
+    prefix = save(tmp_path, True)
+    hold = opened_checkpoint.OpenedCheckpoint.hold
+
+    def late(self):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(self), "hold", hold)
+            gone(tmp_path, True)
+        hold(self)
+
+    monkeypatch.setattr(opened_checkpoint.OpenedCheckpoint, "hold", late)
+    with pytest.raises(ValueError, match=SAID):
+        checkpoints.read(prefix)
+
+
+def test_the_latest_is_looked_for_again_if_it_is_gone(tmp_path, caplog):
+    save(tmp_path, False)
+    seen = []
+
+    def is_intact(prefix):
+        if not seen:
+            retain(tmp_path, False)
+        seen.append(os.path.basename(prefix))
+        return checkpoints.location.exists(prefix)
+
+    newest = checkpoints.latest_intact(tmp_path, is_intact)
+    assert newest == str(tmp_path / "model.ckpt-30")
+    assert seen == ["model.ckpt-20", "model.ckpt-30"]
+    assert "damaged" not in caplog.text
+
+
+def test_a_bundle_that_is_removed_is_named(tmp_path):
+    values = {"table": TABLE, "bias": np.zeros(2)}
+    prefix = checkpoints.save(tmp_path, 20, values, format_name="tensorflow")
+    reader = kte.load_checkpoint(prefix)
+    save_files.remove(prefix)
+    with pytest.raises(ValueError, match=SAID):
+        reader.get_tensor("table")

@@ -1,0 +1,319 @@
+"""Which files belong to a checkpoint, and which are removed."""
+
+import os
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.checkpoints import save_files
+from keras_tpu_estimator.checkpoints import state_file
+from keras_tpu_estimator.checkpoints import tensorflow_index
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints.save_names import SaveName
+from keras_tpu_estimator.checkpoints.saving import save_into
+from keras_tpu_estimator.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.checkpoints.stamp import stamp
+from keras_tpu_estimator.inputs import position_files
+from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.inputs.position import StepRecipe
+from keras_tpu_estimator.storage import paths
+
+X, Y = regression_data()
+TOKEN = "0f0f0f0f"
+# Names that saves use or have used, and some that are like them.
+USERS = (
+    "train.tfrecord.shard-00000-of-00002",
+    "mnist.input.zip",
+    "photos.input-1-of-4.zip",
+    "photo-5.input.zip",
+    "model.ckpt-5.input.zip",
+    f"model.ckpt-5.input.{TOKEN}.zip",
+    f"model.ckpt-10.input.{TOKEN}.zip",
+    "model.ckpt-5.shard-0-of-2",
+    f"model.ckpt-5.shard-0-of-2.{TOKEN}",
+    f"model.ckpt-10.shard-0-of-2.{TOKEN}",
+    "model.ckpt-5.data-00000-of-00001",
+    "model.ckpt-10.data-00000-of-00001",
+    "model.ckpt-5.meta",
+    "notes.kte-partial",
+    "notes.partial",
+    "model.ckpt-99.h5",
+    ".hidden",
+)
+
+
+def spread_files(saved, value=1.0):
+    """A variable in two parts, of one host."""
+    array = np.full(4, value)
+    parts = {Box((0,), (2,)): 0, Box((2,), (4,)): 0}
+    variable = Spread((4,), array.dtype, parts, lambda box: array[box.slices])
+    return ShardFiles(saved, {"table": variable})
+
+
+def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
+    """Saves as `train` does; returns the files."""
+    os.makedirs(directory, exist_ok=True)
+    saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
+    values = {"table": np.full(4, value)}
+    if way == "parts":
+        files = spread_files(saved, value)
+        values = files.sharded([files.write(0)])
+    if position:
+        steps = int(value)
+        position_files.write(saved, Position(steps, StepRecipe(8, 1, 8)))
+    save_into(
+        saved,
+        step,
+        values,
+        retention=checkpoints.Retention(best),
+        format_name="tensorflow" if way == "tensorflow" else "hdf5",
+    )
+    return saved
+
+
+def content(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.fixture
+def users(tmp_path):
+    """Files of the user, among them a zip file like any other."""
+    for name in USERS:
+        (tmp_path / name).write_text(name)
+    with zipfile.ZipFile(tmp_path / "photo-5.input.zip", "w") as file:
+        file.writestr("position.json", "{}")
+    return {name: (tmp_path / name).read_bytes() for name in USERS}
+
+
+@pytest.mark.parametrize("way", ["whole", "parts", "tensorflow"])
+def test_saves_leave_the_users_files_alone(tmp_path, users, way):
+    for step in (10, 10, 20, 30):
+        save(tmp_path, step, way=way, best=1)
+    save_files.sweep(str(tmp_path))
+    there = content(tmp_path)
+    if way == "tensorflow":
+        # The name that TensorFlow has for the checkpoint's own file.
+        name = "model.ckpt-10.data-00000-of-00001"
+        del users[name]
+        there.pop(name, None)
+    assert users.items() <= there.items()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_training_leaves_the_users_files_alone(tmp_path, users, shares):
+    estimator = estimator_of(
+        model_fn_of(linear),
+        tmp_path,
+        iterations=1,
+        use_tpu=shares,
+        config={
+            "save_checkpoints_steps": 1,
+            "keep_checkpoint_max": 1,
+            "shard_optimizer": shares,
+        },
+    )
+    for _ in range(2):
+        estimator.train(repeated(X, Y), steps=2)
+    assert users.items() <= content(tmp_path).items()
+
+
+def remains(saved):
+    """Makes what a killed save leaves: parts, a position, data, meta."""
+    spread_files(saved).write(0)
+    position_files.write(saved, Position(1, StepRecipe(8, 1, 8)))
+    other = SaveFiles(saved.prefix + "-1", saved.token)
+    formats.write(other, {"a": np.zeros(2), "b": np.ones(2)}, "tensorflow")
+    for end in (".data-00000-of-00001", ".meta"):
+        os.replace(other.prefix + end, saved.prefix + end)
+    os.remove(other.prefix + ".index")
+
+
+def test_what_a_killed_save_leaves_is_swept_up(tmp_path):
+    save(tmp_path, 10)
+    before = content(tmp_path)
+    remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
+    assert len(content(tmp_path)) == len(before) + 4
+    save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before
+
+
+def test_the_start_of_a_training_sweeps_before_it_writes(tmp_path):
+    remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
+    partial = "model.ckpt-20.h5.0f0f0f0f.kte-partial"
+    (tmp_path / partial).touch()
+    seen = []
+
+    def input_fn(params):
+        seen.extend(os.listdir(tmp_path))
+        yield from repeated(X, Y)(params)
+
+    estimator_of(model_fn_of(linear), tmp_path).train(input_fn, steps=1)
+    assert seen == []
+
+
+def test_what_may_belong_to_a_main_file_stays(tmp_path):
+    """Nobody can tell, as when it is being copied. Of bundles one can."""
+    remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
+    (tmp_path / "model.ckpt-20.h5").write_bytes(b"the first bytes")
+    names = {name for name in content(tmp_path) if SaveName.of(name)}
+    save_files.sweep(str(tmp_path))
+    gone = {SaveName.of(n).kind for n in names - content(tmp_path).keys()}
+    assert gone == {"data", "meta"}
+
+
+ENDS = {"whole": ["h5"], "parts": ["h5"], "tensorflow": ["index", "meta"]}
+WAYS = [*ENDS]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("end", [".h5", ".index"])
+def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
+    tmp_path, monkeypatch, way, end
+):
+    save(tmp_path, 20, way=way)
+    for path in tmp_path.glob("model.ckpt-20*"):
+        path.unlink()
+    (tmp_path / f"model.ckpt-20{end}").write_bytes(b"the first bytes")
+    part = tmp_path / f"model.ckpt-20.shard-0-of-1.{TOKEN}"
+    part.write_bytes(stamp(TOKEN))
+    before = content(tmp_path)
+    replace = os.replace
+
+    def full(source, target):
+        if target.endswith((".h5", ".index")):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 20, 2.0, way)
+    # What has been there may belong to it.
+    assert content(tmp_path) == before
+
+
+def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
+    remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
+    before = content(tmp_path)
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    # Root may read all.
+    with monkeypatch.context() as patch:
+        patch.setattr(paths, "opened", refused)
+        save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("before", WAYS)
+@pytest.mark.parametrize("after", WAYS)
+def test_a_step_that_is_saved_again(tmp_path, before, after):
+    prefix = save(tmp_path, 10, 1.0, before).prefix
+    for value in (2.0, 3.0):
+        save(tmp_path, 10, value, after)
+        assert checkpoints.latest_intact(tmp_path) == prefix
+        assert checkpoints.value(prefix, "table").tolist() == [value] * 4
+        assert position_files.read(prefix).steps == value
+    state = state_file.load(str(tmp_path))
+    assert [each.name for each in state.saved] == ["model.ckpt-10"]
+    names = {f"{prefix}.{end}" for end in ENDS[after]}
+    names |= {SaveFiles.at(prefix).position(0, 1), str(tmp_path / "checkpoint")}
+    if after == "parts":
+        names.add(SaveFiles.at(prefix).part(0, 1))
+    names |= {*tensorflow_index.data_files(prefix)}
+    assert {*map(str, tmp_path.iterdir())} == names
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_failed_save_of_the_same_step_leaves_the_first(
+    tmp_path, way, monkeypatch
+):
+    prefix = save(tmp_path, 10, 1.0, way).prefix
+    before = content(tmp_path)
+    replace = os.replace
+
+    def full(source, target):
+        if target.endswith((".h5", ".index")):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 10, 2.0, way)
+    assert content(tmp_path) == before
+    assert checkpoints.latest_intact(tmp_path) == prefix
+
+
+def test_a_position_is_never_that_of_another_save(tmp_path):
+    prefix = save(tmp_path, 10, 1.0, "whole").prefix
+    assert position_files.read(prefix).steps == 1
+    # A user writes it anew.
+    checkpoints.save(tmp_path, 10, {"table": np.zeros(4)})
+    assert position_files.read(prefix) is None
+    assert not [*tmp_path.glob("*.input*")]
+
+
+def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
+    counts = []
+    for value in (1.0, 2.0, 3.0):
+        prefix = save(tmp_path, 10, value, "tensorflow").prefix
+        counts.append(len(tensorflow_index.data_files(prefix)))
+        reader = tf.train.NewCheckpointReader(prefix)
+        assert reader.get_tensor("table").tolist() == [value] * 4
+        with tf.Graph().as_default(), tf.Session() as session:
+            made = tf.get_variable("table", (4,), tf.float64)
+            tf.train.Saver().restore(session, prefix)
+            assert session.run(made).tolist() == [value] * 4
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.train.import_meta_graph(prefix + ".meta").restore(
+                session, prefix
+            )
+    assert counts == [1, 2, 1]
+
+
+def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-10")
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in ("one", "two"):
+            tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver(sharded=True)
+        assert saver.save(session, str(tmp_path / "model.ckpt"), 10) == prefix
+    for way in WAYS:
+        save(tmp_path, 10, 2.0, way)
+        assert checkpoints.value(prefix, "table").tolist() == [2.0] * 4
+    assert len([*tmp_path.glob("model.ckpt-10*")]) == 4
+
+
+def test_another_models_description_is_not_beside_the_wrong_index(
+    tmp_path, monkeypatch
+):
+    saved = SaveFiles(str(tmp_path / "model.ckpt-10"))
+    formats.write(saved, {"a": np.zeros(2), "b": np.zeros(2)}, "tensorflow")
+    replace, seen = os.replace, []
+
+    def noted(source, target):
+        seen.append((target[-5:], os.path.exists(saved.prefix + ".meta")))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    formats.write(SaveFiles(saved.prefix), {"c": np.zeros(3)}, "tensorflow")
+    assert ("index", False) in seen
+    assert os.path.exists(saved.prefix + ".meta")
+
+
+@pytest.mark.parametrize("head", [b"", b"\0", b"\0\0\x06", bytes(64)])
+def test_an_index_that_makes_no_sense_has_no_data(tmp_path, head):
+    (tmp_path / "model.ckpt-10.index").write_bytes(head)
+    assert tensorflow_index.data_files(str(tmp_path / "model.ckpt-10")) == []

@@ -1,0 +1,132 @@
+"""Tables of few rows, and batches that ask for nothing."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dense_tables import BATCH
+from dense_tables import in_checkpoint
+from dense_tables import input_of
+from dense_tables import tables
+from dense_tables import tables_estimator
+
+on_cores = pytest.mark.parametrize("use_tpu", [True, False])
+LABELS = np.ones(BATCH, "float32")
+
+
+def spec_of(rows=13, feature=None, optimizer=None, **table):
+    """One table, in which `ids` are looked up."""
+    return tables.EmbeddingConfigSpec(
+        optimization_parameters=optimizer or tables.AdagradParameters(0.1),
+        table_to_config_dict={"words": tables.TableConfig(rows, 2, **table)},
+        feature_to_config_dict={
+            "ids": tables.FeatureConfig("words", **(feature or {}))
+        },
+    )
+
+
+def trained(spec, model_dir, use_tpu, ids, size=2, keys=None, steps=1):
+    estimator = tables_estimator(spec, size, model_dir, use_tpu, keys=keys)
+    return estimator.train(input_of({"ids": ids}, LABELS), steps=steps)
+
+
+def activations(estimator, ids):
+    got = estimator.predict(lambda params: iter([{"ids": ids}]))
+    return np.stack([each["ids"] for each in got])
+
+
+@on_cores
+@pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.zeros((BATCH, 0), "int32"),
+        np.full((BATCH, 3), -1),
+        np.full((BATCH, 3), 13),
+        np.tile([13, 2**31 - 1, -(2**31)], (BATCH, 1)),
+    ],
+    ids=["no width", "padding", "the first not there", "extremes"],
+)
+def test_examples_without_ids(tmp_path, use_tpu, combiner, ids):
+    rows = np.arange(26, dtype="float32").reshape(13, 2)
+    spec = spec_of(combiner=combiner, initializer=lambda shape, dtype: rows)
+    estimator = trained(spec, tmp_path, use_tpu, ids)
+    np.testing.assert_array_equal(in_checkpoint(estimator)["words"], rows)
+    assert not activations(estimator, ids).any()
+    loss = estimator.evaluate(input_of({"ids": ids}, LABELS), steps=1)["loss"]
+    assert loss == 1
+
+
+@on_cores
+def test_sequences_without_ids(tmp_path, use_tpu):
+    ids = np.zeros((BATCH, 0), "int32")
+    spec = spec_of(feature={"max_sequence_length": 2})
+    estimator = trained(
+        spec, tmp_path, use_tpu, ids, 4, ["ids", "ids_seq_length_"]
+    )
+    assert not activations(estimator, ids).any()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_tables_of_few_rows_on_other_cores(tmp_path, rows):
+    ids = np.arange(BATCH * 2).reshape(BATCH, 2) % rows
+    spec = spec_of(rows)
+    want = in_checkpoint(trained(spec, tmp_path / "a", False, ids, steps=3))
+    for use_tpu in (True, False, True):
+        estimator = trained(spec, tmp_path / "b", use_tpu, ids)
+        assert estimator.get_variable_value("words").shape == (rows, 2)
+    got = in_checkpoint(estimator)
+    for name in ("words", "words/Adagrad"):
+        np.testing.assert_allclose(got[name], want[name], atol=1e-6)
+
+
+@on_cores
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda shape, dtype=None: jnp.full(shape, 0.5, "bfloat16"),
+        lambda shape, dtype=None: np.full(shape, 0.5, "float64"),
+        lambda shape, dtype=None: [[0.5] * shape[1]] * shape[0],
+    ],
+)
+def test_initializers_of_another_type(tmp_path, use_tpu, made):
+    estimator = trained(
+        spec_of(initializer=made), tmp_path, use_tpu, np.full((BATCH, 1), 3)
+    )
+    rows = in_checkpoint(estimator)["words"]
+    assert rows.dtype == "float32"
+    np.testing.assert_array_equal(np.delete(rows, 3, 0), np.full((12, 2), 0.5))
+
+
+@on_cores
+@pytest.mark.parametrize("shape", [(3, 2), (16, 2), (13,), (13, 1)])
+def test_initializers_of_other_shapes(tmp_path, use_tpu, shape):
+    spec = spec_of(initializer=lambda *args, **kwargs: np.ones(shape))
+    with pytest.raises(ValueError, match=r"return rows of shape \(13, 2\)"):
+        trained(spec, tmp_path, use_tpu, np.ones((BATCH, 1), "int32"))
+
+
+@pytest.mark.parametrize(
+    "returned", [None, np.ones(2, "float32"), np.ones((1, 2)), "0.1"]
+)
+def test_rates_that_are_no_numbers(tmp_path, returned):
+    ids = np.ones((BATCH, 1), "int32")
+    spec = spec_of(learning_rate_fn=lambda step: returned)
+    with pytest.raises(ValueError, match="'words' should return a number"):
+        trained(spec, tmp_path, True, ids)
+    spec = spec_of()._replace(
+        experimental_gradient_multiplier_fn=lambda step: returned
+    )
+    message = "experimental_gradient_multiplier_fn should return a number"
+    with pytest.raises(ValueError, match=message):
+        trained(spec, tmp_path, True, ids)
+
+
+@pytest.mark.parametrize(
+    "rate", [0.1, np.float64(0.1), np.full(1, 0.1), jnp.full((1, 1), 0.1)]
+)
+def test_rates_of_one_element(tmp_path, rate):
+    ids = np.arange(BATCH)[:, None] % 13
+    spec = spec_of(learning_rate_fn=lambda step: rate)
+    got = in_checkpoint(trained(spec, tmp_path / "a", True, ids))
+    want = in_checkpoint(trained(spec_of(), tmp_path / "b", True, ids))
+    np.testing.assert_allclose(got["words"], want["words"], rtol=1e-6)

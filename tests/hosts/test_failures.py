@@ -1,0 +1,58 @@
+import pytest
+
+from keras_tpu_estimator.hosts.failures import Failure
+
+
+def failed(host, error=None, subject="train"):
+    return Failure.of(host, subject, error or ValueError("no"))
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "code"),
+    [
+        (
+            TypeError("a hook is wrong\nin detail"),
+            "Host 1 has failed in train: TypeError: a hook is wrong",
+            1,
+        ),
+        (
+            KeyboardInterrupt(),
+            "Host 1 has failed in train: KeyboardInterrupt: ",
+            130,
+        ),
+        (SystemExit(3), "Host 1 has left train with exit code 3.", 3),
+        (SystemExit("what"), "Host 1 has left train with exit code 1.", 1),
+        (SystemExit(), "Host 1 has left train with exit code 0.", 0),
+    ],
+)
+def test_what_is_told_of_errors(error, text, code):
+    assert failed(1, error) == Failure(1, text, code)
+
+
+def test_what_fails_on_one_host_is_told_to_others(member):
+    one, two = (member(host).failures for host in range(2))
+    assert not two.of_others()
+    one.tell("train/1", failed(0))
+    assert two.of_others() == [failed(0)]
+    assert not one.of_others()
+
+
+def test_what_fails_on_all_is_none(member, store):
+    three = [member(host, count=3).failures for host in range(3)]
+    three[0].tell("train/1", failed(0))
+    three[1].tell("train/1", failed(1, KeyError("another")))
+    assert [len(each.of_others()) for each in three] == [0, 0, 2]
+    three[2].tell("train/1", failed(2))
+    assert not three[1].of_others()
+    # Nobody needs it any more, and nobody is told of it again.
+    assert not store.values
+    assert [each.of_others() for each in three] == [[], [], []]
+
+
+def test_each_call_is_one_of_its_own(member):
+    one, two = (member(host).failures for host in range(2))
+    one.tell("train/1", failed(0))
+    two.tell("train/2", failed(1))
+    two.tell("evaluate/1", failed(1, subject="evaluate"))
+    assert one.of_others() == [failed(1), failed(1, subject="evaluate")]
+    assert two.of_others() == [failed(0)]

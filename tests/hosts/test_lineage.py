@@ -1,0 +1,47 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_tpu_estimator.hosts import lineage
+from keras_tpu_estimator.hosts.cluster import Cluster
+
+PLACES = [Cluster("10.0.0.1:8476", 4, 1), Cluster("[fe80::1]:80", 2, 0)]
+_CODE = """
+import os, sys
+from keras_tpu_estimator.hosts import lineage
+print(lineage.taken())
+sys.stdout.flush()
+"""
+
+
+@pytest.fixture(autouse=True)
+def marked(monkeypatch):
+    """This process has taken places."""
+    monkeypatch.delenv(lineage.VARIABLE, raising=False)
+    assert lineage.taken() == []
+    lineage.mark([*PLACES, Cluster()])
+    yield
+    lineage.unmark()
+
+
+def test_this_process_may_take_its_own_place():
+    """And so may what it becomes."""
+    assert lineage.taken() == []
+    lineage.mark([])
+    assert lineage.taken() == []
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_what_it_starts_may_not():
+    # Through a shell, too.
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, _CODE],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{PLACES}\n"
+    lineage.unmark()
+    assert lineage.VARIABLE not in os.environ

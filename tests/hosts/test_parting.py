@@ -1,0 +1,80 @@
+"""How hosts end, each a thread here, over a store in memory."""
+
+import pytest
+
+from keras_tpu_estimator.hosts import parting
+from keras_tpu_estimator.hosts.parting import Parting
+from keras_tpu_estimator.hosts.problem import Problem
+from keras_tpu_estimator.hosts.store import Store
+
+FAILED = Problem("Host 1 has failed in train: no.", 1, hears=True)
+GONE = Problem("Host 2 is gone.", 2)
+
+
+@pytest.fixture
+def three(store, monkeypatch):
+    """Three hosts, none of which sleeps."""
+    monkeypatch.setattr(parting.time, "sleep", lambda secs: None)
+    return [Parting(index, 3, Store(store)) for index in range(3)]
+
+
+def test_all_leave_together(three, on_each):
+    def leave(host):
+        own = three[host]
+        return own.leave_together(host or None, own.problem)
+
+    assert on_each(leave, 3) == [None, None, None]
+    assert [three[0].end_of(host).code for host in range(3)] == [None, 1, 2]
+    assert three[0].has_begun
+
+
+def test_who_fails_keeps_the_others_from_it(three, on_each):
+    def leave(host):
+        own = three[host]
+        if host == 1:
+            own.part(FAILED)
+            return FAILED
+        problem = own.leave_together(0, own.problem)
+        own.part(problem)
+        return problem
+
+    assert on_each(leave, 3) == [FAILED, FAILED, FAILED]
+    # Whoever has come to its end has said so.
+    assert three[0].end_of(0).problem is None
+    assert three[0].end_of(1).problem == FAILED
+
+
+def test_all_that_are_there_hear_of_it(three, on_each):
+    def part(host):
+        if host < 2:
+            three[host].part(GONE)
+        return three[host].end_of(0)
+
+    on_each(part, 3)
+    assert three[1].problem() == GONE
+
+
+def test_who_is_never_heard_of_is_not_waited_for_long(three, clock):
+    heard = three[0]._store.told_by_host
+
+    def later(folder):
+        clock.now += 1
+        return heard(folder)
+
+    three[0]._store.told_by_host = later
+    three[0].part(FAILED)
+    assert clock.now > parting.PARTING_SECS
+
+
+def test_what_has_happened_elsewhere_is_told_first(three, clock):
+    of_two = Problem("Host 2 is stuck.", 2)
+    clock.now = 0.0
+    for host, problem in ((1, of_two), (0, FAILED)):
+        three[host]._tell(parting.End(1, problem))
+    assert three[2].problem() == FAILED
+    assert three[1].problem() == FAILED
+
+
+def test_nobody_waits_without_a_coordinator(three, store):
+    store.is_gone = True
+    three[0].part(FAILED)

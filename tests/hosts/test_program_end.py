@@ -1,0 +1,83 @@
+"""How a program ends, told by programs that end so."""
+
+import subprocess
+import sys
+
+import pytest
+
+from keras_tpu_estimator.hosts.program_end import ProgramEnd
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
+_SCRIPT = """
+import atexit, sys
+from keras_tpu_estimator.hosts.program_end import ProgramEnd
+
+end = ProgramEnd()
+end.note()
+atexit.register(lambda: print(repr(end.error), end.code))
+"""
+
+
+def ended(code):
+    """What is known at the end, and the exit code."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT + code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip(), done.returncode
+
+
+def test_its_own_end():
+    assert ended("") == ("None None", 0)
+
+
+def test_an_error():
+    known, code = ended("raise KeyError('name')")
+    assert (known, code) == ("KeyError('name') None", 1)
+
+
+def test_an_error_that_was_shown_and_caught():
+    """As Jupyter does for each cell."""
+    code = "sys.last_value = KeyError('name')"
+    assert ended(code) == ("None None", 0)
+
+
+def test_an_exit_code():
+    assert ended("sys.exit(3)") == ("None 3", 3)
+    assert ended("sys.exit()") == ("None 0", 0)
+
+
+def test_errors_at_a_prompt_end_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    shown = []
+    monkeypatch.setattr(sys, "excepthook", lambda *args: shown.append(args))
+    end = ProgramEnd()
+    end.note()
+    error = KeyError("name")
+    sys.excepthook(KeyError, error, None)
+    assert end.error is None
+    monkeypatch.delattr(sys, "ps1")
+    sys.excepthook(KeyError, error, None)
+    assert end.error is error
+    assert shown == [(KeyError, error, None)] * 2
+    end.forget()
+    sys.excepthook(KeyError, None, None)
+    assert end.error is error
+
+
+def test_what_came_after_it_stays(monkeypatch):
+    before = sys.exit
+    end = ProgramEnd()
+    end.note()
+
+    def other(status=None):
+        raise SystemExit(7)
+
+    monkeypatch.setattr(sys, "exit", other)
+    end.forget()
+    assert sys.exit is other
+    monkeypatch.undo()
+    sys.exit = before

@@ -1,0 +1,65 @@
+"""What is settled of a process."""
+
+import os
+
+import pytest
+
+from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.hosts import lineage
+from keras_tpu_estimator.hosts import this_process
+from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.hosts.membership import Membership
+from keras_tpu_estimator.hosts.this_process import Alone
+
+HERE = ("10.0.0.1:8476", 4, 1)
+
+
+@pytest.fixture
+def joined(store, monkeypatch):
+    """The program has called `jax.distributed.initialize`."""
+    monkeypatch.setattr(this_process, "_settled", None)
+    monkeypatch.setenv(lineage.VARIABLE, "")
+    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: HERE)
+    begun = []
+    monkeypatch.setattr(Membership, "begin", lambda self: begun.append(self))
+    monkeypatch.setattr(Membership, "leave", lambda self: begun.remove(self))
+    return begun
+
+
+def test_what_the_program_has_joined_is_settled(joined, store):
+    own = this_process.membership()
+    assert own.cluster == Cluster(*HERE) and own.store.client is store
+    assert this_process.settled() is own
+    assert joined == [own]
+    # Its children are none of the hosts.
+    assert os.environ[lineage.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+
+
+def test_what_the_program_has_left_is_not(joined, monkeypatch):
+    this_process.membership()
+    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: None)
+    monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
+    assert this_process.settled() is None
+    assert not joined and lineage.VARIABLE not in os.environ
+
+
+def test_a_cluster_of_one_is_none(joined, monkeypatch):
+    monkeypatch.setattr(jax_internals, "joined_cluster", lambda: ("a:1", 1, 0))
+    assert this_process.membership() is None
+
+
+def test_who_is_forked_is_alone(joined, monkeypatch):
+    this_process.membership()
+    forgotten = []
+    monkeypatch.setattr(
+        jax_internals, "forget_cluster", lambda: forgotten.append(HERE)
+    )
+    this_process._is_alone_when_forked()
+    assert forgotten == [HERE]
+    assert this_process.settled() == Alone(Cluster(*HERE))
+
+
+def test_who_is_forked_before_may_join(monkeypatch):
+    monkeypatch.setattr(this_process, "_settled", None)
+    this_process._is_alone_when_forked()
+    assert this_process.settled() is None

@@ -1,0 +1,80 @@
+import collections
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from keras_tpu_estimator.inputs import batch_bytes
+from keras_tpu_estimator.inputs.shared import Shared
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def again(nest, structure=None):
+    return batch_bytes.from_bytes(batch_bytes.to_bytes(nest), structure)
+
+
+def check_equal(one, other):
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "uint8", "int16", "int64", "float16", "float32", "complex64"],
+)
+def test_dtypes(dtype):
+    check_equal(again(np.ones((2, 3), dtype)), np.ones((2, 3), dtype))
+
+
+def test_a_dtype_that_numpy_has_not():
+    value = np.asarray(jnp.arange(6, dtype="bfloat16").reshape(2, 3))
+    check_equal(again(value), value)
+
+
+def test_bytes_of_another_order():
+    value = np.arange(5, dtype=">f4")
+    check_equal(again(value), value.astype("float32"))
+
+
+def test_views_without_examples_and_scalars():
+    nest = {
+        "repeated": np.broadcast_to(np.arange(3), (4, 3)),
+        "turned": np.arange(6).reshape(2, 3).T,
+        "none": np.zeros((1, 0, 3), "float32"),
+        "scalar": np.float32(2),
+    }
+    check_equal(again(nest), jax.tree.map(np.asarray, nest))
+
+
+def test_nests():
+    x = np.arange(2)
+    nest = ({"b": [x, (x,)], "a": None, "rate": Shared(x)}, None)
+    check_equal(again(nest), nest)
+    assert again(None) is None
+    assert again({}) == {}
+
+
+def test_nests_of_which_only_the_program_knows():
+    nest = Point(np.arange(2), {1: np.arange(3)})
+    with pytest.raises(ValueError, match="Received named tuples, or nodes"):
+        again(nest)
+    check_equal(again(nest, jax.tree.structure(nest)), nest)
+    # One without a batch has none.
+    assert again(None, jax.tree.structure(nest)) is None
+
+
+def test_nothing_is_run():
+    data = batch_bytes.to_bytes(np.arange(2))
+    head = data[8 : 8 + int.from_bytes(data[:8])]
+    forged = head.replace(b'"int64"', b'"object"')
+    with pytest.raises(ValueError, match="OBJECT"):
+        batch_bytes.from_bytes(
+            len(forged).to_bytes(8) + forged + data[8 + len(head) :]
+        )
+    with pytest.raises(ValueError):
+        batch_bytes.from_bytes(pickle.dumps({"x": 1}))

@@ -1,0 +1,62 @@
+import numpy as np
+
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.batch_form import BatchForm
+from keras_tpu_estimator.inputs.batch_form import error_of_unlike
+from keras_tpu_estimator.inputs.shared import Shared
+
+
+def form(features, labels=None):
+    return BatchForm.of(Batch(features, labels))
+
+
+def ids(steps=2, size=3, length=5, dtype="int32"):
+    return np.zeros((steps, size, length), dtype)
+
+
+def test_sizes_and_steps_do_not_count():
+    one, other = form({"x": ids()}), form({"x": ids(4, 7)})
+    assert one == other and one.digest == other.digest
+    # Devices have 32 bits for either.
+    assert form({"x": ids(dtype="int64")}) == one
+
+
+def test_all_else_does():
+    x = ids()
+    forms = [
+        form({"x": x}),
+        form({"x": ids(length=4)}),
+        form({"x": ids(dtype="float32")}),
+        form({"y": x}),
+        form({"x": x}, x),
+        form({"x": Shared(x)}),
+        form((x,)),
+        form([x]),
+    ]
+    assert len({each.digest for each in forms}) == len(forms)
+
+
+def test_what_differs_is_named():
+    said = [
+        form({"x": ids(), "y": ids()}).facts,
+        None,
+        form({"x": ids(length=3, dtype="uint8")}, ids()).facts,
+    ]
+    message = str(error_of_unlike(said))
+    for told in (
+        "For features['x'], host 0 has int32 of shape (batch, 5); host 2 has "
+        "uint8 of shape (batch, 3). ",
+        "For features['y'], host 0 has int32 of shape (batch, 5); host 2 has "
+        "nothing. ",
+        "For labels, host 0 has nothing; host 2 has int32 of shape (batch, 5)",
+        "pad tensors to one shape",
+    ):
+        assert told in message, message
+    assert "host 1" not in message and "PyTreeDef" not in message
+
+
+def test_nests_are_named_if_names_are_equal():
+    said = [form((ids(),)).facts, form([ids()]).facts]
+    assert "For the nest of features and labels, host 0 has PyTreeDef" in str(
+        error_of_unlike(said)
+    )

@@ -1,0 +1,138 @@
+"""What cores assign to one variable, brought together, for every dtype."""
+
+import itertools
+
+import jax
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+
+AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
+# Where each variable begins, near the end of what its dtype can hold.
+BEGINNINGS = {
+    "int8": 90,
+    "uint8": 200,
+    "int32": 2**31 - 100,
+    "uint32": 2**32 - 100,
+    "bool": 1,
+    "float16": 40_000,
+    "bfloat16": 1,
+    "float32": 0.5,
+}
+# Of float16 there, the numbers are 32 apart.
+UNITS = dict.fromkeys(BEGINNINGS, 1) | {"float16": 32}
+LAYOUTS = {
+    "one core": lambda: ONE_CORE,
+    "eight cores": all_cores,
+    "shared slots": lambda: all_cores(shard_optimizer=True),
+    "two a replica": lambda: all_cores(per_replica=2),
+    "one replica": lambda: all_cores(per_replica=8),
+}
+X = np.array([3, 5, 0, 0, 0, 1, 0, 2], "float32")
+
+
+def name_of(aggregation, dtype):
+    return f"{aggregation}_of_{dtype}"
+
+
+def dtype_of(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def model_fn(features, labels, mode, params):
+    total = ops.sum(features)
+    for aggregation, dtype in itertools.product(AGGREGATIONS, BEGINNINGS):
+        variable = keras.Variable(
+            np.array(BEGINNINGS[dtype], dtype_of(dtype)),
+            dtype=dtype,
+            trainable=False,
+            aggregation=aggregation,
+            name=name_of(aggregation, dtype),
+        )
+        if dtype == "bool":
+            variable.assign(ops.logical_xor(variable, total > 2))
+        else:
+            variable.assign_add(ops.cast(total * UNITS[dtype], dtype))
+    y = keras.layers.Dense(1)(features[:, None])
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    loss = ops.mean(y**2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
+    train_op = None
+    if mode == kte.ModeKeys.TRAIN:
+        train_op = optimizer.minimize(loss)
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def of_core(dtype, parts):
+    """What one core assigns, which has these micro-batches."""
+    value = np.array(BEGINNINGS[dtype], dtype_of(dtype))
+    for part in parts:
+        total = part.sum()
+        if dtype == "bool":
+            value = value ^ (total > 2)
+        else:
+            value = value + (total * UNITS[dtype]).astype(value.dtype)
+    return value
+
+
+def together(aggregation, dtype, values):
+    """The definition, in numbers of any size."""
+    if len(values) == 1:
+        return values[0]
+    is_float = dtype_of(dtype).kind not in "biu"
+    if aggregation == "only_first_replica" or (
+        aggregation == "none" and not is_float
+    ):
+        return values[0]
+    numbers = np.array(values).astype("float64" if is_float else "int64")
+    if aggregation != "sum":
+        mean = numbers.mean()
+        return mean if is_float else np.floor(mean)
+    before = np.array(BEGINNINGS[dtype])
+    if dtype == "bool":
+        return bool(before) ^ bool(np.any(numbers != before))
+    return before + (numbers - before).sum()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "mode, micro_batches",
+    [("train", 1), ("train", 2), ("eval", 1), ("infer", 1)],
+)
+def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
+    cores = LAYOUTS[layout]()
+    x = np.repeat(X, micro_batches)
+    model = EstimatorModel.from_model_fn(
+        model_fn,
+        {"use_tpu": layout != "one core"},
+        kte.RunConfig(micro_batches=micro_batches),
+        cores,
+        seed=1,
+    )
+    labels = np.zeros(len(x), bool) if mode == "infer" else None
+    step = model.prepare(mode, x, labels)
+    values = model.program.store.initial_values()
+    changed, _ = jax.jit(step.function)(values, x, labels)
+
+    replicas = cores.topology.num_replicas
+    parts = x.reshape(replicas, micro_batches, -1)
+    for aggregation, dtype in itertools.product(AGGREGATIONS, BEGINNINGS):
+        name = name_of(aggregation, dtype)
+        expected = together(
+            aggregation, dtype, [of_core(dtype, part) for part in parts]
+        )
+        assert changed[name].dtype == dtype_of(dtype), name
+        np.testing.assert_allclose(
+            np.array(changed[name], "float64"),
+            np.array(expected, "float64").astype(dtype_of(dtype)).astype(float),
+            rtol=1e-6,
+            err_msg=name,
+        )

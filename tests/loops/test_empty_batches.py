@@ -1,0 +1,225 @@
+"""Calls of an estimator whose input has batches without examples."""
+
+import queue
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf  # noqa: TID253 - a form of input
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import squared_error
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.topology import Topology
+from keras_tpu_estimator.hosts.agreement import Conversation
+from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.inputs.deployment import input_plan
+from keras_tpu_estimator.inputs.pipeline import Pipeline
+from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
+
+X, Y = regression_data(examples=40)
+SIZES = (0, 16, 0, 16, 8, 0)
+
+
+def with_empty(x=X, y=Y, sizes=SIZES):
+    """Batches of 16, and a smaller one, and some without examples."""
+
+    def input_fn(params):
+        start = 0
+        for size in sizes:
+            rows = slice(start, start + size)
+            yield x[rows], y[rows]
+            start += size
+
+    return input_fn
+
+
+def features_of(input_fn):
+    return lambda params: (features for features, _ in input_fn(params))
+
+
+def as_dataset(input_fn):
+    return lambda params: tf.data.Dataset.from_generator(
+        lambda: input_fn(params),
+        output_signature=(
+            tf.TensorSpec((None, 3), tf.float32),
+            tf.TensorSpec((None, 1), tf.float32),
+        ),
+    )
+
+
+def counting_model_fn(seen):
+    """A linear model, whose functions on the host see sizes of batches."""
+
+    def metric_fn(labels, outputs):
+        seen.append(len(labels))
+        return {"error": kte.metrics.mean_absolute_error(labels, outputs)}
+
+    def host_call(step, outputs):
+        seen.append(len(outputs))
+
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(features)
+        loss = squared_error(outputs, labels)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        is_training = mode == kte.ModeKeys.TRAIN
+        return kte.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=optimizer.minimize(loss) if is_training else None,
+            eval_metrics=(metric_fn, [labels, outputs]),
+            host_call=(host_call, [kte.get_global_step()[None], outputs]),
+        )
+
+    return model_fn
+
+
+@pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_they_change_no_number_of_an_evaluation(use_tpu, form, tmp_path):
+    seen = []
+    estimator = estimator_of(counting_model_fn(seen), tmp_path, use_tpu)
+    expected = estimator.evaluate(batches_of(X, Y))
+    result = estimator.evaluate(form(with_empty()))
+    assert result == expected and np.isfinite(result["loss"])
+    assert 0 not in seen
+
+
+@pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_they_are_no_steps_of_training(use_tpu, micro_batches, form, tmp_path):
+    sizes = (0, 16, 0, 16, 0)
+    seen = []
+    estimators = [
+        estimator_of(
+            counting_model_fn(seen),
+            tmp_path / name,
+            use_tpu,
+            config={"micro_batches": micro_batches},
+        )
+        for name in ("with", "without")
+    ]
+    estimators[0].train(form(with_empty(sizes=sizes)), max_steps=5)
+    estimators[1].train(form(with_empty(sizes=(16, 16))), max_steps=5)
+    for name in ("global_step", "dense/kernel", "dense/bias"):
+        np.testing.assert_array_equal(
+            *(each.get_variable_value(name) for each in estimators)
+        )
+    assert estimators[0].get_variable_value("global_step") == 2
+    assert 0 not in seen
+
+
+def test_steps_are_those_of_examples(tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    result = estimator.evaluate(with_empty(), steps=2)
+    expected = estimator.evaluate(batches_of(X, Y), steps=2)
+    assert result == expected
+
+
+@pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
+def test_an_input_of_nothing_else_is_empty(form, tmp_path, caplog):
+    input_fn = form(with_empty(sizes=(0, 0)))
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(input_fn)
+    assert "the input is empty" in caplog.text
+    with pytest.raises(ValueError, match="at least one batch with examples"):
+        estimator.evaluate(input_fn)
+    assert list(estimator.predict(lambda params: X[:0])) == []
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_prediction_has_no_rows_for_them(use_tpu, tmp_path):
+    estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
+    input_fn = features_of(with_empty())
+    rows = list(estimator.predict(input_fn))
+    assert len(rows) == len(X)
+    batches = list(estimator.predict(input_fn, yield_single_examples=False))
+    assert [len(batch["y"]) for batch in batches] == list(SIZES)
+
+
+def test_prediction_needs_no_batch_size_for_them(tmp_path):
+    def network(x, is_training):
+        # Which needs an example to know the other axis.
+        return linear(x.reshape(len(x), -1), is_training)
+
+    estimator = kte.TPUEstimator(
+        model_fn_of(network),
+        config=kte.RunConfig(model_dir=str(tmp_path)),
+        use_tpu=False,
+    )
+    input_fn = features_of(with_empty())
+    batches = list(estimator.predict(input_fn, yield_single_examples=False))
+    assert [batch["y"].shape for batch in batches] == [(s, 1) for s in SIZES]
+
+
+def test_who_waits_for_the_answer_to_one_gets_it(tmp_path):
+    answered = queue.SimpleQueue()
+
+    def asking():
+        for size in SIZES:
+            yield X[:size]
+            assert answered.get() == size
+
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    for answer in estimator.predict(
+        lambda params: asking(), yield_single_examples=False
+    ):
+        answered.put(len(answer["y"]))
+    assert answered.empty()
+
+
+class OneConversation(Hosts):
+    """Each thread has its own part of the same conversation."""
+
+    def conversation(self, subject):
+        return Conversation(self, subject, 1)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(8, 0, 3), (8, 8)],
+        [(0, 0, 0), (8, 5)],
+        [(8, 5), (8, 0)],
+        [(0, 8), (8, 0)],
+        [(0,), (0, 0)],
+    ],
+)
+def test_a_host_without_examples_has_no_part_of_a_step(sizes, on_each):
+    cores = Topology(num_replicas=4, num_hosts=2)
+    plan = input_plan(
+        "eval", kte.InputPipelineConfig.PER_HOST_V1, cores, batch_size=16
+    )
+
+    def read(host):
+        input_fn = with_empty(100.0 * host + X, sizes=sizes[host])
+        request = InputRequest("eval", plan, lambda additional: additional)
+        hosts = OneConversation(host, 2, 10.0)
+        with Pipeline(input_fn, request) as pipeline:
+            steps = AgreedSteps("eval", pipeline, hosts, cores)
+            return list(iter(lambda: steps.take(4), None))
+
+    of_hosts = on_each(read)
+    numbers = [
+        [(each.is_part, each.batch.steps) for each in taken]
+        for taken in of_hosts
+    ]
+    assert numbers[0] == numbers[1]
+    seen = [
+        taken.batch.features.reshape(-1, 3)
+        for host, of_host in enumerate(of_hosts)
+        for taken in of_host
+        if taken.is_part or host == 0
+    ]
+    assert all(map(len, seen))
+    expected = [100.0 * h + X[: sum(own)] for h, own in enumerate(sizes)]
+    np.testing.assert_array_equal(
+        sorted(map(tuple, np.concatenate([X[:0], *seen]))),
+        sorted(map(tuple, np.concatenate(expected))),
+    )

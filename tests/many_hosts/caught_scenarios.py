@@ -1,0 +1,124 @@
+"""Errors of all hosts, which a program catches before it goes on."""
+
+from collections.abc import Callable
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import keras
+import numpy as np
+
+from keras_tpu_estimator.hosts import jax_internals
+from tests.many_hosts.problems import AtStep
+from tests.many_hosts.problems import Here
+from tests.many_hosts.problems import batch_of
+from tests.many_hosts.problems import checkpoints
+from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import estimator_of
+from tests.many_hosts.problems import listed
+from tests.many_hosts.problems import model_fn_of
+from tests.many_hosts.problems import weights
+
+
+def caught(here: Here) -> dict[str, Any]:
+    """NaN with one estimator, after which another one trains."""
+    nan = estimator_of((here / "nan").directory)
+    error = error_of(
+        lambda: nan.train(dealt, hooks=[AtStep(4, raise_nan)], max_steps=12)
+    )
+    estimator = estimator_of((here / "finite").directory)
+    return {"error": error, "weights": weights(estimator.train(dealt, None, 8))}
+
+
+def raise_nan(context: Any) -> None:
+    raise kte.hooks.NanLossDuringTrainingError("NaN loss.")
+
+
+def assigned(here: Here) -> dict[str, Any]:
+    """Values of callbacks: equal ones, others, and those of one host."""
+    equal = estimator_of((here / "equal").directory)
+    equal.train(dealt, hooks=[Assigning(0.5)], max_steps=8)
+    result: dict[str, Any] = {"weights": weights(equal)}
+    values = {"others": float(here.host), "one": 0.5 if here.host else None}
+    for name, value in values.items():
+        estimator = estimator_of(
+            (here / name).directory,
+            model_fn_of(width=8),
+            cores_per_replica=2,
+            layout_map={"dense/kernel": (None, "model")},
+        )
+        for event in ("epoch", "train"):
+            callback = Assigning(value, event)
+            result[f"{name} {event}"] = error_of(
+                lambda e=estimator, c=callback: e.train(dealt, [c], 4)
+            )
+        result[name] = checkpoints(estimator.model_dir)
+    result["evaluated"] = error_of(
+        lambda: equal.evaluate(
+            listed(here.share([24, 24])),
+            hooks=[Assigning(float(here.host), "test_batch")],
+        )
+    )
+    # Each host predicts by itself.
+    callback = Assigning(float(here.host), "predict_batch")
+    rows = equal.predict(listed(here.share([4, 4])), hooks=[callback])
+    return result | {"predicted": len([*rows])}
+
+
+class Assigning(keras.callbacks.Callback):
+    """Gives the first layer's kernel a value after one kind of event."""
+
+    def __init__(self, value: float | None, event: str = "epoch"):
+        super().__init__()
+        self._value = value
+        setattr(self, f"on_{event}_end", self._assign)
+
+    def _assign(self, *arguments: Any) -> None:
+        kernel = self.model.trainable_variables[0]
+        if self._value is not None:
+            kernel.assign(np.full(kernel.shape, self._value, "float32"))
+
+
+def unlike(here: Here) -> dict[str, Any]:
+    """Batches that are padded to other lengths on each host."""
+
+    def input_fn(params: dict[str, Any]) -> Any:
+        for _ in range(4):
+            features, labels = batch_of([*range(params["batch_size"])])
+            length = 5 - 2 * here.host
+            yield features | {"ids": np.zeros((len(labels), length))}, labels
+
+    estimator = estimator_of(here.directory)
+    return {
+        "trained": error_of(lambda: estimator.train(input_fn, steps=4)),
+        "evaluated": error_of(lambda: estimator.evaluate(input_fn)),
+    }
+
+
+def remembered(here: Here) -> dict[str, Any]:
+    """What the coordinator keeps after some evaluations of unlike sizes."""
+    estimator = estimator_of(here.directory).train(dealt, max_steps=4)
+    for _ in range(3):
+        estimator.evaluate(listed(here.share([11, 3])))
+    client = jax_internals.coordination_client()
+    if client is None:
+        return {"keys": []}
+    # All have come to the end of the evaluations before.
+    estimator.train(dealt, max_steps=8)
+    keys = [key for key, _ in client.key_value_dir_get_bytes("kte/said")]
+    return {"keys": [key for key in keys if "eval" in key]}
+
+
+def error_of(action: Callable[[], object]) -> str | None:
+    """The error that a program has caught."""
+    try:
+        action()
+    except (ValueError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+SCENARIOS = {
+    each.__name__: each for each in (caught, assigned, unlike, remembered)
+}

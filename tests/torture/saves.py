@@ -1,0 +1,239 @@
+"""Saves that end between any two operations on files."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import shutil
+from collections.abc import Collection
+from collections.abc import Iterator
+
+import numpy as np
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.boxes import Box
+from keras_tpu_estimator.checkpoints import location
+from keras_tpu_estimator.checkpoints import save_files
+from keras_tpu_estimator.checkpoints import saving
+from keras_tpu_estimator.checkpoints import sealed
+from keras_tpu_estimator.checkpoints import tensorflow_index
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.hosts.agreement import Hosts
+from keras_tpu_estimator.inputs import position_files
+from keras_tpu_estimator.inputs.position import Position
+from keras_tpu_estimator.inputs.position import StepRecipe
+from tests.torture.figures import expect
+from tests.torture.operations import FATES
+from tests.torture.operations import KILL
+from tests.torture.operations import REMOVING
+from tests.torture.operations import Killed
+from tests.torture.operations import Operations
+
+WHOLE, PARTS, TENSORFLOW = "whole", "in parts", "TensorFlow's"
+WAYS = (WHOLE, PARTS, TENSORFLOW)
+_HOSTS = 2
+_EARLIER, _STEP, _LATER = 10, 20, 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Seam:
+    """Which save is cut off.
+
+    Attributes:
+        way: How it is written, one of `WAYS`.
+        before: How the same step was saved before; `None` if it was not.
+    """
+
+    way: str
+    before: str | None
+
+    @property
+    def start(self) -> dict[int, int]:
+        """By step, the numbers that are the values before the save."""
+        return {_EARLIER: 0} | ({_STEP: 1} if self.before else {})
+
+    def prepare(self, directory: str) -> None:
+        """Makes the directory as it is before the save."""
+        save(directory, _EARLIER, 0, self.way)
+        if self.before:
+            save(directory, _STEP, 1, self.before)
+
+
+def cut_off(
+    directory: str,
+    ways: tuple[str, ...] = WAYS,
+    fates: tuple[str, ...] = FATES,
+    only: Collection[str] | None = None,
+) -> dict[str, object]:
+    """Lets each operation of each kind of save be the last one.
+
+    Args:
+        directory: An empty directory.
+        ways: How saves are written, and were before.
+        fates: What happens to them.
+        only: The names of operations that are tried. Defaults to all.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: A checkpoint was lost, or has values or the position
+            of another save; or something is left, or in the way of a restart.
+    """
+    seams = [Seam(*each) for each in itertools.product(ways, (None, *ways))]
+    figures: dict[str, object] = {}
+    for fate, seam in itertools.product(fates, seams):
+        base = os.path.join(directory, "base")
+        seam.prepare(base)
+        names = _cut_off(base, seam, 0, fate)
+        tried = [
+            at
+            for at, name in enumerate(names, start=1)
+            if only is None or name in only
+        ]
+        for at in tried:
+            _cut_off(base, seam, at, fate)
+        shutil.rmtree(base)
+        which = f"over one {seam.before}" if seam.before else "of a new step"
+        which = f"operations of a save {seam.way} {which}, {fate}"
+        figures[which] = len(tried)
+    return figures
+
+
+def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
+    """The operations of a save, if the one of a number is the last one."""
+    directory = base + "-cut"
+    shutil.copytree(base, directory)
+    operations = Operations(directory, at, fate)
+    with contextlib.suppress(Killed, OSError), operations.counted():
+        save(directory, _STEP, 2, seam.way)
+    what = f"{seam} after {operations.done}, {fate}"
+    before, numbers = seam.start[max(seam.start)], {_STEP: 2}
+    seen = _check(directory, before, numbers, what)
+    is_undone = at and operations.done[at - 1] not in REMOVING
+    if fate != KILL and is_undone:
+        # At once, for the disk may be full.
+        expect_no_leftovers(directory, what, is_alive=True)
+    save_files.sweep(directory)
+    again = _check(directory, seen, numbers, f"{what}, swept")
+    expect(seen == again, f"Sweeping changes nothing: {what}")
+    expect_no_leftovers(directory, what)
+    save(directory, _LATER, 3, seam.way)
+    _check(directory, 3, {_LATER: 3}, f"{what}, and another save")
+    save(directory, _STEP, 4, seam.way)
+    _check(directory, 4, {_STEP: 4}, f"{what}, and the same save")
+    expect_no_leftovers(directory, f"{what}, and two saves")
+    shutil.rmtree(directory)
+    expect(operations.is_met == bool(at), f"There is such a moment: {what}")
+    return operations.done
+
+
+def save(directory: str, step: int, number: int, way: str) -> None:
+    """Saves a number, as `train` does on two hosts.
+
+    Args:
+        directory: Where to.
+        step: The step.
+        number: It is in all values, and is the position.
+        way: How, one of `WAYS`.
+    """
+    os.makedirs(directory, exist_ok=True)
+    saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
+    values = {name: np.full(4, float(number)) for name in ("a", "b/c")}
+    with saved.tidied_on_failure():
+        spread = {
+            name: _spread(value)
+            for name, value in values.items()
+            if way == PARTS
+        }
+        files = ShardFiles(saved, spread)
+        sharded = files.sharded([files.write(host) for host in range(_HOSTS)])
+        for host in range(_HOSTS):
+            position = Position(number, StepRecipe(8, 1, 8))
+            position_files.write(saved, position, Hosts(host, _HOSTS))
+        saving.save_into(
+            saved,
+            step,
+            {**values, **sharded},
+            retention=checkpoints.Retention(2),
+            format_name="tensorflow" if way == TENSORFLOW else "hdf5",
+        )
+
+
+def _spread(value: np.ndarray) -> Spread:
+    halves = {Box((0,), (2,)): 0, Box((2,), (4,)): 1}
+    return Spread(
+        value.shape, value.dtype, halves, lambda box: value[box.slices]
+    )
+
+
+def _check(
+    directory: str, before: int, numbers: dict[int, int], what: str
+) -> int:
+    """Checks the latest checkpoint; returns the number that it has.
+
+    Args:
+        directory: Where it is.
+        before: The number of the one that was there before.
+        numbers: Which one it may have by its step, if it is another one.
+        what: What has happened.
+    """
+    latest = checkpoints.latest_intact(directory)
+    expect(latest is not None, f"There is a checkpoint: {what}")
+    values = checkpoints.read(latest)
+    step = int(values.pop("global_step"))
+    found = {float(each) for value in values.values() for each in value}
+    allowed = {float(before), float(numbers.get(step, before))}
+    is_one = len(found) == 1 and found <= allowed
+    expect(is_one, f"Values are {allowed}, not {found} of {step}: {what}")
+    for host in range(_HOSTS):
+        position = position_files.read(latest, Hosts(host, _HOSTS))
+        is_own = position is not None and {float(position.steps)} == found
+        expect(is_own, f"{position} is that of {found}: {what}")
+    return int(found.pop())
+
+
+def expect_no_leftovers(
+    directory: str, what: str, is_alive: bool = False
+) -> None:
+    """Checks that all files of a directory belong to checkpoints.
+
+    Args:
+        directory: The directory.
+        what: What has happened.
+        is_alive: Whether all of those have to be in its list: nobody was killed
+            before it was written. Defaults to `False`.
+
+    Raises:
+        ViolationError: There are others.
+    """
+    known = {"checkpoint", "metrics.jsonl"}
+    listed = {*location.listed(directory)}
+    for prefix in {*_prefixes(directory)}:
+        if is_alive:
+            expect(prefix in listed, f"{prefix} is in the list: {what}")
+        known |= {os.path.basename(path) for path in _files_of(prefix)}
+    left = {name for name in os.listdir(directory) if "tfevents" not in name}
+    expect(left <= known, f"{left - known} is of no checkpoint: {what}")
+
+
+def _prefixes(directory: str) -> Iterator[str]:
+    for name in os.listdir(directory):
+        prefix, end = os.path.splitext(name)
+        if end in (location.SUFFIX, location.INDEX):
+            yield os.path.join(directory, prefix)
+
+
+def _files_of(prefix: str) -> Iterator[str]:
+    main = location.main_file(prefix)
+    saved = SaveFiles.at(prefix)
+    expect(saved is not None, f"{prefix} is of a save.")
+    yield main
+    yield from saved.positions()
+    if main.endswith(location.INDEX):
+        yield from tensorflow_index.data_files(prefix)
+        yield prefix + save_files.META
+    else:
+        yield from sealed.shard_files(prefix)

@@ -1,0 +1,170 @@
+"""Trainings that end between two operations on files, and go on.
+
+At its end each saves a step twice, for a callback assigns values. It takes
+several cores for variables to be in parts.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import keras
+import numpy as np
+from keras import ops
+
+from tests.torture import saves
+from tests.torture.figures import expect
+from tests.torture.operations import FULL
+from tests.torture.operations import KILL
+from tests.torture.operations import Killed
+from tests.torture.operations import Operations
+
+_FIRST, _LAST = 2, 4
+_SETTINGS: dict[str, dict[str, Any]] = {
+    saves.WHOLE: {},
+    saves.PARTS: {"shard_optimizer": True},
+    saves.TENSORFLOW: {"checkpoint_format": "tensorflow"},
+}
+
+
+class Halving(keras.callbacks.Callback):
+    """Assigns to all trained variables when training has ended."""
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        for variable in self.model.trainable_variables:
+            variable.assign(variable * 0.5)
+
+
+class _Interrupted(Exception):
+    """What ends a training before its end."""
+
+
+class _Interrupting(kte.hooks.SessionRunHook):
+    """Ends a training when it has saved its first steps."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_context.session.run("global_step") == _FIRST:
+            raise _Interrupted
+
+
+def cut_off(
+    directory: str,
+    ways: tuple[str, ...] = saves.WAYS,
+    fates: tuple[str, ...] = (KILL, FULL),
+    only: Collection[str] = ("replace", "remove"),
+) -> dict[str, object]:
+    """Ends trainings at operations on files, and starts them again.
+
+    Args:
+        directory: An empty directory.
+        ways: How they save.
+        fates: What happens to them.
+        only: The names of operations that are tried.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: A training did not go on, or not to the same values, or
+            something is left.
+    """
+    figures: dict[str, object] = {}
+    for way, fate in itertools.product(ways, fates):
+        base = os.path.join(directory, "base")
+        with contextlib.suppress(_Interrupted):
+            _train(base, way, [_Interrupting()])
+        ends = {_ended(base, way, hooks) for hooks in ([], [Halving()])}
+        expect(len(ends) == 2, "Assigning makes another checkpoint.")
+        names = _cut_off(base, way, 0, fate, ends)
+        tried = [at for at, n in enumerate(names, start=1) if n in only]
+        for at in tried:
+            _cut_off(base, way, at, fate, ends)
+        shutil.rmtree(base)
+        which = f"operations of a training that saves {way}, {fate}"
+        figures[which] = len(tried)
+    return figures
+
+
+def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
+    """The values of a training that is left alone."""
+    directory = base + "-alone"
+    shutil.copytree(base, directory)
+    _train(directory, way, hooks)
+    values = _values(directory)
+    shutil.rmtree(directory)
+    return values
+
+
+def _cut_off(
+    base: str, way: str, at: int, fate: str, ends: set[bytes]
+) -> list[str]:
+    """Ends a training, and lets it go on; what it did until then."""
+    directory = base + "-cut"
+    shutil.copytree(base, directory)
+    operations = Operations(directory, at, fate)
+    with contextlib.suppress(Killed, OSError), operations.counted():
+        _train(directory, way, [Halving()])
+    what = f"{way} after {operations.done}, {fate}"
+    expect(operations.is_met == bool(at), f"There is such a moment: {what}")
+    _train(directory, way, [Halving()])
+    expect(_values(directory) in ends, f"It ends as others do: {what}")
+    # Where there was nothing left to do, nothing was looked at.
+    _train(directory, way, [], _LAST + 1)
+    saves.expect_no_leftovers(directory, what)
+    shutil.rmtree(directory)
+    return operations.done
+
+
+def _values(directory: str) -> bytes:
+    """All values of the latest checkpoint."""
+    prefix = kte.checkpoints.latest_intact(directory)
+    values = kte.checkpoints.read(prefix)
+    step = int(values["global_step"])
+    expect(step == _LAST, f"It comes to step {_LAST}, not {step}.")
+    return b"".join(values[name].tobytes() for name in sorted(values))
+
+
+def _input_fn(params: dict[str, Any]) -> Iterator[Any]:
+    rng = np.random.default_rng(0)
+    while True:
+        x = rng.normal(size=(params["batch_size"], 4)).astype("float32")
+        yield x, x[:, :1] ** 2
+
+
+def _model_fn(
+    features: Any, labels: Any, mode: str, params: dict[str, Any]
+) -> kte.TPUEstimatorSpec:
+    x = keras.layers.Dense(8)(features)
+    x = keras.layers.Dropout(0.5)(x, training=mode == kte.ModeKeys.TRAIN)
+    loss = ops.mean((keras.layers.Dense(1)(x) - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
+    return kte.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss)
+    )
+
+
+def _train(
+    directory: str, way: str, hooks: list[Any], max_steps: int = _LAST
+) -> None:
+    kte.TPUEstimator(
+        _model_fn,
+        config=kte.RunConfig(
+            model_dir=directory,
+            save_checkpoints_steps=1,
+            keep_checkpoint_max=1,
+            tf_random_seed=1,
+            save_summary_steps=None,
+            log_step_count_steps=None,
+            tpu_config=kte.TPUConfig(iterations_per_loop=_FIRST),
+            **_SETTINGS[way],
+        ),
+        use_tpu=way == saves.PARTS,
+        train_batch_size=16,
+    ).train(_input_fn, max_steps=max_steps, hooks=hooks)
