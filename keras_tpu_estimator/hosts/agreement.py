@@ -69,9 +69,9 @@ class Hosts:
     @property
     def are_several(self) -> bool:
         """Whether there are others to agree with."""
-        if self.membership is not None and self.membership.acts_alone.get():
-            return False
-        return self.count > 1
+        if self.membership is None:
+            return self.count > 1
+        return not self.membership.is_apart
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[Conversation]:
@@ -102,6 +102,6 @@ class Hosts:
         Args:
             what: What it does in the `with` block, such as "reads a file".
         """
-        if self.membership is None:
+        if self.membership is None or self.membership.is_apart:
             return contextlib.nullcontext()
         return self.membership.watch.busy(what)

@@ -91,7 +91,7 @@ class Conversation:
         self._name = subject
         if membership is not None:
             self._name += f"/{membership.number_of(subject)}"
-            if membership.acts_alone.get():
+            if membership.is_apart:
                 self._membership = None
 
     @property
@@ -103,7 +103,7 @@ class Conversation:
     def _others(self) -> Membership | None:
         """What this process has with others, unless it acts alone now."""
         membership = self._membership
-        if membership is None or membership.acts_alone.get():
+        if membership is None or membership.is_apart:
             return None
         return membership
 

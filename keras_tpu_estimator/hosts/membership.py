@@ -72,6 +72,11 @@ class Membership:
         # The last that was a reason to end.
         self._problem: Problem | None = None
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether this is alone now: it acts so, or has been forked off."""
+        return self.acts_alone.get() or os.getpid() != self._process
+
     def begin(self) -> None:
         """Begins to watch over the others, and for the end of the program."""
         self._program_end.note()

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from keras_tpu_estimator.hosts import jax_internals
@@ -36,3 +38,14 @@ def test_an_error_in_a_call_is_told(hosts_of, member):
     assert member(0)._told().text == (
         "Host 1 has failed in train: KeyError: 'name'"
     )
+
+
+def test_who_is_forked_off_is_alone(hosts_of, store, monkeypatch):
+    """Though it has what its parent had."""
+    hosts = hosts_of(1)
+    assert hosts.are_several
+    monkeypatch.setattr(os, "getpid", lambda: 0)
+    assert not hosts.are_several
+    with hosts.busy("reads"), hosts.call("train") as call:
+        assert call.gather(1) == [1]
+    assert not store.values
