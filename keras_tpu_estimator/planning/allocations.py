@@ -60,7 +60,8 @@ def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
         for run in runs
         if not run.is_fused
         and run.instruction.opcode not in _NAMES
-        and not run.instruction.opcode.endswith(("-done", "-update"))
+        # What is started is there when it is done.
+        and not run.instruction.opcode.endswith(("-start", "-update"))
         # It is written where it is.
         and "dynamic-update-slice" not in run.instruction.name
         for array in run.instruction.type

@@ -49,11 +49,12 @@ class Figures:
     """What one step does and needs on one core.
 
     Attributes:
-        flops: Floating point operations; `None` if they are not known.
-        bytes: What it moves between the chip and its large memory; `None` if
-            that is not known.
-        cycles: What the compiler thinks that it takes, without collectives;
-            `None` if it does not say.
+        flops: Floating point operations, with the step's share of those beside
+            the loop over steps; `None` if they are not known.
+        bytes: What is moved between the chip and its large memory, likewise;
+            `None` if that is not known.
+        cycles: What the compiler thinks that the loop's body takes, without
+            collectives; `None` if it does not say.
         collectives: What cores send to each other in a step, by kind.
         others: The same beside the loop over steps, for the whole of it.
         copied: Bytes of its copies of arrays in the large memory.
@@ -119,8 +120,13 @@ def of(
     sent = collectives.of(step, board.num_cores, share)
     cycles = _cycles(step, share)
     if step:
-        flops = work.flops(step) * share
-        moved = work.bytes_moved(step, module.computations) * share
+        inside = module.computations
+        flops = work.flops(step) * share + work.flops(parts.others) / steps
+        moved = (
+            work.bytes_moved(step, inside) * share
+            # Such as inputs of all steps that are converted at once.
+            + work.bytes_moved(parts.others, inside) / steps
+        )
         total = sum(each.sent for each in sent)
         limits = bounds.of(board.chip, flops, moved, total, cycles)
     return Figures(

@@ -21,6 +21,11 @@ _WITHOUT_ARITHMETIC = _FREE | frozenset(
     "reverse iota gather dynamic-slice dynamic-update-slice custom-call "
     "rng-bit-generator bitcast-convert sort infeed outfeed send recv".split()
 )
+# XLA counts them apart: a core has a unit of its own for them.
+_TRANSCENDENTAL = frozenset(
+    "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one "
+    "logistic power rsqrt sine sqrt tan tanh".split()
+)
 _SLICES = ("dynamic-slice", "gather", "slice")
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"(\w+)=(-?[\dx_\-]+)")
@@ -29,7 +34,10 @@ _KERNELS = re.compile(r"tpu_custom_call|__.*|triton.*|mosaic.*|lapack.*|.*_ffi")
 
 
 def flops(runs: Iterable[Run]) -> float:
-    """Floating point operations: of products, and one for each other element.
+    """Floating point operations, as XLA counts them.
+
+    Two for each pair of factors in a product; one for each element that other
+    operations make, but those such as `tanh` and what only moves elements.
 
     Args:
         runs: What is run.
@@ -98,9 +106,9 @@ def _flops(run: Run) -> float:
     if opcode == "convolution":
         return _convolution(each, operands)
     if opcode == "reduce":
-        # One of two operands is what a sum starts from.
-        return _size(operands) / 2 if operands else 0
-    return _size(each.type)
+        # The second half of the operands is what sums start from.
+        return _size(operands[: len(operands) // 2])
+    return 0 if opcode in _TRANSCENDENTAL else _size(each.type)
 
 
 def _contracted(each: Instruction, operands: tuple[ArrayType, ...]) -> int:
