@@ -1,8 +1,11 @@
 """Compiling a lowered loop for a board, with errors that its author can use."""
 
+import contextlib
 import os
 import re
 import sysconfig
+import traceback
+from collections.abc import Iterator
 from collections.abc import Mapping
 
 import jax
@@ -26,6 +29,7 @@ _OPERATION = re.compile(
     r"failed to legalize operation '([^']+)'|Custom emitter for (\S+) not found"
     r"|'([\w.]+)' op "
 )
+_PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
 # What is left free beside a batch that would fit.
 _MARGIN = 0.98
@@ -72,6 +76,46 @@ def compiled(
         raise _too_large(
             lowered, board, sizes, arguments or {}, batch_size
         ) from error
+
+
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Has JAX name a user's line when it can't lower something for a TPU.
+
+    Raises:
+        CompileError: It cannot in the `with` block.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import compiling
+    >>> with compiling.refusals():
+    ...     raise NotImplementedError("rule for primitive 'eig' not found")
+    Traceback (most recent call last):
+    ...
+    keras_tpu_estimator.planning.errors.CompileError: ... refuses ... 'eig' ...
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        operation = _PRIMITIVE.search(str(error))
+        raise CompileError(
+            str(error), operation[1] if operation else None, *_line_of(error)
+        ) from error
+
+
+def _line_of(error: BaseException) -> tuple[str, int]:
+    """The line of a user that an error of JAX comes from.
+
+    JAX has it as a cause: it lowers what was traced long before.
+    """
+    place = "", 0
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame in traceback.extract_tb(cause.__traceback__):
+            if _is_of_user(frame.filename):
+                place = frame.filename, frame.lineno or 0
+        cause = cause.__cause__
+    return place
 
 
 def _too_large(

@@ -107,6 +107,20 @@ def test_a_library_that_the_tpu_lacks_is_named_with_the_line():
     assert re.search(r"The line is: lowered = jax.jit\(lambda", str(error))
 
 
+def _eigenvalues(x):
+    return jnp.linalg.eig(x)[0]  # The line.
+
+
+def test_what_jax_itself_refuses_is_named_with_the_line():
+    x = lowering.array(V5E, (8, 8))
+    with pytest.raises(CompileError) as raised, compiling.refusals():
+        jax.jit(lambda x: _eigenvalues(x) + 1).lower(x)
+    error = raised.value
+    assert error.operation == "eig"
+    assert error.file == __file__
+    assert "return jnp.linalg.eig(x)[0]  # The line." in str(error)
+
+
 _ODD = jex.core.Primitive("odd_copy")
 _ODD.def_abstract_eval(lambda x: x)
 
