@@ -2,12 +2,24 @@
 
 import contextlib
 import gc
+import glob
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
 
 from keras_tpu_estimator import _terminal
+
+# What libtpu wants to know of a TPU's host, and complains of on five lines if
+# it cannot find out. Without a TPU it can only compile, which takes no notice
+# of the first two, and which several processes may do at once.
+_WITHOUT_TPU = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
 def import_keras() -> None:
@@ -34,6 +46,19 @@ def import_keras() -> None:
     shown = _terminal.showing("Importing Keras and JAX ...")
     with _without_collection(), shown:
         importlib.import_module("keras")
+    if not _may_have_tpu():
+        for name, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
+
+
+def _may_have_tpu() -> bool:
+    """Whether libtpu, if it is there, might find a TPU."""
+    return (
+        importlib.util.find_spec("libtpu") is None
+        # JAX sets it where it has found no TPU.
+        or os.environ.get("TPU_SKIP_MDS_QUERY") != "1"
+        or any(glob.glob(pattern) for pattern in _TPU_DEVICES)
+    )
 
 
 @contextlib.contextmanager

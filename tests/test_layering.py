@@ -35,6 +35,7 @@ FLOORS = (
     ("front_ends",),
     ("device",),
     ("export", "loops"),
+    ("planning",),
     ("estimator",),
     ("keras_models", "tf_estimator", "workflow"),
     ("check", "experimental"),

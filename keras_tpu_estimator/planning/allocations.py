@@ -1,0 +1,112 @@
+"""What takes most of a chip's memory."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from keras_tpu_estimator.planning import operations
+from keras_tpu_estimator.planning.array_types import ArrayType
+from keras_tpu_estimator.planning.array_types import dtype_name
+from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.loops import Run
+from keras_tpu_estimator.planning.operations import Operation
+
+# Other names of what there is.
+_NAMES = frozenset(
+    "parameter tuple get-tuple-element bitcast while conditional call constant "
+    "opt-barrier dynamic-update-slice".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """An array in a chip's memory.
+
+    Attributes:
+        operation: What has made it.
+        dtype: Its dtype.
+        shape: Its shape on a core.
+        bytes: What it takes, with padding.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.allocations import Allocation
+    >>> from keras_tpu_estimator.planning.operations import Operation
+    >>> print(Allocation(Operation("dense", "add"), "float32", (2**20,), 2**22))
+    4.0 MiB: add of dense, float32[1048576]
+    """
+
+    operation: Operation
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    def __str__(self) -> str:
+        sizes = ",".join(map(str, self.shape))
+        return (
+            f"{shown_bytes(self.bytes)}: {self.operation}, "
+            f"{self.dtype}[{sizes}]"
+        )
+
+
+def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
+    """The largest arrays that instructions make in a chip's large memory.
+
+    Args:
+        runs: What is run.
+        count: How many. Defaults to 5.
+    """
+    found = [
+        _of_array(array, run.instruction)
+        for run in runs
+        if not run.is_fused
+        and run.instruction.opcode not in _NAMES
+        # What is started is there when it is done.
+        and not run.instruction.opcode.endswith(("-start", "-update"))
+        # It is written where it is.
+        and "dynamic-update-slice" not in run.instruction.name
+        for array in run.instruction.type
+        if not array.space
+    ]
+    found.sort(key=lambda each: -each.bytes)
+    return tuple(found[:count])
+
+
+def of_instruction(instruction: Instruction, size: int) -> Allocation:
+    """The largest array that an instruction makes, in a place of some size.
+
+    Args:
+        instruction: The instruction, which returns an array at least.
+        size: Bytes of the place.
+    """
+    array = max(instruction.type, key=lambda array: array.padded_bytes)
+    return dataclasses.replace(_of_array(array, instruction), bytes=size)
+
+
+def shown_bytes(number: float) -> str:
+    """A number of bytes as messages have it.
+
+    Args:
+        number: How many.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.allocations import shown_bytes
+    >>> shown_bytes(3 * 2**29), shown_bytes(100)
+    ('1.50 GiB', '100 B')
+    """
+    for unit, size, digits in (("GiB", 30, 2), ("MiB", 20, 1), ("KiB", 10, 1)):
+        if number >= 2**size:
+            return f"{number / 2**size:.{digits}f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _of_array(array: ArrayType, instruction: Instruction) -> Allocation:
+    op_name = instruction.op_name
+    return Allocation(
+        operations.parse(op_name)
+        if op_name
+        else Operation("", f"a {instruction.opcode}"),
+        dtype_name(array.dtype),
+        array.shape,
+        array.padded_bytes,
+    )

@@ -1,0 +1,56 @@
+"""What limits a step, and how long each part of it would take at its best."""
+
+import dataclasses
+
+from keras_tpu_estimator.planning.chips import Chip
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """Seconds that a step needs at least, at the peak of a chip.
+
+    Attributes:
+        compute: For its floating point operations, in bfloat16.
+        memory: For what it moves between the chip and its large memory.
+        network: For what it sends to other cores.
+        compiler: What the compiler thinks that it takes, without the network;
+            `None` if it does not say.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.bounds import Bounds
+    >>> Bounds(compute=0.5, memory=2.0, network=0.1, compiler=2.5).by
+    'memory'
+    """
+
+    compute: float
+    memory: float
+    network: float
+    compiler: float | None = None
+
+    @property
+    def by(self) -> str:
+        """Which of the first three takes longest."""
+        names = ("compute", "memory", "network")
+        return max(names, key=lambda name: getattr(self, name))
+
+
+def of(
+    chip: Chip, flops: float, moved: float, sent: float, cycles: float | None
+) -> Bounds:
+    """The bounds of a step on one core.
+
+    Args:
+        chip: The kind of chip.
+        flops: Floating point operations of the core.
+        moved: Bytes that it reads from its large memory and writes to it.
+        sent: Bytes that it sends.
+        cycles: Cycles by the compiler's estimate.
+    """
+    core = chip.core
+    return Bounds(
+        flops / core.flops,
+        moved / core.memory_speed,
+        sent / core.network_speed,
+        None if cycles is None else cycles / core.clock,
+    )

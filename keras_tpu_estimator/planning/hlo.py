@@ -1,0 +1,202 @@
+"""A program that XLA has compiled, read from its text."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+
+from keras_tpu_estimator.planning import array_types
+from keras_tpu_estimator.planning.array_types import ArrayType
+
+_HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_NAMED = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (.*)")
+_OPCODE = re.compile(r" *([\w\-]+)\(")
+_CALLED = re.compile(
+    r"\b(calls|body|condition|to_apply|true_computation|false_computation)="
+    r"%?([\w.\-]+)"
+)
+_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+_ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+),")
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction of a compiled program.
+
+    Attributes:
+        name: Its name.
+        type: The arrays that it returns.
+        opcode: What it does, such as "fusion".
+        operands: The names of those whose results it takes.
+        text: What is written after its operands.
+        literal: What is written in place of operands.
+        is_root: Whether its computation returns its result.
+    """
+
+    name: str
+    type: tuple[ArrayType, ...]
+    opcode: str
+    operands: tuple[str, ...]
+    text: str
+    literal: str
+    is_root: bool
+
+    @functools.cached_property
+    def called(self) -> dict[str, str]:
+        """The computations that it runs, by what they are for."""
+        called = dict(_CALLED.findall(self.text))
+        for branches in _BRANCHES.findall(self.text):
+            for name in re.findall(r"[\w.\-]+", branches):
+                called[f"branch {name}"] = name
+        return called
+
+    @property
+    def op_name(self) -> str:
+        """Where it comes from: the names of the layer and the operation."""
+        found = re.search(r'op_name="([^"]*)"', self.text)
+        return found[1] if found else ""
+
+    @property
+    def cycles(self) -> int | None:
+        """How long the compiler thinks that it takes."""
+        found = _CYCLES.search(self.text)
+        return int(found[1]) if found else None
+
+    def attribute(self, name: str) -> str | None:
+        """The text of an attribute, such as "dim_labels".
+
+        Args:
+            name: What stands before "=".
+        """
+        found = re.search(rf"\b{name}=(\{{[^{{}}]*\}}|[^\s,]+)", self.text)
+        return found[1] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """Instructions in the order in which they run."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """The same by their names."""
+        return {each.name: each for each in self.instructions}
+
+    @property
+    def root(self) -> Instruction | None:
+        """The one whose result is that of the computation."""
+        return next((i for i in self.instructions if i.is_root), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A program.
+
+    Attributes:
+        entry: The computation that is run, or `None` if there is none.
+        computations: All, by name.
+        parameters: The arrays that it takes, as they lie on a core; `None` if
+            the text does not say so.
+        aliased: The numbers of those whose memory its results take.
+    """
+
+    entry: Computation | None
+    computations: dict[str, Computation]
+    parameters: tuple[ArrayType, ...] | None
+    aliased: frozenset[int]
+
+
+def parse(text: str) -> Module:
+    """Reads a program.
+
+    Args:
+        text: What `jax.stages.Compiled.as_text` returns. What is written in
+            another way than XLA has written it so far is left out.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> module = hlo.parse('''HloModule m
+    ... ENTRY %main (x: f32[2]) -> f32[2] {
+    ...   %x = f32[2]{0} parameter(0)
+    ...   ROOT %y = f32[2]{0} tanh(%x)
+    ... }
+    ... ''')
+    >>> module.entry.root.opcode, module.entry.root.operands
+    ('tanh', ('x',))
+    """
+    header, computations, entry = "", {}, None
+    lines: list[Instruction] = []
+    name, is_entry = "", False
+    for line in text.splitlines():
+        if line.startswith("HloModule"):
+            header = line
+        elif line.startswith("}"):
+            computations[name] = Computation(name, tuple(lines))
+            entry = computations[name] if is_entry else entry
+        elif head := _HEAD.match(line):
+            name, is_entry, lines = head[2], bool(head[1]), []
+        elif instruction := _instruction(line):
+            lines.append(instruction)
+    return Module(entry, computations, _parameters(header), _aliased(header))
+
+
+def _instruction(line: str) -> Instruction | None:
+    named = _NAMED.match(line)
+    if not named:
+        return None
+    rest = named[3]
+    end = _closing(rest) if rest.startswith("(") else rest.find(" ")
+    opcode = _OPCODE.match(rest, end)
+    if end < 0 or not opcode:
+        return None
+    close = _closing(rest, opcode.end() - 1)
+    inside = rest[opcode.end() : close - 1]
+    return Instruction(
+        named[2],
+        array_types.parse(rest[:end]),
+        opcode[1],
+        tuple(_operands(inside)),
+        rest[close:],
+        inside,
+        bool(named[1]),
+    )
+
+
+def _operands(text: str) -> Iterator[str]:
+    """Names, with or without a type before them."""
+    if "%" in text:
+        yield from re.findall(r"%([\w.\-]+)", text)
+        return
+    for part in text.split(", "):
+        if re.fullmatch(r"[A-Za-z_][\w.\-]*", part):
+            yield part
+
+
+def _closing(text: str, start: int = 0) -> int:
+    """Where the parenthesis at `start` has ended, or -1."""
+    depth = 0
+    for position in range(start, len(text)):
+        if text[position] == "(":
+            depth += 1
+        elif text[position] == ")":
+            depth -= 1
+            if not depth:
+                return position + 1
+    return -1
+
+
+def _parameters(header: str) -> tuple[ArrayType, ...] | None:
+    mark = "entry_computation_layout={"
+    start = header.find(mark) + len(mark)
+    if start < len(mark):
+        return None
+    return array_types.parse(header[start : _closing(header, start)])
+
+
+def _aliased(header: str) -> frozenset[int]:
+    _, _, rest = header.partition("input_output_alias={")
+    return frozenset(map(int, _ALIAS.findall(rest.partition(" }")[0])))

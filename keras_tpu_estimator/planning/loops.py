@@ -1,0 +1,147 @@
+"""Which instructions a compiled program runs, how often, and in which loop."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from keras_tpu_estimator.planning.hlo import Computation
+from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.trip_counts import trip_count
+
+# They are run inside of an instruction, or tell what one does with an element.
+_OF_ELEMENTS = ("condition", "to_apply")
+_CALLS = ("call", "call-start")
+_ENDS = ("-done", "-update")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """An instruction where it runs.
+
+    Attributes:
+        instruction: The instruction.
+        computation: Where it stands.
+        times: How often it runs while its loop runs once, as far as is known.
+        is_known: Whether loops inside of that one say how often they run.
+        is_fused: Whether it is a part of another instruction.
+    """
+
+    instruction: Instruction
+    computation: Computation
+    times: int = 1
+    is_known: bool = True
+    is_fused: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a program runs.
+
+    Attributes:
+        step: What its loop over steps runs once; all that there is if it has
+            no such loop.
+        others: What it runs beside that loop.
+        share: How much of `step` is that of one step. XLA may have made two of
+            them one.
+    """
+
+    step: tuple[Run, ...]
+    others: tuple[Run, ...]
+    share: float = 1.0
+
+
+def split(module: Module, steps: int) -> Parts:
+    """Finds the steps of a program.
+
+    Args:
+        module: A program.
+        steps: How many it makes. Of one, XLA makes no loop.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> from keras_tpu_estimator.planning import loops
+    >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> f32[2] {
+    ...   %x = f32[2]{0} parameter(0)
+    ...   ROOT %y = f32[2]{0} tanh(%x)
+    ... }''')
+    >>> [run.instruction.name for run in loops.split(module, 1).step]
+    ['x', 'y']
+    """
+    if module.entry is None:
+        return Parts((), ())
+    found = _longest_loop(module, module.entry) if steps > 1 else None
+    if found is None:
+        return Parts(tuple(_reached(module, module.entry)), ())
+    loop, body = found
+    count = trip_count(loop.computation, loop.instruction, module.computations)
+    return Parts(
+        tuple(_reached(module, body)),
+        tuple(_reached(module, module.entry, leaves_out=body)),
+        1.0 if count is None else count / steps,
+    )
+
+
+def _longest_loop(
+    module: Module, entry: Computation
+) -> tuple[Run, Computation] | None:
+    found = (
+        (run, body)
+        for run in _reached(module, entry, enters_loops=False)
+        if (body := _called(module, run.instruction, "body"))
+    )
+    return max(
+        found,
+        key=lambda each: sum(1 for _ in _reached(module, each[1])),
+        default=None,
+    )
+
+
+def _reached(
+    module: Module,
+    computation: Computation,
+    state: Run | None = None,
+    enters_loops: bool = True,
+    leaves_out: Computation | None = None,
+) -> Iterator[Run]:
+    """What runs in a computation, and in those that it calls."""
+    for each in computation.instructions:
+        run = Run(each, computation)
+        if state:
+            run = dataclasses.replace(
+                state, instruction=each, computation=computation
+            )
+        yield run
+        for use, inner in _inner(module, each):
+            if use == "body":
+                if not enters_loops or inner is leaves_out:
+                    continue
+                count = trip_count(computation, each, module.computations)
+                times = run.times * (1 if count is None else count)
+                is_known = run.is_known and count is not None
+                inside = dataclasses.replace(
+                    run, times=times, is_known=is_known
+                )
+            else:
+                is_fused = run.is_fused or each.opcode == "fusion"
+                inside = dataclasses.replace(run, is_fused=is_fused)
+            yield from _reached(module, inner, inside, enters_loops, leaves_out)
+
+
+def _inner(
+    module: Module, instruction: Instruction
+) -> Iterator[tuple[str, Computation]]:
+    """What an instruction runs as often as it runs."""
+    if instruction.opcode.endswith(_ENDS):
+        return
+    for use in instruction.called:
+        inner = _called(module, instruction, use)
+        # A call names what it runs as a reduction does what it reduces by.
+        if inner and (use not in _OF_ELEMENTS or instruction.opcode in _CALLS):
+            yield use, inner
+
+
+def _called(
+    module: Module, instruction: Instruction, use: str
+) -> Computation | None:
+    return module.computations.get(instruction.called.get(use, ""))

@@ -1,0 +1,56 @@
+"""What XLA's names of operations say to whoever wrote the model."""
+
+import dataclasses
+import re
+
+_CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
+_TRANSFORMED = re.compile(
+    r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]"
+)
+# What JAX names after itself, not after a layer.
+_STRUCTURE = frozenset(
+    "while body cond closed_call shard_map checkpoint rematted_computation "
+    "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr branch_0_fun "
+    "branch_1_fun scan remat remat2 core_call custom_partitioning".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """Where an instruction comes from.
+
+    Attributes:
+        layer: The names of the layers that it is in, such as "bert/dense_1",
+            or "" if it is in none.
+        name: The operation, such as "dot_general".
+        is_gradient: Whether it is a part of the backward pass.
+    """
+
+    layer: str
+    name: str
+    is_gradient: bool = False
+
+    def __str__(self) -> str:
+        text = self.name if not self.layer else f"{self.name} of {self.layer}"
+        return f"{text} (gradient)" if self.is_gradient else text
+
+
+def parse(op_name: str) -> Operation:
+    """Reads the name of an operation.
+
+    Args:
+        op_name: The names that JAX has nested, such as
+            "jit(train_steps)/while/body/jvp(dense_1)/dot_general".
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import operations
+    >>> str(operations.parse("jit(f)/while/body/transpose(jvp(dense))/mul"))
+    'mul of dense (gradient)'
+    """
+    plain = _TRANSFORMED.sub("", _CALLS.sub("", op_name))
+    parts = [part for part in plain.split("/") if part not in _STRUCTURE]
+    names = [part for part in parts if part]
+    if not names:
+        return Operation("", op_name)
+    return Operation("/".join(names[:-1]), names[-1], "transpose(" in op_name)

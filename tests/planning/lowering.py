@@ -1,0 +1,63 @@
+"""Functions lowered for the cores of a board."""
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+
+from keras_tpu_estimator.planning import topologies
+
+
+def mesh_of(board):
+    """All cores of a board along the axis "batch"."""
+    return jax.sharding.Mesh(np.array(board.machine().devices), ("batch",))
+
+
+def array(board, shape, dtype="float32", spec=()):
+    """A shape that lies on the cores of a board."""
+    place = NamedSharding(mesh_of(board), PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+
+def training(board, rows, width=256, steps=3, depth=2):
+    """Steps of a small network with momentum, and what they take by kind.
+
+    On every core rows of its own, and the gradients summed.
+    """
+    cores = board.num_cores
+
+    def run(weights, slots, batches):
+        def step(state, batch):
+            weights, slots = state
+
+            def loss(weights):
+                x = batch
+                for number, kernel in enumerate(weights):
+                    with jax.named_scope(f"dense_{number}"):
+                        x = jax.numpy.tanh(x @ kernel)
+                return jax.numpy.mean(x**2)
+
+            gradients = jax.lax.pmean(jax.grad(loss)(weights), "batch")
+            slots = jax.tree.map(lambda m, g: 0.9 * m + g, slots, gradients)
+            weights = jax.tree.map(lambda w, m: w - 0.1 * m, weights, slots)
+            return (weights, slots), None
+
+        return jax.lax.scan(step, (weights, slots), batches)[0]
+
+    whole, split = PartitionSpec(), PartitionSpec(None, "batch")
+    function = jax.shard_map(
+        run,
+        mesh=mesh_of(board),
+        in_specs=(whole, whole, split),
+        out_specs=whole,
+        check_vma=False,
+    )
+    weights = [array(board, (width, width))] * depth
+    batches = array(board, (steps, rows * cores, width), spec=(None, "batch"))
+    lowered = jax.jit(function, donate_argnums=(0, 1)).lower(
+        weights, weights, batches
+    )
+    return lowered, {"variables": weights, "slots": weights, "input": batches}
+
+
+V5E = topologies.parse("v5e:2x2")

@@ -1,0 +1,159 @@
+"""What cores send is counted once, whole, and by dtype."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+from keras_tpu_estimator.planning import collectives
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning import loops
+from keras_tpu_estimator.planning import topologies
+from tests.planning import lowering
+from tests.planning import recorded
+
+
+def _of(*instructions, others="", cores=8):
+    module = hlo.parse(recorded.entry(*instructions, others=others))
+    runs = loops.split(module, steps=1).step
+    return {each.kind: each for each in collectives.of(runs, cores)}
+
+
+_X = "%x = bf16[16,128]{1,0:T(8,128)(2,1)} parameter(0)"
+_BYTES = 16 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "whole", "sent"),
+    [
+        ("all-reduce(%x), replica_groups={{0,1},{2,3}}", "all-reduce", 1, 1),
+        ("all-reduce(%x), replica_groups={}", "all-reduce", 1, 7 / 4),
+        ("all-reduce(%x)", "all-reduce", 1, 7 / 4),
+        ("all-reduce(%x), replica_groups=[2,4]<=[8]", "all-reduce", 1, 3 / 2),
+        (
+            "all-gather(%x), replica_groups=[2,4]<=[4,2]T(1,0)",
+            "all-gather",
+            4,
+            3,
+        ),
+        (
+            "reduce-scatter(%x), replica_groups=mesh['a'=2,'b'=4] {'b'}",
+            "reduce-scatter",
+            1,
+            3 / 4,
+        ),
+        ("all-to-all(%x), replica_groups={{0,1,2,3}}", "all-to-all", 1, 3 / 4),
+        (
+            "collective-permute(%x), source_target_pairs={{0,1},{1,0}}",
+            "collective-permute",
+            1,
+            1,
+        ),
+        ("ragged-all-to-all(%x)", "ragged-all-to-all", 1, 1),
+    ],
+)
+def test_kinds_and_groups(text, kind, whole, sent):
+    (found,) = _of(_X, f"%y = bf16[16,128] {text}").values()
+    assert (found.kind, found.count) == (kind, 1)
+    assert found.bytes == {"bfloat16": whole * _BYTES}
+    assert found.sent == pytest.approx(sent * _BYTES)
+
+
+def test_several_arrays_travel_together():
+    (found,) = _of(
+        _X,
+        "%z = f32[4] parameter(1)",
+        "%y = (bf16[16,128], f32[4]) all-reduce(%x, %z)",
+    ).values()
+    assert found.count == 1
+    assert found.bytes == {"bfloat16": _BYTES, "float32": 16}
+    assert found.total == _BYTES + 16
+
+
+def test_what_is_started_and_ended_counts_once():
+    found = _of(
+        _X,
+        "%s = (bf16[16,128], bf16[16,128], u32[], u32[]) "
+        "collective-permute-start(%x), channel_id=1",
+        "%d = bf16[16,128] collective-permute-done(%s)",
+        "%a = bf16[16,128] all-reduce-start(%x), channel_id=2",
+        "%b = bf16[16,128] all-reduce-done(%a)",
+    )
+    assert {kind: each.count for kind, each in found.items()} == {
+        "collective-permute": 1,
+        "all-reduce": 1,
+    }
+    assert {each.total for each in found.values()} == {_BYTES}
+
+
+def _fusions(chain):
+    """Two that hold the same gathering, as those of libtpu do."""
+    return "".join(
+        f"%{name} (p: bf16[16,128]) -> bf16[128,128] {{\n"
+        "  %p = bf16[16,128] parameter(0)\n"
+        f"  %g.{name} = bf16[128,128] all-gather(%p), channel_id=8, "
+        f'frontend_attributes={{chain_id="{number}"}}\n}}\n'
+        for name, number in (("one", "0"), ("two", chain))
+    )
+
+
+@pytest.mark.parametrize(("chain", "count"), [("0", 1), ("1", 2)])
+def test_what_several_fusions_hold_counts_once(chain, count):
+    (found,) = _of(
+        _X,
+        "%f = bf16[128,128] fusion(%x), kind=kCustom, calls=%one",
+        "%g = bf16[128,128] fusion(%x), kind=kCustom, calls=%two",
+        others=_fusions(chain),
+    ).values()
+    assert found.count == count
+
+
+def test_collectives_of_loops_count_as_often_as_they_run():
+    module = hlo.parse(recorded.LOOPS)
+    parts = loops.split(module, steps=3)
+    (step,) = collectives.of(parts.step, cores=4)
+    assert (step.kind, step.count) == ("all-reduce", 1)
+    assert step.bytes == {"float32": 4096}
+    (other,) = collectives.of(parts.others, cores=4)
+    assert (other.count, other.total) == (1, 4096)
+    (half,) = collectives.of(parts.step, 4, share=0.5)
+    assert (half.count, half.total, half.sent) == (0.5, 2048, 3072)
+
+
+@pytest.mark.parametrize("name", ["v5e:2x2", "tpu7x:2x2x1"])
+def test_collectives_of_compiled_programs(name):
+    board = topologies.parse(name)
+    cores = board.num_cores
+
+    def exchange(x):
+        part = jax.lax.psum_scatter(x, "batch", tiled=True)
+        whole = jax.lax.all_gather(jnp.tanh(part), "batch", tiled=True)
+        narrow = jax.lax.psum(x.astype("bfloat16"), "batch")
+        ring = [(core, (core + 1) % cores) for core in range(cores)]
+        moved = jax.lax.ppermute(jnp.sin(x), "batch", ring)
+        turned = jax.lax.all_to_all(
+            jnp.cos(x).reshape(cores, -1), "batch", 0, 0
+        )
+        return whole + narrow + moved + turned.reshape(x.shape)
+
+    spec = PartitionSpec()
+    function = jax.shard_map(
+        exchange,
+        mesh=lowering.mesh_of(board),
+        in_specs=spec,
+        out_specs=spec,
+        check_vma=False,
+    )
+    x = lowering.array(board, (1024, 128))
+    text = jax.jit(function).lower(x).compile().as_text()
+    runs = loops.split(hlo.parse(text), steps=1).step
+    found = {each.kind: each for each in collectives.of(runs, cores)}
+    size = 1024 * 128 * 4
+    assert {kind: each.bytes for kind, each in found.items()} == {
+        "reduce-scatter": {"float32": size},
+        "all-gather": {"float32": size},
+        "all-reduce": {"bfloat16": size / 2},
+        "collective-permute": {"float32": size},
+        "all-to-all": {"float32": size},
+    }
+    assert {each.count for each in found.values()} == {1}

@@ -1,0 +1,167 @@
+"""What the compiler refuses says what to change."""
+
+import re
+
+import jax
+import jax.extend as jex
+import jax.numpy as jnp
+import pytest
+from jax.interpreters import mlir
+from jaxlib.mlir import ir
+
+from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.chips import CHIPS
+from keras_tpu_estimator.planning.errors import CompileError
+from keras_tpu_estimator.planning.errors import DoesNotFitError
+from tests.planning import lowering
+from tests.planning.lowering import V5E
+
+
+def test_what_fits_is_compiled():
+    lowered, arguments = lowering.training(V5E, rows=8)
+    compiled = compiling.compiled(lowered, V5E, arguments, batch_size=32)
+    assert "all-reduce" in compiled.as_text()
+
+
+def _too_large(rows, **settings):
+    lowered, arguments = lowering.training(V5E, rows, **settings)
+    with pytest.raises(DoesNotFitError) as raised:
+        compiling.compiled(lowered, V5E, arguments, rows * V5E.num_cores)
+    return raised.value
+
+
+def test_what_does_not_fit_says_what_is_largest_and_what_would_fit():
+    rows = 6_000_000
+    error = _too_large(rows)
+    assert 1 < error.used / error.limit < 3
+    assert error.used % 512 == 0
+    assert error.limit == V5E.chip.memory_left
+    assert error.arguments["input"].real == 3 * rows * 256 * 4
+    assert error.arguments["variables"].real == 2 * 256 * 256 * 4
+    # By name of the layer, on a core.
+    assert any("dense_" in each.operation.layer for each in error.largest)
+    assert rows in error.largest[0].shape
+    text = str(error)
+    assert "core of v5e:2x2 has 15.75 GiB for programs" in text
+    assert f"A batch size of {error.batch_size} would fit" in text
+    assert "of dense_" in text
+    # And it does, while not much more would.
+    assert error.batch_size % V5E.num_cores == 0
+    share = error.batch_size / (rows * V5E.num_cores)
+    assert 0.9 < share * error.used / error.limit < 1
+
+
+def test_a_model_that_is_too_large_by_itself_fits_with_no_batch():
+    error = _too_large(rows=8, width=30_000, depth=2)
+    assert error.batch_size == 0
+    assert "does not depend on the batch is too large" in str(error)
+    assert "num_cores_per_replica" in str(error)
+
+
+def test_what_is_far_too_large_is_named_as_well():
+    rows = 200_000_000
+    error = _too_large(rows)
+    assert error.used > 30 * error.limit
+    assert rows in error.largest[0].shape
+    assert 0 < error.batch_size < rows * V5E.num_cores / 30
+
+
+def test_without_arguments_no_batch_is_named():
+    lowered, _ = lowering.training(V5E, rows=6_000_000)
+    with pytest.raises(DoesNotFitError, match="Choose a smaller batch") as e:
+        compiling.compiled(lowered, V5E)
+    assert e.value.batch_size is None
+    assert e.value.__cause__ is not None
+
+
+def test_both_ways_to_say_what_is_needed_are_read():
+    early = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory "
+        "required for HLO temporaries (1.50T) exceeds available HBM (15.75G)."
+    )
+    late = (
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of "
+        "memory in memory space hbm. Used 23.75G of 15.75G hbm. Exceeded hbm "
+        "capacity by 8.00G."
+    )
+    assert compiling._needed(early) == (3 * 2**39, 63 * 2**28)
+    assert compiling._needed(late) == (95 * 2**28, 63 * 2**28)
+    small = (
+        "RESOURCE_EXHAUSTED: Allocation would exceed memory (size=134217728)"
+    )
+    assert compiling._needed(small) is None
+    assert compiling._needed("INVALID_ARGUMENT: " + late[20:]) is None
+
+
+def test_a_library_that_the_tpu_lacks_is_named_with_the_line():
+    unknown = jax.ffi.ffi_call(
+        "nonsense", jax.ShapeDtypeStruct((8,), "float32")
+    )
+    lowered = jax.jit(lambda x: unknown(x) + 1).lower(lowering.array(V5E, (8,)))
+    with pytest.raises(CompileError) as raised:
+        compiling.compiled(lowered, V5E)
+    error = raised.value
+    assert error.operation == "nonsense"
+    assert error.file == __file__
+    assert re.search(r"The line is: lowered = jax.jit\(lambda", str(error))
+
+
+def _eigenvalues(x):
+    return jnp.linalg.eig(x)[0]  # The line.
+
+
+def test_what_jax_itself_refuses_is_named_with_the_line():
+    x = lowering.array(V5E, (8, 8))
+    with pytest.raises(CompileError) as raised, compiling.refusals():
+        jax.jit(lambda x: _eigenvalues(x) + 1).lower(x)
+    error = raised.value
+    assert error.operation == "eig"
+    assert error.file == __file__
+    assert "return jnp.linalg.eig(x)[0]  # The line." in str(error)
+
+
+_ODD = jex.core.Primitive("odd_copy")
+_ODD.def_abstract_eval(lambda x: x)
+
+
+def _odd_copy(context, x):
+    del context
+    made = ir.Operation.create("mhlo.copy", operands=[x], results=[x.type])
+    return [made.result]
+
+
+mlir.register_lowering(_ODD, _odd_copy)
+
+
+def test_an_operation_that_is_illegal_is_named_with_the_line():
+    lowered = jax.jit(lambda x: _ODD.bind(jnp.tanh(x))).lower(
+        lowering.array(V5E, (8, 8))
+    )
+    with pytest.raises(CompileError, match="refuses the operation 'mhlo.copy'"):
+        compiling.compiled(lowered, V5E)
+
+
+def test_lines_of_libraries_are_passed_over():
+    said = (
+        f"error at {jax.__file__}:3:2\n"
+        f"called from {compiling.__file__}:9:1\n"
+        "called from /home/user/model.py:12:5\n"
+    )
+    error = compiling._refused(said)
+    assert (error.file, error.line) == ("/home/user/model.py", 12)
+    assert error.operation is None
+    assert "refuses the program at /home/user/model.py:12." in str(error)
+    assert compiling._refused("It is wrong.").file == ""
+
+
+@pytest.mark.parametrize("kind", ["v4", "v6e"])
+def test_other_kinds_do_not_fit_in_the_same_words(kind):
+    board = topologies.Board(CHIPS[kind], topologies.shapes(kind)[1])
+    rows = board.chip.memory_left // 4000
+    lowered, _ = lowering.training(board, rows=rows)
+    with pytest.raises(DoesNotFitError) as raised:
+        compiling.compiled(lowered, board)
+    assert raised.value.limit == pytest.approx(
+        board.chip.core.memory_left, rel=1e-3
+    )

@@ -1,0 +1,154 @@
+"""The figures of compiled loops are those of what was asked for."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from keras_tpu_estimator.planning import bounds
+from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.planning import figures
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.bounds import Bounds
+from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.memory import Memory
+from tests.planning import lowering
+from tests.planning.lowering import V5E
+
+
+def _figures(board=V5E, rows=64, steps=3, **settings):
+    lowered, arguments = lowering.training(board, rows, steps=steps, **settings)
+    compiled = compiling.compiled(lowered, board)
+    return figures.of(compiled, board, steps, arguments), compiled
+
+
+@pytest.mark.parametrize("name", ["v5e:2x2", "v4:2x2x1", "v6e:2x2", "v5e:4x4"])
+def test_a_step_of_training(name):
+    board = topologies.parse(name)
+    found, _ = _figures(board)
+    # Two products of each layer, but that of the first one's input.
+    assert found.flops == pytest.approx(2 * 64 * 256**2 * 5, rel=0.03)
+    (reduced,) = found.collectives
+    assert (reduced.kind, reduced.count) == ("all-reduce", 1)
+    assert reduced.bytes == {"float32": 2 * 256 * 256 * 4}
+    cores = board.num_cores
+    assert found.sent == reduced.total * 2 * (cores - 1) / cores
+    assert not found.others
+    assert found.aliases.are_complete
+    assert found.aliases.missing == ()
+    assert (found.aliases.donated, found.aliases.aliased) == (4, 4)
+    assert found.cycles > 1000
+    assert not found.has_unknown_loops
+    assert not found.kernels
+    assert found.bounds.by == "network"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_figures_are_those_of_one_of_all_steps(steps):
+    found, _ = _figures(steps=steps)
+    assert found.flops == pytest.approx(2 * 64 * 256**2 * 5, rel=0.03)
+    assert [each.count for each in found.collectives] == [1]
+
+
+def test_memory_by_kind_is_all_that_the_compiler_knows_of():
+    found, compiled = _figures()
+    memory, stats = found.memory, compiled.memory_analysis()
+    assert memory.arguments["variables"].real == 2 * 256 * 256 * 4
+    assert memory.arguments["slots"] == memory.arguments["variables"]
+    assert memory.arguments["input"].logical == 3 * 64 * 256 * 4
+    assert "unnamed" not in memory.arguments
+    given = sum(held.real for held in memory.arguments.values())
+    assert given == stats.argument_size_in_bytes
+    assert memory.temporary == stats.temp_size_in_bytes
+    assert 0 < memory.share < 0.01
+
+
+def test_padding_is_real_and_what_is_not_named_is_counted():
+    x = lowering.array(V5E, (3, 10))
+    y = lowering.array(V5E, (), "int32")
+    compiled = jax.jit(lambda x, y: jnp.sin(x) + y).lower(x, y).compile()
+    memory = figures.of(compiled, V5E, 1, {"input": x}).memory
+    assert memory.arguments["input"].logical == 3 * 10 * 4
+    assert memory.arguments["input"].real == 4 * 128 * 4
+    assert memory.arguments["unnamed"].real == 512
+
+
+def test_the_peak_is_what_does_not_fit_any_more():
+    limit = V5E.chip.memory_left
+    # A row takes as much as the others: what is needed for some tells it.
+    lowered, _ = lowering.training(V5E, 6_000_000, depth=1)
+    with pytest.raises(DoesNotFitError) as raised:
+        compiling.compiled(lowered, V5E)
+    a_row = raised.value.used / 6_000_000
+    found, _ = _figures(rows=int(0.99 * limit / a_row), depth=1)
+    assert found.memory.peak == pytest.approx(0.99 * limit, rel=0.01)
+    assert found.memory.peak < limit == found.memory.limit
+    lowered, _ = lowering.training(V5E, int(1.01 * limit / a_row), depth=1)
+    with pytest.raises(DoesNotFitError) as raised:
+        compiling.compiled(lowered, V5E)
+    assert raised.value.used == pytest.approx(1.01 * limit, rel=0.01)
+
+
+def test_the_largest_arrays_are_named_by_layer():
+    found, _ = _figures(rows=200_000)
+    assert "dense_" in found.largest[0].operation.layer
+    assert found.largest[0].bytes >= 200_000 * 256 * 2
+    sizes = [each.bytes for each in found.largest]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_what_may_give_its_memory_and_does_not_is_named():
+    def halved(state):
+        return {"kept": state["kept"] + 1, "cut": state["cut"][:8]}
+
+    shapes = {
+        "kept": lowering.array(V5E, (64, 128)),
+        "cut": lowering.array(V5E, (32, 128)),
+    }
+    compiled = jax.jit(halved, donate_argnums=0).lower(shapes).compile()
+    aliases = figures.of(compiled, V5E, 1, {}).aliases
+    assert not aliases.are_complete
+    assert aliases.missing == ("[0][0]['cut']",)
+
+
+def test_names_are_not_guessed_where_arguments_are_left_out():
+    def first(x, y):
+        return x + 1
+
+    x = lowering.array(V5E, (64, 128))
+    compiled = jax.jit(first, donate_argnums=0).lower(x, x).compile()
+    aliases = figures.of(compiled, V5E, 1, {}).aliases
+    assert (aliases.donated, aliases.aliased, aliases.missing) == (1, 1, None)
+
+
+class _Unreadable:
+    """A compiled program that says nothing of what is read."""
+
+    args_info = ()
+
+    def as_text(self):
+        return "HloModule of another kind\n"
+
+    def memory_analysis(self):
+        return None
+
+
+def test_what_is_not_said_is_not_made_up():
+    found = figures.of(_Unreadable(), V5E, 3, {"input": ()})
+    assert (found.flops, found.bytes, found.cycles) == (None, None, None)
+    assert found.bounds is None
+    assert found.memory.peak is None
+    assert found.memory.share is None
+    assert not found.collectives
+    assert not found.largest
+
+
+def test_bounds_are_those_of_a_core():
+    chip = topologies.parse("tpu7x-8").chip
+    found = bounds.of(chip, chip.flops, chip.memory_speed / 2, 0.0, None)
+    assert found == Bounds(compute=2.0, memory=1.0, network=0.0)
+    assert found.by == "compute"
+
+
+def test_code_is_a_part_of_the_peak():
+    assert Memory({}, 1, 2, 4, limit=100).peak == 7
+    assert Memory({}, 1, None, 4, limit=100).peak is None

@@ -1,0 +1,108 @@
+"""Instructions count as often as they run."""
+
+import collections
+
+import pytest
+
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning import loops
+from keras_tpu_estimator.planning.trip_counts import trip_count
+from tests.planning import recorded
+
+
+def _runs(runs):
+    return {run.instruction.name: run for run in runs}
+
+
+def test_steps_are_those_of_the_longest_loop():
+    parts = loops.split(hlo.parse(recorded.LOOPS), steps=3)
+    step, others = _runs(parts.step), _runs(parts.others)
+    assert step["square"].times == 1
+    # From 1 to 9 by two.
+    assert step["tanh.1"].times == 4
+    assert step["tanh.1"].is_known
+    assert "loss" in others
+    assert not step.keys() & others.keys()
+    # What a sum does with each element is no instruction that runs.
+    assert "sum" not in step
+    assert parts.share == 1
+
+
+def test_one_step_is_all_there_is():
+    parts = loops.split(hlo.parse(recorded.LOOPS), steps=1)
+    assert not parts.others
+    assert _runs(parts.step)["tanh.1"].times == 3 * 4
+
+
+def test_two_steps_may_be_made_at_once():
+    parts = loops.split(hlo.parse(recorded.LOOPS), steps=6)
+    assert parts.share == 0.5
+
+
+def test_a_program_without_loops_is_a_step():
+    text = recorded.entry("%x = f32[] parameter(0)")
+    parts = loops.split(hlo.parse(text), steps=5)
+    assert list(_runs(parts.step)) == ["x"]
+
+
+def test_nothing_runs_in_what_is_no_program():
+    assert loops.split(hlo.parse(""), steps=3) == loops.Parts((), ())
+
+
+def test_what_is_fused_or_called_runs_too():
+    inner = "%one (a: f32[2]) -> f32[2] {\n  %in = f32[2] tanh(%a)\n}\n"
+    inner += inner.replace("one", "two").replace("%in", "%in.2")
+    inner += inner.replace("one", "three").replace("%in ", "%in.3 ")
+    module = hlo.parse(
+        recorded.entry(
+            "%f = f32[2] fusion(%x), kind=kLoop, calls=%one",
+            "%s = (f32[2], f32[2]) call-start(%x), to_apply=%two",
+            "%d = f32[2] call-done(%s), to_apply=%three",
+            "%r = f32[] reduce(%x, %z), to_apply=%three",
+            others=inner,
+        )
+    )
+    runs = loops.split(module, steps=1).step
+    assert collections.Counter(run.instruction.name for run in runs) == {
+        name: 1 for name in ("f", "in", "s", "in.2", "d", "r")
+    }
+    assert [run.instruction.name for run in runs if run.is_fused] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "count"),
+    [
+        ("", "", 4),
+        ("constant(9)", "constant(8)", 4),
+        ("constant(9)", "constant(1)", 0),
+        # It does not count to a number, or not in equal steps, or down.
+        ("constant(9)", "parameter(1)", None),
+        ("add(%one.1, %next)", "multiply(%one.1, %next)", None),
+        ("compare(%i.1, %nine), direction=LT", "not(%i.1)", None),
+        ("%nine), direction=LT", "%nine), direction=GT", None),
+        ("condition=%inner_condition", "condition=%missing", None),
+        # The number is in another place of the state.
+        (
+            "%i.1 = s32[] get-tuple-element(%p.1), index=0",
+            "%i.1 = s32[] get-tuple-element(%p.1), index=1",
+            None,
+        ),
+        # XLA says it.
+        (
+            "body=%inner_body",
+            'body=%inner_body, backend_config={"known_trip_count":{"n":"77"}}',
+            77,
+        ),
+    ],
+)
+def test_how_often_loops_run(old, new, count):
+    module = hlo.parse(recorded.LOOPS.replace(old, new, 1))
+    body = module.computations["body"]
+    found = trip_count(body, body.by_name["inner"], module.computations)
+    assert found == count
+
+
+def test_loops_that_do_not_say_how_often_count_once():
+    text = recorded.LOOPS.replace("constant(9)", "parameter(1)")
+    run = _runs(loops.split(hlo.parse(text), steps=3).step)["tanh.1"]
+    assert (run.times, run.is_known) == (1, False)
