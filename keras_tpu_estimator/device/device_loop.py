@@ -123,10 +123,11 @@ class DeviceLoop:
             step: The step.
             batches: What `shapes.of_steps` has returned.
         """
-        places = self._places.of(step.reads)
+        alone = step.mode == ModeKeys.PREDICT
+        places = (self._places.own if alone else self._places).of(step.reads)
         values = shapes.of_values(self._model.program.store, places)
         assigned, others = step.split(values)
-        if step.mode == ModeKeys.PREDICT:
+        if alone:
             return self._predict.lower(
                 assigned, others, batches, step=step, fetch=()
             )

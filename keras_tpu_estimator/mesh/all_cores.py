@@ -12,6 +12,7 @@ from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.cores import hosts_of
 from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
 from keras_tpu_estimator.mesh.variable_layout import Rules
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
@@ -168,7 +169,7 @@ def _hosts_per_replica(
         ValueError: Neither has each host whole replicas, nor is it one of
             those that one replica is on.
     """
-    if not mesh.is_multi_process:
+    if len(hosts_of(mesh)) == 1:
         return 1
     axis = mesh.axis_names.index(batch_axis)
     replicas = np.moveaxis(mesh.devices, axis, 0).reshape(

@@ -23,7 +23,6 @@ def mesh_of(hosts_of_replicas):
         ]
     )
     return types.SimpleNamespace(
-        is_multi_process=True,
         axis_names=("batch", "model"),
         shape={"batch": devices.shape[0], "model": devices.shape[1]},
         devices=devices,
