@@ -1,5 +1,6 @@
 """What the calls of one estimator have in common."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -37,6 +38,7 @@ from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.tracing import keras_internals
 
 # Reading a large checkpoint takes its time, on one host longer than on others.
 _LONG_SECS = 86400.0
@@ -81,12 +83,20 @@ class Job:
             embeddings=self.embeddings,
         )
         options = TraceOptions.of(self.config)
-        program = make_program(call, self.seed, options, self.placement.cores)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
-        model = EstimatorModel(program, layouts)
+        cores = self.placement.cores
+        with self._variables_off_devices():
+            program = make_program(call, self.seed, options, cores)
+            model = EstimatorModel(program, layouts)
         shows = shows_progress(self.config.progress)
         return Runtime.of(model, self.config.debug_nans, self.warm_start, shows)
+
+    def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
+        """Has Keras put no variables on devices that need not be there."""
+        if self.placement.machine is None:
+            return contextlib.nullcontext()
+        return keras_internals.without_distribution()
 
     @functools.cached_property
     def hosts(self) -> Hosts:
