@@ -141,7 +141,14 @@ def _of_mesh(
             shard_optimizer,
         )
     axes = (batch_axis,) if replicas > 1 else ()
-    return Cores(topology, mesh, axes=axes, model_axes=others, layout=layout)
+    return Cores(
+        topology,
+        mesh,
+        axes=axes,
+        model_axes=others,
+        layout=layout,
+        board=tuple(zip(machine.own, machine.board, strict=False)),
+    )
 
 
 def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:

@@ -44,6 +44,8 @@ class Cores:
             several.
         layout: How variables lie on the cores of a replica, or `None` if each
             core has them whole.
+        board: Pairs of a device of this host, and of what stands for it as in
+            `Machine`.
     """
 
     topology: Topology
@@ -52,6 +54,7 @@ class Cores:
     axes: tuple[str, ...] = ()
     model_axes: tuple[str, ...] = ()
     layout: VariableLayout | None = None
+    board: tuple[tuple[jax.Device, jax.Device], ...] = ()
 
     @property
     def context(self) -> ReplicaContext:
@@ -203,6 +206,8 @@ class Cores:
         if self.mesh is None or not self.are_on_hosts:
             return self
         devices = _of_host(self.mesh.devices, self.topology.host_index)
+        for device, other in self.board:
+            devices = np.where(devices == device, other, devices)
         if devices.size == 1:
             return dataclasses.replace(ONE_CORE, device=devices.flat[0])
         mesh = jax.sharding.Mesh(

@@ -5,6 +5,7 @@ import functools
 import os
 
 import jax
+import numpy as np
 from jax.experimental import topologies
 
 from keras_tpu_estimator.base.machine import Machine
@@ -18,12 +19,25 @@ MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
 @functools.cache
-def machine_of(topology, host=0):
+def devices_of(topology):
     """The devices of a topology such as "v5e:2x2"."""
     megacore = {"chip_config_name": "megacore"}
     options = megacore if topology.startswith("v4:") else {}
     made = topologies.get_topology_desc(topology, platform="tpu", **options)
-    return Machine(tuple(made.devices), host)
+    return tuple(made.devices)
+
+
+@functools.cache
+def machine_of(topology, host=0):
+    """A topology as a host sees it, whose board is one of its own."""
+    machine = Machine(devices_of(topology), host)
+    if machine.num_hosts == 1:
+        return machine
+    kind, _, sizes = topology.partition(":")
+    corners = np.array([device.coords for device in machine.own])
+    sides = (np.ptp(corners, 0) + 1)[: 1 + sizes.count("x")]
+    board = devices_of(f"{kind}:{'x'.join(map(str, sides))}")
+    return dataclasses.replace(machine, board=board)
 
 
 def lowered(estimator, input_fn, mode, topology="v5e:2x2", steps=2, host=0):
