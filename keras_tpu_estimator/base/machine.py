@@ -18,9 +18,14 @@ class Machine:
         devices: All of them, in their order.
         host: The number of the process among theirs that this one is.
             Defaults to 0.
+        board: What stands for the devices of this host, in their order, in
+            programs that it runs by itself: a compiler for devices that are
+            not there knows only whole topologies. Defaults to none, for
+            themselves.
 
     Raises:
-        ValueError: No device belongs to this host.
+        ValueError: No device belongs to this host, or the board has not as
+            many as the host.
 
     Example:
 
@@ -31,6 +36,7 @@ class Machine:
 
     devices: tuple[jax.Device, ...]
     host: int = 0
+    board: tuple[jax.Device, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.own:
@@ -38,6 +44,11 @@ class Machine:
             raise ValueError(
                 f"Host {self.host} should have a device at least. Received "
                 f"devices of the hosts {hosts}."
+            )
+        if self.board and len(self.board) != len(self.own):
+            raise ValueError(
+                "The board should have as many devices as the host, "
+                f"{len(self.own)}. Received: {len(self.board)}."
             )
 
     @classmethod
@@ -53,7 +64,7 @@ class Machine:
     @property
     def first(self) -> jax.Device:
         """The device that runs what only one runs."""
-        return self.own[0]
+        return (self.board or self.own)[0]
 
     @property
     def num_hosts(self) -> int:

@@ -127,9 +127,10 @@ class DeviceLoop:
             The values by path that the step assigns, the others, the metrics'
             if it has some, and the batches.
         """
-        places = self._places.of(step.reads)
+        alone = step.mode == ModeKeys.PREDICT
+        places = (self._places.own if alone else self._places).of(step.reads)
         values = shapes.of_values(self._model.program.store, places)
-        if step.mode == ModeKeys.PREDICT:
+        if alone:
             return *step.split(values), batches
         whole = self._model.layout(step.mode).cores.replicated
         metrics = shapes.of_arrays(self._model.metrics_state(), whole)

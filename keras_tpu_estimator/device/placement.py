@@ -80,7 +80,7 @@ class Placement:
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
         return all_cores(
-            per_replica, layout_map, self.config.shard_optimizer, machine
+            per_replica, layout_map, self.config.shard_optimizer, self.machine
         )
 
     def _cores_of(self, mode: str) -> Cores:

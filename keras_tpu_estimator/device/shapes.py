@@ -10,6 +10,7 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.inputs.shared import batch_size
+from keras_tpu_estimator.mesh.spread_rows import padded_rows
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing import keras_internals
@@ -56,9 +57,17 @@ def of_values(
         store: The variables.
         places: Where some of them lie, by path.
     """
+
+    def on_devices(path: str) -> tuple[int, ...]:
+        shape = tuple(store.variables[path].shape)
+        if path not in store.rows:
+            return shape
+        # Of tables, cores have as many rows each.
+        return padded_rows(shape[0], places[path]), *shape[1:]
+
     return {
         path: _shape(
-            store.variables[path].shape,
+            on_devices(path),
             keras_internals.stored_dtype(store.variables[path]),
             place,
         )

@@ -31,6 +31,7 @@ from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.summary import recording
 from keras_tpu_estimator.summary.collecting import Collector
+from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.identity import names_collected
 from keras_tpu_estimator.tracing.variables import Values
@@ -93,6 +94,7 @@ class ModelCall:
         collector = Collector(self._records)
         with (
             replica_context.replica_scope(self.example.cores.context),
+            keras_internals.on_platform(self.example.cores.platform),
             self.options.scope(),
             recording.only_to(collector),
             names_collected() as named,

@@ -40,6 +40,7 @@ from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.tracing import keras_internals
 
 # What takes its time, on one host longer than on others.
 _READS = "reads a checkpoint"
@@ -86,12 +87,20 @@ class Job:
             embeddings=self.embeddings,
         )
         options = TraceOptions.of(self.config)
-        program = make_program(call, self.seed, options, self.placement.cores)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
         layouts = {mode: self.placement.layout(mode) for mode in modes}
-        model = EstimatorModel(program, layouts)
+        cores = self.placement.cores
+        with self._variables_off_devices():
+            program = make_program(call, self.seed, options, cores)
+            model = EstimatorModel(program, layouts)
         shows = shows_progress(self.config.progress)
         return Runtime.of(model, self.config.debug_nans, self.warm_start, shows)
+
+    def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
+        """Has Keras put no variables on devices that need not be there."""
+        if self.placement.machine is None:
+            return contextlib.nullcontext()
+        return keras_internals.without_distribution()
 
     @functools.cached_property
     def hosts(self) -> Hosts:

@@ -12,6 +12,7 @@ from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.topology import Topology
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.mesh.cores import hosts_of
 from keras_tpu_estimator.mesh.variable_layout import MODEL_AXIS
 from keras_tpu_estimator.mesh.variable_layout import Rules
 from keras_tpu_estimator.mesh.variable_layout import VariableLayout
@@ -42,35 +43,41 @@ def all_cores(
             `ModelParallel`, or has not as many devices as the machine, or
             there is a `layout_map` for single cores.
     """
-    machine = machine or Machine.here()
+    own = machine or Machine.here()
     distribution = keras.distribution.distribution()
     batch_axis = _BATCH
     sizes = None
     if distribution is None and per_replica > 1:
-        mesh, sizes = _mesh(per_replica, machine), {MODEL_AXIS: per_replica}
+        mesh, sizes = _mesh(per_replica, own), {MODEL_AXIS: per_replica}
     else:
         distribution = distribution or keras.distribution.DataParallel(
-            devices=[*machine.devices], auto_shard_dataset=False
+            devices=[*own.devices], auto_shard_dataset=False
         )
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
-        mesh = _on(machine, distribution.device_mesh.backend_mesh)
+        told = distribution.device_mesh
+        mesh = told.backend_mesh if machine is None else _on(machine, told)
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, machine)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, own)
 
 
-def _on(machine: Machine, mesh: jax.sharding.Mesh) -> jax.sharding.Mesh:
-    """The mesh, or one like it of a machine that is elsewhere."""
-    if {*mesh.devices.flat} <= {*machine.devices}:
-        return mesh
-    if mesh.size != len(machine.devices):
-        raise ValueError(
-            "The keras.distribution that is set should be about as many "
-            f"devices as the machine has, {len(machine.devices)}. Received: "
-            f"{mesh.size}. Set one of that size, or unset it."
-        )
-    devices = np.array(machine.devices).reshape(mesh.devices.shape)
-    return jax.sharding.Mesh(devices, mesh.axis_names, mesh.axis_types)
+def _on(
+    machine: Machine, told: keras.distribution.DeviceMesh
+) -> jax.sharding.Mesh:
+    """The mesh of a distribution, on a machine that may be elsewhere."""
+    known: dict[Any, jax.Device] = {each: each for each in machine.devices}
+    known |= {f"{d.platform}:{d.id}": d for d in machine.devices}
+    named = [known.get(name) for name in told.devices.flat]
+    if None in named:
+        if len(named) != len(machine.devices):
+            raise ValueError(
+                "The keras.distribution that is set should be about as many "
+                f"devices as the machine has, {len(machine.devices)}. "
+                f"Received: {len(named)}. Set one of that size, or unset it."
+            )
+        named = [*machine.devices]
+    devices = np.array(named).reshape(told.devices.shape)
+    return jax.sharding.Mesh(devices, told.axis_names)
 
 
 def _check_kind(distribution: object) -> None:
@@ -134,7 +141,14 @@ def _of_mesh(
             shard_optimizer,
         )
     axes = (batch_axis,) if replicas > 1 else ()
-    return Cores(topology, mesh, axes=axes, model_axes=others, layout=layout)
+    return Cores(
+        topology,
+        mesh,
+        axes=axes,
+        model_axes=others,
+        layout=layout,
+        board=tuple(zip(machine.own, machine.board, strict=False)),
+    )
 
 
 def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
@@ -168,7 +182,7 @@ def _hosts_per_replica(
         ValueError: Neither has each host whole replicas, nor is it one of
             those that one replica is on.
     """
-    if not mesh.is_multi_process:
+    if len(hosts_of(mesh)) == 1:
         return 1
     axis = mesh.axis_names.index(batch_axis)
     replicas = np.moveaxis(mesh.devices, axis, 0).reshape(

@@ -46,6 +46,8 @@ class Cores:
             several.
         layout: How variables lie on the cores of a replica, or `None` if each
             core has them whole.
+        board: Pairs of a device of this host, and of what stands for it as in
+            `Machine`.
     """
 
     topology: Topology
@@ -54,6 +56,7 @@ class Cores:
     axes: tuple[str, ...] = ()
     model_axes: tuple[str, ...] = ()
     layout: VariableLayout | None = None
+    board: tuple[tuple[jax.Device, jax.Device], ...] = ()
 
     @property
     def context(self) -> ReplicaContext:
@@ -95,7 +98,7 @@ class Cores:
     @property
     def are_on_hosts(self) -> bool:
         """Whether some of them belong to other processes."""
-        return self.mesh is not None and self.mesh.is_multi_process
+        return self.mesh is not None and len(hosts_of(self.mesh)) > 1
 
     @property
     def replicated(self) -> jax.sharding.Sharding:
@@ -199,10 +202,14 @@ class Cores:
         """Those of this host alone, as if there were no others."""
         if self.mesh is None or not self.are_on_hosts:
             return self
-        devices = self.mesh.local_mesh.devices
+        devices = _of_host(self.mesh.devices, self.topology.host_index)
+        for device, other in self.board:
+            devices = np.where(devices == device, other, devices)
         if devices.size == 1:
             return dataclasses.replace(ONE_CORE, device=devices.flat[0])
-        mesh = jax.sharding.Mesh(devices, self.mesh.axis_names)
+        mesh = jax.sharding.Mesh(
+            devices, self.mesh.axis_names, self.mesh.axis_types
+        )
         per_replica = self.topology.of_lone_hosts.cores_per_replica
         topology = Topology(
             devices.size // per_replica, cores_per_replica=per_replica
@@ -398,6 +405,25 @@ class Cores:
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))
+
+
+def hosts_of(mesh: jax.sharding.Mesh) -> set[int]:
+    """The numbers of the processes that the devices of a mesh belong to."""
+    return {device.process_index for device in mesh.devices.flat}
+
+
+def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
+    """Those devices that belong to a process, which lie side by side."""
+    is_own = np.vectorize(lambda d: d.process_index == host, otypes=[bool])
+    places = np.nonzero(is_own(devices))
+    own: np.ndarray = devices[np.ix_(*map(np.unique, places))]
+    if own.size != len(places[0]):
+        raise ValueError(
+            "The devices of a host should lie side by side in the mesh. "
+            f"Received {len(places[0])} of host {host} among {own.size}. Set "
+            "a keras.distribution whose devices are in their order, or none."
+        )
+    return own
 
 
 def _is_whole_here(value: jax.Array) -> bool:

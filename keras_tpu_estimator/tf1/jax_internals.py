@@ -4,6 +4,7 @@
 """
 
 import functools
+import io
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -17,10 +18,25 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters import mlir
 
+# Of what `stablehlo_of` returns: another one when it makes other modules.
+FORM = 2
+_COPY = "mhlo.copy"
+
 
 def stablehlo_of(hlo: bytes) -> bytes:
     """The StableHLO of an HLO module, both serialized."""
     module: bytes = jax_mlir.hlo_to_stablehlo(hlo)
+    with mlir.make_ir_context():
+        parsed = ir.Module.parse(module)
+        # StableHLO has none, and XLA takes what is left for a CPU alone.
+        copies = [op for op in _operations(parsed) if op.name == _COPY]
+        for op in copies:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        if copies:
+            code = io.BytesIO()
+            parsed.operation.write_bytecode(code)
+            module = code.getvalue()
     return module
 
 
@@ -40,6 +56,17 @@ def op_names(module: bytes) -> list[str]:
     """The ops of a module, with the target of each custom call."""
     with mlir.make_ir_context():
         return [_name(op) for op in _operations(ir.Module.parse(module))]
+
+
+def element_types(module: bytes) -> set[str]:
+    """Of what numbers the tensors of a module are, as MLIR writes them."""
+    with mlir.make_ir_context():
+        return {
+            str(ir.RankedTensorType(result.type).element_type)
+            for op in _operations(ir.Module.parse(module))
+            for result in op.results
+            if isinstance(result.type, ir.RankedTensorType)
+        }
 
 
 def _name(op: Any) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import jax
 
 from keras_tpu_estimator.storage.urls import is_url
+from keras_tpu_estimator.tf1 import jax_internals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,8 @@ def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
     directory = jax.config.values["jax_compilation_cache_dir"]
     if not directory or is_url(directory):
         return lift()
-    path = os.path.join(directory, f"tf1-{_digest(parts)}")
+    form = f"form {jax_internals.FORM}"
+    path = os.path.join(directory, f"tf1-{_digest([form, *parts])}")
     if os.path.isfile(path):
         return _read(path)
     module = lift()

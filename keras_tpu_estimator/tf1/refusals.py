@@ -19,6 +19,9 @@ _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _REFS = ("TemporaryVariable", "Variable", "VariableV2")
 # Reading them costs nothing: the bridge leaves assertions out.
 _MAY_HAVE_STRINGS = ("Assert", "Const")
+# Calls that XLA itself writes out, for every kind of devices.
+_EXPANDED = {"Eigh", "ProductOfElementaryHouseholderReflectors", "Qr"}
+_WIDEST = "complex<f64>"
 _VARIABLES = PASSING_ON | {"VarHandleOp"}
 
 
@@ -61,22 +64,31 @@ def reason_against(op: Any, node: Node, library: Library) -> str | None:
 
 
 def check_platform(module: bytes, platform: str) -> None:
-    """Refuses what was compiled for the CPU, if it is to run elsewhere.
+    """Refuses what XLA cannot compile for the devices that are to run it.
 
     Args:
         module: A step, as StableHLO.
-        platform: What kind of devices is to run it, such as "cpu".
+        platform: What kind of devices they are, such as "cpu".
 
     Raises:
-        ValueError: It has calls that only the CPU may know.
+        ValueError: It has calls that only the CPU may know, or on a TPU
+            numbers with which XLA ends the process.
     """
     prefix = "stablehlo.custom_call "
-    calls = {n for n in jax_internals.op_names(module) if n.startswith(prefix)}
-    if calls and platform != "cpu":
+    names = jax_internals.op_names(module)
+    calls = {n.removeprefix(prefix) for n in names if n.startswith(prefix)}
+    unknown = sorted(calls - _EXPANDED)
+    if unknown and platform != "cpu":
         raise ValueError(
             "model_fn has operations that TensorFlow compiles for the CPU "
             f"alone. Expected some that run on {platform!r}. Received calls "
-            f"of {sorted(name.removeprefix(prefix) for name in calls)}."
+            f"of {unknown}."
+        )
+    wide = _WIDEST in jax_internals.element_types(module)
+    if wide and platform == "tpu":
+        raise ValueError(
+            "model_fn has tensors of complex128, which a TPU does not have. "
+            "Expected complex64 at most: cast them with tf.cast."
         )
 
 

@@ -210,7 +210,12 @@ def capture(
     taken = {} if taken_names is None else taken_names
 
     def in_scope(scope: VariableScope, args: tuple[Nest, ...]) -> Nest:
-        with keras_internals.fresh_names(taken), _seeded(seed), scope:
+        with (
+            keras_internals.fresh_names(taken),
+            keras_internals.without_distribution(),
+            _seeded(seed),
+            scope,
+        ):
             result = function(*args)
             scope.introduce_unread()
         return result

@@ -6,7 +6,9 @@
 import contextlib
 import contextvars
 import functools
+import inspect
 import random
+import sys
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
 from keras.src.backend.common.name_scope import current_path
+from keras.src.backend.jax import nn
+from keras.src.backend.jax import numpy as keras_numpy
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.tree import tree_api
@@ -145,6 +149,90 @@ def current_layout_map() -> keras.distribution.LayoutMap | None:
     if not isinstance(distribution, keras.distribution.ModelParallel):
         return None
     return distribution._layout_map
+
+
+@contextlib.contextmanager
+def without_distribution() -> Iterator[None]:
+    """Has Keras know of no distribution in a `with` block.
+
+    It would put new variables on the devices, and have each of their layers'
+    outputs lie as rules about variables say.
+    """
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(before)
+
+
+_platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    "platform", default=None
+)
+
+
+@contextlib.contextmanager
+def on_platform(platform: str) -> Iterator[None]:
+    """Has Keras make what is for a kind of devices in a `with` block.
+
+    Keras asks for the devices that JAX has found, which need not be those that
+    a program is traced for.
+
+    Args:
+        platform: The kind, such as "cpu".
+    """
+    _ask_for_platform()
+    token = _platform.set(platform)
+    try:
+        yield
+    finally:
+        _platform.reset(token)
+
+
+@functools.cache
+def _ask_for_platform() -> None:
+    """Puts `on_platform` before what Keras decides by devices, once."""
+    # The package has a function of the module's name.
+    rnn: Any = sys.modules["keras.src.backend.jax.rnn"]
+    uses_cpu, has_gpu = keras_numpy._uses_cpu, rnn._is_gpu_available
+    attention = nn.dot_product_attention
+
+    def is_on_cpu(x: Any) -> bool:
+        platform = _platform.get()
+        return uses_cpu(x) if platform is None else platform == "cpu"
+
+    def is_on_gpu() -> bool:
+        # Without one, cuDNN cannot say how much memory it wants.
+        return _platform.get() in (None, "gpu") and has_gpu()
+
+    @functools.wraps(attention)
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        if _platform.get() == "tpu":
+            kwargs = _without_flash(attention, args, kwargs)
+            args = ()
+        return attention(*args, **kwargs)
+
+    keras_numpy._uses_cpu, rnn._is_gpu_available = is_on_cpu, is_on_gpu
+    nn.dot_product_attention = attend
+
+
+def _without_flash(
+    attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of attention on a TPU, by name.
+
+    There, Keras's flash attention has its kernel scale nothing, and take
+    attention without a mask for causal; and XLA cannot spread it over cores.
+    """
+    bound = inspect.signature(attention).bind(*args, **kwargs).arguments
+    for name in ("flash_attention", "attn_logits_soft_cap"):
+        if bound.get(name):
+            raise ValueError(
+                "Keras's flash attention gives wrong numbers on a TPU. "
+                f"Expected attention without it. Received: {name}="
+                f"{bound[name]}. Leave it out."
+            )
+    return {**bound, "flash_attention": False}
 
 
 def rate_function(

@@ -1,8 +1,10 @@
 """What a loop compiles, lowered from shapes alone."""
 
 import dataclasses
+import types
 
 import jax
+import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
@@ -11,6 +13,7 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 from keras_tpu_estimator.device import shapes
+from keras_tpu_estimator.mesh.all_cores import all_cores
 
 X, Y = regression_data(examples=32)
 LAYOUTS = {
@@ -101,3 +104,20 @@ def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
     assert found["id"].shape == (5, 32)
     assert found["id"].dtype == "int32"  # As devices have it.
     assert found["id"].sharding == cores.batch_sharding(1)
+
+
+def test_tables_have_as_many_rows_on_each_core(tmp_path):
+    places = {
+        "table": all_cores().rows_sharding,
+        "kernel": all_cores().replicated,
+    }
+    store = types.SimpleNamespace(
+        rows={"table": 13},
+        variables={
+            "table": keras.Variable("zeros", shape=(13, 2)),
+            "kernel": keras.Variable("zeros", shape=(13, 2)),
+        },
+    )
+    found = shapes.of_values(store, places)
+    assert found["table"].shape == (16, 2)
+    assert found["kernel"].shape == (13, 2)

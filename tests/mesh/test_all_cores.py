@@ -23,7 +23,6 @@ def mesh_of(hosts_of_replicas):
         ]
     )
     return types.SimpleNamespace(
-        is_multi_process=True,
         axis_names=("batch", "model"),
         shape={"batch": devices.shape[0], "model": devices.shape[1]},
         devices=devices,
@@ -130,3 +129,10 @@ def test_who_reads_what():
     alone = shared.of_lone_hosts
     assert (alone.num_replicas, alone.cores_per_replica) == (4, 4)
     assert (alone.num_readers, alone.reader_index) == (4, 3)
+
+
+def test_a_board_is_as_large_as_the_host():
+    devices = tuple(jax.devices())
+    with pytest.raises(ValueError, match=r"as the host, 8\. Received: 2"):
+        Machine(devices, board=devices[:2])
+    assert Machine(devices, board=devices[::-1]).first == devices[-1]

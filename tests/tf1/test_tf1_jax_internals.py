@@ -34,6 +34,31 @@ def test_a_custom_call_is_named_by_its_target():
     assert "stablehlo.custom_call Qr" in jax_internals.op_names(module)
 
 
+def test_a_module_has_no_copies():
+    with internals.eagerly():
+        variable = tf.Variable([1, 2], use_resource=True)
+
+    def function(x):
+        variable.assign_add(x)
+        return variable.read_value()
+
+    with internals.eagerly():
+        module = jax_internals.stablehlo_of(
+            hlo_of(function, [2], dtype=tf.int32)
+        )
+    # Else XLA refuses it for a TPU.
+    names = jax_internals.op_names(module)
+    assert "stablehlo.add" in names
+    assert "mhlo.copy" not in names
+
+
+def test_the_types_of_a_module_are_those_of_all_its_ops():
+    module = jax_internals.stablehlo_of(
+        hlo_of(lambda x: tf.cast(tf.cast(x, tf.float64) ** 2, tf.int32), [3])
+    )
+    assert {"f32", "f64", "i32"} <= jax_internals.element_types(module)
+
+
 @pytest.mark.parametrize(
     ("kind", "shape", "dtype"),
     [

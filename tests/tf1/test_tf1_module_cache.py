@@ -55,6 +55,13 @@ def test_a_module_is_lifted_once(directory):
     assert len(os.listdir(directory)) == 2
 
 
+def test_a_module_of_another_form_is_lifted_anew(directory, monkeypatch):
+    other = Module(b"other", ())
+    assert cached(["a"], lambda: MODULE) == MODULE
+    monkeypatch.setattr(jax_internals, "FORM", jax_internals.FORM + 1)
+    assert cached(["a"], lambda: other) == other
+
+
 def test_without_a_directory_each_is_lifted():
     with compile_cache(None):
         assert cached(["a"], lambda: MODULE) == MODULE

@@ -11,6 +11,7 @@ from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import variable
 
+from keras_tpu_estimator.tf1 import refusals
 from keras_tpu_estimator.tf1.lifting import Pruned
 from keras_tpu_estimator.tf1.refusals import check_platform
 
@@ -154,10 +155,38 @@ def test_a_scalar_that_is_to_be_concatenated(tmp_path):
         evaluate(tf.reduce_sum, tmp_path, kte.ModeKeys.PREDICT, use_tpu=True)
 
 
-def test_a_call_that_only_the_cpu_has():
+def lifted(function):
+    """The module of a function of a matrix."""
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 3])
-        lifted = Pruned.of(graph, [x], [tf.linalg.qr(x).q]).compiled()
-    check_platform(lifted.module, "cpu")
-    with pytest.raises(ValueError, match="'cuda'.*'Qr'"):
-        check_platform(lifted.module, "cuda")
+        return Pruned.of(graph, [x], [function(x)]).compiled().module
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: tf.linalg.qr(x).q, lambda x: tf.linalg.eigh(x)[1]],
+    ids=["qr", "eigh"],
+)
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_calls_that_xla_expands_everywhere(function, platform):
+    check_platform(lifted(function), platform)
+
+
+def test_a_call_that_only_the_cpu_has(monkeypatch):
+    monkeypatch.setattr(refusals, "_EXPANDED", {"Eigh"})
+    module = lifted(lambda x: tf.linalg.qr(x).q)
+    check_platform(module, "cpu")
+    with pytest.raises(ValueError, match="'gpu'.*'Qr'"):
+        check_platform(module, "gpu")
+
+
+def test_numbers_that_no_tpu_has():
+    def function(x):
+        wide = tf.cast(tf.complex(x, x), tf.complex128)
+        return tf.cast(tf.abs(wide), tf.float32)
+
+    module = lifted(function)
+    check_platform(module, "cpu")
+    check_platform(module, "gpu")
+    with pytest.raises(ValueError, match="complex128.*complex64"):
+        check_platform(module, "tpu")

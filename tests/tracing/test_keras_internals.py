@@ -3,14 +3,19 @@
 A failure here says which function of `keras_internals` a new Keras breaks.
 """
 
+import functools
 import inspect
 import random
+import sys
 import threading
+import types
 
+import jax
 import keras
 import numpy as np
 import pytest
 from keras.src.backend.common import global_state
+from keras.src.backend.jax import nn as keras_nn
 
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.keras_internals import fresh_names
@@ -368,3 +373,106 @@ def test_a_variable_holds_an_array_of_another_shape():
     keras_internals.hold(variable, array)
     assert variable.value is array
     assert variable.shape == (3,)
+
+
+def jaxpr_of(function, *args):
+    # JAX keeps what it has traced of a function.
+    return str(jax.make_jaxpr(lambda *args: function(*args))(*args))
+
+
+def test_programs_are_made_for_the_devices_that_are_told():
+    logits = np.ones((2, 3), "float32")
+
+    def argmax(x):
+        return keras.ops.argmax(x, -1)
+
+    own = jaxpr_of(argmax, logits)
+    with keras_internals.on_platform("tpu"):
+        told = jaxpr_of(argmax, logits)
+        with keras_internals.on_platform("cpu"):
+            assert jaxpr_of(argmax, logits) == own
+    # What Keras does for CPUs, whose zeros have no sign.
+    assert "select_n" in own
+    assert "select_n" not in told
+    assert jaxpr_of(argmax, logits) == own
+
+
+def test_cudnn_is_for_gpus_alone(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    rnn = sys.modules["keras.src.backend.jax.rnn"]
+    assert rnn._is_gpu_available()
+    with keras_internals.on_platform("gpu"):
+        assert rnn._is_gpu_available()
+    with keras_internals.on_platform("tpu"):
+        assert not rnn._is_gpu_available()
+
+
+QUERY = np.ones((2, 128, 2, 128), "float32")
+
+
+def attended(query, **settings):
+    return keras.ops.dot_product_attention(query, query, query, **settings)
+
+
+@pytest.fixture
+def finds_a_tpu(monkeypatch):
+    """Has Keras's attention find a TPU, whatever is there."""
+
+    class Found:
+        devices = staticmethod(lambda: [types.SimpleNamespace(platform="tpu")])
+
+        def __getattr__(self, name):
+            return getattr(jax, name)
+
+    monkeypatch.setattr(keras_nn, "jax", Found())
+
+
+def test_the_flash_attention_of_keras_is_wrong_on_a_tpu(
+    finds_a_tpu, monkeypatch
+):
+    """When this fails, Keras may be asked for it again."""
+    kernel = keras_nn.splash_attention_kernel
+    make = functools.partial(kernel.make_splash_mha, interpret=True)
+    monkeypatch.setattr(kernel, "make_splash_mha", make)
+    query = np.random.default_rng(0).normal(size=QUERY.shape)
+    query = query.astype("float32")[:1, :, :1]
+    found = jax.jit(attended)(query)
+    causal = jax.nn.dot_product_attention(
+        query, query, query, is_causal=True, scale=1.0
+    )
+    np.testing.assert_allclose(found, causal, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("finds_a_tpu")
+@pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"scale": 0.5}])
+def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
+    function = functools.partial(attended, **settings)
+    with keras_internals.on_platform("tpu"):
+        told = jaxpr_of(function, QUERY)
+    assert "pallas_call" not in told
+    monkeypatch.undo()
+    assert told == jaxpr_of(function, QUERY)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"flash_attention": True}, {"attn_logits_soft_cap": 5.0}]
+)
+def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
+    attention = keras_nn.dot_product_attention
+    with keras_internals.on_platform("tpu"):
+        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Leave it"):
+            attention(QUERY, QUERY, QUERY, **settings)
+
+
+def test_no_distribution_is_set_in_a_block():
+    devices = keras.distribution.list_devices()
+    told = keras.distribution.DataParallel(
+        devices=devices, auto_shard_dataset=False
+    )
+    with told.scope():
+        with pytest.raises(ZeroDivisionError):
+            with keras_internals.without_distribution():
+                assert keras.distribution.distribution() is None
+                assert keras.Variable(1.0)._layout is None
+                raise ZeroDivisionError
+        assert keras.distribution.distribution() is told

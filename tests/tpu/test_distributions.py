@@ -1,0 +1,59 @@
+"""A distribution of Keras that is about TPUs which are not there."""
+
+import contextlib
+
+import keras
+import pytest
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from topologies import MODES
+from topologies import lowered
+from topologies import machine_of
+
+DATA = repeated(*regression_data(size=16))
+
+
+def network(features, is_training):
+    """Two layers, of which the first has a rule."""
+    x = keras.layers.Dense(32, name="up")(features)
+    x = keras.layers.Dropout(0.1)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+@contextlib.contextmanager
+def spread(devices, *rules):
+    """Two replicas of two cores each."""
+    tools = keras.distribution
+    layout_map = tools.LayoutMap(
+        tools.DeviceMesh((2, 2), ("batch", "model"), devices)
+    )
+    for rule in rules:
+        layout_map[rule] = (None, "model")
+    told = tools.ModelParallel(layout_map=layout_map, auto_shard_dataset=False)
+    with told.scope():
+        yield
+
+
+DEVICES = {
+    "objects": lambda: machine_of("v5e:2x2").devices,
+    "names": lambda: [f"tpu:{n}" for n in range(4)],
+    "others": lambda: keras.distribution.list_devices()[:4],
+}
+
+
+@pytest.mark.parametrize("kind", DEVICES)
+def test_it_is_put_nothing_on(tmp_path, kind):
+    with spread(DEVICES[kind](), "up/kernel"):
+        made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
+        for mode in MODES:
+            text = lowered(made, DATA, mode).as_text()
+            assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
+
+
+def test_rules_are_about_variables_alone(tmp_path):
+    # Keras would have the output of the layer lie so, too.
+    with spread(DEVICES["others"](), "up.*kernel|^up"):
+        made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
+        lowered(made, DATA, "infer")
