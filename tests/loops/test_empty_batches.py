@@ -15,8 +15,6 @@ from helpers import squared_error
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.hosts.agreement import Conversation
-from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.inputs.deployment import input_plan
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.request import InputRequest
@@ -174,13 +172,6 @@ def test_who_waits_for_the_answer_to_one_gets_it(tmp_path):
     assert answered.empty()
 
 
-class OneConversation(Hosts):
-    """Each thread has its own part of the same conversation."""
-
-    def conversation(self, subject):
-        return Conversation(self, subject, 1)
-
-
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -191,7 +182,9 @@ class OneConversation(Hosts):
         [(0,), (0, 0)],
     ],
 )
-def test_a_host_without_examples_has_no_part_of_a_step(sizes, on_each):
+def test_a_host_without_examples_has_no_part_of_a_step(
+    sizes, on_each, hosts_of
+):
     cores = Topology(num_replicas=4, num_hosts=2)
     plan = input_plan(
         "eval", kte.InputPipelineConfig.PER_HOST_V1, cores, batch_size=16
@@ -200,7 +193,7 @@ def test_a_host_without_examples_has_no_part_of_a_step(sizes, on_each):
     def read(host):
         input_fn = with_empty(100.0 * host + X, sizes=sizes[host])
         request = InputRequest("eval", plan, lambda additional: additional)
-        hosts = OneConversation(host, 2, 10.0)
+        hosts = hosts_of(host, 2)
         with Pipeline(input_fn, request) as pipeline:
             steps = AgreedSteps("eval", pipeline, hosts, cores)
             return list(iter(lambda: steps.take(4), None))

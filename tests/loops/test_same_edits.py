@@ -7,6 +7,7 @@ import pytest
 from keras_tpu_estimator.device.call_values import CallValues
 from keras_tpu_estimator.loops.same_edits import SameEdits
 from keras_tpu_estimator.loops.same_edits import compare_edits
+from keras_tpu_estimator.program.store import GLOBAL_STEP
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def assigned(on_each, hosts_of, store):
         store.values.clear()
 
         def assign(host):
-            values = CallValues({}, "train")
+            values = CallValues({GLOBAL_STEP: np.int32(0)}, "train")
             with hosts_of(host, len(of_hosts)).call("train") as call:
                 compare_edits(call, values, "train")
                 return [
@@ -76,7 +77,7 @@ def test_every_assignment_counts():
 
 
 def test_a_process_alone_compares_nothing(hosts_of):
-    values = CallValues({}, "train")
+    values = CallValues({GLOBAL_STEP: np.int32(0)}, "train")
     with type(hosts_of(0))().call("train") as call:
         compare_edits(call, values, "train")
     assert values.on_edit is None

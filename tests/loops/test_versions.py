@@ -182,10 +182,10 @@ def in_input(estimator, host, monkeypatch):
 def in_writer(estimator, host, monkeypatch):
     write = files.write
 
-    def written(path, variables):
+    def written(path, *others):
         if path.endswith("-20.h5"):
             raise Told
-        write(path, variables)
+        write(path, *others)
 
     monkeypatch.setattr(files, "write", written)
     return Told, {}
