@@ -13,6 +13,7 @@ import shutil
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.checkpoints.save_files import SaveFiles
 from tests.forking.forks import forking
 from tests.many_hosts import caught_scenarios
 from tests.many_hosts import other_scenarios
@@ -333,10 +334,9 @@ def test_one_host_writes_event_files_and_metrics(two, base):
 
 def test_positions_in_the_input_are_of_each_host(base, two):
     del two
-    names = os.listdir(base / "two" / "elastic")
-    assert {name for name in names if "ckpt-8.input" in name} == {
-        f"model.ckpt-8.input-{host}-of-2.zip" for host in range(2)
-    }
+    prefix = str(base / "two" / "elastic" / "model.ckpt-8")
+    saved = SaveFiles.at(prefix)
+    assert saved.positions() == [saved.position(host, 2) for host in range(2)]
 
 
 def test_another_number_of_hosts_goes_on(
