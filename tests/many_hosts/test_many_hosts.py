@@ -131,14 +131,22 @@ def test_four_hosts(four, alone):
 
 
 @pytest.mark.parametrize(
-    "name", ["with_dropout", "with_state", "last_batches", "ends_earlier"]
+    ("name", "tolerance"),
+    [
+        ("with_dropout", 1e-6),
+        # Batch norm divides by deviations, whose sums over hosts are rounded
+        # in another order: by 2e-6 on some processors.
+        ("with_state", 5e-6),
+        ("last_batches", 1e-6),
+        ("ends_earlier", 1e-6),
+    ],
 )
-def test_what_is_trained_is_equal_to_one_host(name, two, alone):
+def test_what_is_trained_is_equal_to_one_host(name, tolerance, two, alone):
     first, second = both(two, name)
     assert first == second
     expected = alone(name)
     assert first.pop("checkpoints", None) == expected.pop("checkpoints", None)
-    assert_close(first, expected)
+    assert_close(first, expected, tolerance)
 
 
 @pytest.mark.parametrize(
