@@ -3,6 +3,7 @@
 Everything here happens before anything imports Keras or JAX.
 """
 
+import logging
 import os
 import pathlib
 import shutil
@@ -71,6 +72,16 @@ def fixed_seed():
     """Every test starts from the same random state."""
     random.seed(0)
     np.random.seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_lines():
+    """No test's lines become TensorFlow's for those after it."""
+    own = logging.getLogger("keras_tpu_estimator")
+    before = own.handlers, own.parent, own.propagate
+    own.handlers = own.handlers[:]
+    yield
+    own.handlers, own.parent, own.propagate = before
 
 
 def pytest_configure(config):
