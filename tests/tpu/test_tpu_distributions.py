@@ -8,9 +8,10 @@ from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
-from topologies import MODES
-from topologies import lowered
-from topologies import machine_of
+from tpu_lowering import MODES
+from tpu_lowering import job_on
+from tpu_lowering import lowered
+from tpu_lowering import machine_of
 
 DATA = repeated(*regression_data(size=16))
 
@@ -48,7 +49,7 @@ def test_it_is_put_nothing_on(tmp_path, kind):
     with spread(DEVICES[kind](), "up/kernel"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         for mode in MODES:
-            text = lowered(made, DATA, mode).as_text()
+            text = lowered(job_on(made), mode, DATA).as_text()
             assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
 
 
@@ -56,4 +57,4 @@ def test_rules_are_about_variables_alone(tmp_path):
     # Keras would have the output of the layer lie so, too.
     with spread(DEVICES["others"](), "up.*kernel|^up"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
-        lowered(made, DATA, "infer")
+        lowered(job_on(made), "infer", DATA)

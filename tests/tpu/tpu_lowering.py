@@ -1,8 +1,7 @@
-"""Programs of an estimator, compiled for TPUs that are not there."""
+"""Programs of an estimator, lowered for TPUs that are not there."""
 
 import dataclasses
 import functools
-import os
 
 import jax
 import numpy as np
@@ -12,9 +11,6 @@ from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device import shapes
 
-# Else libtpu asks the network where it is, and lets one process have it.
-os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 
 
@@ -40,41 +36,53 @@ def machine_of(topology, host=0):
     return dataclasses.replace(machine, board=board)
 
 
-def lowered(estimator, input_fn, mode, topology="v5e:2x2", steps=2, host=0):
-    """The loop of a mode, as a host lowers it.
+def job_on(estimator, topology="v5e:2x2", host=0):
+    """What an estimator would be on a topology.
 
     Args:
-        estimator: The estimator, which has not run yet.
-        input_fn: Of which one batch is read.
-        mode: A value of `ModeKeys`.
-        topology: What it is lowered for.
-        steps: How many steps the loop has.
-        host: The number of the host.
+        estimator: The estimator, which stays as it is.
+        topology: The topology.
+        host: The number of the host that this is.
     """
     job = estimator._job
-    placement = dataclasses.replace(
-        job.placement, machine=machine_of(topology, host)
-    )
-    job = dataclasses.replace(job, placement=placement)
-    placement.check(mode)
+    machine = machine_of(topology, host)
+    placement = dataclasses.replace(job.placement, machine=machine)
+    return dataclasses.replace(job, placement=placement)
+
+
+# A number that no other dimension has.
+STEPS = 7
+
+
+def lowered(job, mode, input_fn, steps=STEPS):
+    """The loop of a mode.
+
+    Args:
+        job: What `job_on` has returned.
+        mode: A value of `ModeKeys`.
+        input_fn: Of which one batch is read.
+        steps: How many steps the loop has.
+    """
+    job.placement.check(mode)
     with job.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
-    layout = job.runtime.model.layout(mode)
-    nest = batch.features, batch.labels
+    layout, loop = job.runtime.model.layout(mode), job.runtime.loop
+    features = of_shapes(lambda a: a.shape[1:], batch.features)
     if mode == ModeKeys.PREDICT:
-        features = _shapes(lambda a: a.shape[1:], batch.features)
         is_padding = jax.ShapeDtypeStruct([batch.examples], bool)
-        stacked = one = shapes.of_steps(layout, mode, features, is_padding)
-    else:
-        nest = _shapes(lambda a: (steps, *a.shape[1:]), nest)
-        is_part = placement.cores.are_on_hosts and not is_whole
-        stacked = shapes.of_steps(layout, mode, *nest, is_part)
-        one = _shapes(lambda a: a.shape[1:], stacked)
-    step = job.runtime.prepare(mode, *one)
-    return job.runtime.loop.lower(step, stacked)
+        one = shapes.of_steps(layout, mode, features, is_padding)
+        return loop.lower(job.runtime.prepare(mode, *one), one)
+    nest = of_shapes(
+        lambda a: (steps, *a.shape[1:]), (batch.features, batch.labels)
+    )
+    is_part = job.placement.cores.are_on_hosts and not is_whole
+    stacked = shapes.of_steps(layout, mode, *nest, is_part)
+    one = of_shapes(lambda a: a.shape[1:], stacked)
+    return loop.lower(job.runtime.prepare(mode, *one), stacked)
 
 
-def _shapes(shape_of, nest):
+def of_shapes(shape_of, nest):
+    """Shapes in place of arrays, from which a function makes them."""
     return jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(shape_of(a), a.dtype), nest
     )
