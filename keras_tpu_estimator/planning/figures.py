@@ -15,12 +15,12 @@ from keras_tpu_estimator.planning import loops
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import work
 from keras_tpu_estimator.planning.allocations import Allocation
+from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.bounds import Bounds
 from keras_tpu_estimator.planning.collectives import Collective
 from keras_tpu_estimator.planning.hlo import Module
 from keras_tpu_estimator.planning.loops import Run
 from keras_tpu_estimator.planning.memory import Memory
-from keras_tpu_estimator.planning.topologies import Board
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,6 +149,6 @@ def test_bounds_are_those_of_a_core():
     assert found.by == "compute"
 
 
-def test_code_is_a_part_of_the_peak():
-    assert Memory({}, 1, 2, 4, limit=100).peak == 7
+def test_code_is_no_part_of_the_peak():
+    assert Memory({}, 1, 2, 4, limit=100).peak == 3
     assert Memory({}, 1, None, 4, limit=100).peak is None
