@@ -120,7 +120,8 @@ def held(
 def _held(
     leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]
 ) -> Held:
-    shape, dtype = tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype)
+    shape = tuple(leaf.shape)
+    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     if getattr(leaf, "sharding", None) is not None:
         shape = leaf.sharding.shard_shape(shape)
     logical = math.prod(shape) * dtype.itemsize
