@@ -121,7 +121,9 @@ def _held(
     leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]
 ) -> Held:
     shape = tuple(leaf.shape)
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+    dtype: Any = jax.dtypes.canonicalize_dtype(
+        leaf.dtype, allow_extended_dtype=True
+    )
     if getattr(leaf, "sharding", None) is not None:
         shape = leaf.sharding.shard_shape(shape)
     logical = math.prod(shape) * dtype.itemsize
