@@ -13,10 +13,10 @@ import jax
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import oversized
+from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.topologies import Board
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 # As the compiler finds it out early, and when it has laid out all arrays.
@@ -68,7 +68,7 @@ def compiled(
     >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), board)
     """
     try:
-        return lowered.compile()
+        return lowered.compile(board.compiler_options or None)
     except jax.errors.JaxRuntimeError as error:
         sizes = _needed(str(error))
         if sizes is None:

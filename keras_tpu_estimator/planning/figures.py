@@ -15,12 +15,12 @@ from keras_tpu_estimator.planning import loops
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import work
 from keras_tpu_estimator.planning.allocations import Allocation
+from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.bounds import Bounds
 from keras_tpu_estimator.planning.collectives import Collective
 from keras_tpu_estimator.planning.hlo import Module
 from keras_tpu_estimator.planning.loops import Run
 from keras_tpu_estimator.planning.memory import Memory
-from keras_tpu_estimator.planning.topologies import Board
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Figures:
 
     Attributes:
         flops: Floating point operations, with the step's share of those beside
-            the loop over steps; `None` if they are not known.
+            the loop over steps; `None` if they are not known, or not those of
+            some kernel.
         bytes: What is moved between the chip and its large memory, likewise;
             `None` if that is not known.
         cycles: What the compiler thinks that the loop's body takes, without
@@ -63,7 +64,7 @@ class Figures:
             run, and which count as if that were once.
         memory: What the program holds.
         aliases: Which arguments give their memory to results.
-        bounds: What limits it; `None` if the first two are not known.
+        bounds: What limits it; `None` if that is not known.
         largest: The largest arrays that it makes in the large memory.
     """
 
@@ -117,18 +118,20 @@ def of(
     held = memory.of(compiled, module, arguments, board.chip.core.memory_left)
     step, share = parts.step, parts.share
     flops = moved = limits = None
+    kernels = work.kernels(step)
     sent = collectives.of(step, board.num_cores, share)
     cycles = _cycles(step, share)
     if step:
         inside = module.computations
-        flops = work.flops(step) * share + work.flops(parts.others) / steps
         moved = (
             work.bytes_moved(step, inside) * share
             # Such as inputs of all steps that are converted at once.
             + work.bytes_moved(parts.others, inside) / steps
         )
+    if step and not kernels:
+        flops = work.flops(step) * share + work.flops(parts.others) / steps
         total = sum(each.sent for each in sent)
-        limits = bounds.of(board.chip, flops, moved, total, cycles)
+        limits = bounds.of(board.chip, flops, moved or 0.0, total, cycles)
     return Figures(
         flops,
         moved,
@@ -136,7 +139,7 @@ def of(
         sent,
         collectives.of(parts.others, board.num_cores),
         work.bytes_copied(step) * share,
-        work.kernels(step),
+        kernels,
         not all(run.is_known for run in step),
         held,
         _aliases(compiled, module),

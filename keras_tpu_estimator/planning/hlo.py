@@ -58,6 +58,12 @@ class Instruction:
         return found[1] if found else ""
 
     @property
+    def target(self) -> str:
+        """What it calls outside of the program, or ""."""
+        found = re.search(r'custom_call_target="([^"]*)"', self.text)
+        return found[1] if found else ""
+
+    @property
     def cycles(self) -> int | None:
         """How long the compiler thinks that it takes."""
         found = _CYCLES.search(self.text)

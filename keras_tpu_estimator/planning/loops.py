@@ -68,33 +68,44 @@ def split(module: Module, steps: int) -> Parts:
     >>> [run.instruction.name for run in loops.split(module, 1).step]
     ['x', 'y']
     """
-    if module.entry is None:
+    entry = module.entry
+    if entry is None:
         return Parts((), ())
-    found = _longest_loop(module, module.entry) if steps > 1 else None
+    found = _loop_over_steps(module, entry, steps) if steps > 1 else None
     if found is None:
-        return Parts(tuple(_reached(module, module.entry)), ())
-    loop, body = found
-    count = trip_count(loop.computation, loop.instruction, module.computations)
+        # Without a loop, what there is makes all of them.
+        return Parts(tuple(_reached(module, entry)), (), 1 / steps)
+    body, count = found
     return Parts(
         tuple(_reached(module, body)),
-        tuple(_reached(module, module.entry, leaves_out=body)),
+        tuple(_reached(module, entry, leaves_out=body)),
         1.0 if count is None else count / steps,
     )
 
 
-def _longest_loop(
-    module: Module, entry: Computation
-) -> tuple[Run, Computation] | None:
-    found = (
-        (run, body)
+def _loop_over_steps(
+    module: Module, entry: Computation, steps: int
+) -> tuple[Computation, int | None] | None:
+    """The body of the loop over steps, and how often it runs."""
+    found = [
+        (
+            body,
+            trip_count(run.computation, run.instruction, module.computations),
+        )
         for run in _reached(module, entry, enters_loops=False)
         if (body := _called(module, run.instruction, "body"))
-    )
-    return max(
-        found,
-        key=lambda each: sum(1 for _ in _reached(module, each[1])),
-        default=None,
-    )
+    ]
+
+    def fits(loop: tuple[Computation, int | None]) -> tuple[int, int]:
+        body, count = loop
+        length = sum(1 for _ in _reached(module, body))
+        # Others are loops of a network, when that over steps is unrolled.
+        return (2 if count == steps else 1 if count is None else 0), length
+
+    best = max(found, key=fits, default=None)
+    if best is None or (best[1] is not None and steps % max(1, best[1])):
+        return None
+    return best
 
 
 def _reached(

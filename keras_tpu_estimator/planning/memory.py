@@ -35,7 +35,7 @@ class Memory:
             named them, and "unnamed" for what is left.
         results: What it returns in memory of its own.
         temporary: What it holds meanwhile; `None` if the compiler does not say.
-        code: Its instructions.
+        code: Its instructions, which are no part of what programs can have.
         limit: What programs can have.
 
     Example:
@@ -55,11 +55,11 @@ class Memory:
 
     @property
     def peak(self) -> int | None:
-        """The most that it holds at once; `None` if that is not known."""
+        """What it takes of that; `None` if it is not known."""
         if self.results is None or self.temporary is None:
             return None
         given = sum(held.real for held in self.arguments.values())
-        return given + self.results + self.temporary + (self.code or 0)
+        return given + self.results + self.temporary
 
     @property
     def share(self) -> float | None:
@@ -120,7 +120,10 @@ def held(
 def _held(
     leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]
 ) -> Held:
-    shape, dtype = tuple(leaf.shape), jax.dtypes.canonicalize_dtype(leaf.dtype)
+    shape = tuple(leaf.shape)
+    dtype: Any = jax.dtypes.canonicalize_dtype(
+        leaf.dtype, allow_extended_dtype=True
+    )
     if getattr(leaf, "sharding", None) is not None:
         shape = leaf.sharding.shard_shape(shape)
     logical = math.prod(shape) * dtype.itemsize

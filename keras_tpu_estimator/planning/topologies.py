@@ -10,12 +10,15 @@ import functools
 import itertools
 import math
 import re
+from typing import Any
 from typing import Self
 
 from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.suggestions import did_you_mean
+from keras_tpu_estimator.planning import gpus
 from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.chips import CHIPS
 from keras_tpu_estimator.planning.chips import Chip
 
@@ -59,7 +62,7 @@ _LONE_HOSTS = ((1, 1), (2, 4))
 
 
 @dataclasses.dataclass(frozen=True)
-class Board:
+class TpuBoard:
     """Chips of one kind that are connected, and their hosts.
 
     Attributes:
@@ -128,6 +131,11 @@ class Board:
             options["chip_config_name"] = "megacore"
         return options
 
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """Nothing beside what it has for all."""
+        return {}
+
     def of_one_host(self) -> Self:
         """The chips of a host by itself, as it predicts."""
         return dataclasses.replace(self, shape=self.host_shape)
@@ -148,6 +156,7 @@ def parse(name: str) -> Board:
         name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or what
             Cloud TPU calls an accelerator type, such as "v5litepod-16" or
             "v4-32". Case, spaces and what stands between them do not matter.
+            Or GPUs, such as "h100:1x8".
 
     Raises:
         TypeError: The name is no string.
@@ -168,6 +177,9 @@ def parse(name: str) -> Board:
             f"`topology` should be a string. Received: {shown(name)}. Pass one "
             "such as 'v5e:4x4'."
         )
+    of_gpus = gpus.parse(name)
+    if of_gpus is not None:
+        return of_gpus
     kind, size = _split(name)
     board = _boards(kind).get(size) if kind else None
     if board is None:
@@ -206,11 +218,11 @@ def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
 
 
 @functools.cache
-def _boards(kind: str) -> dict[str, Board]:
+def _boards(kind: str) -> dict[str, TpuBoard]:
     """Those of a kind, by shape ("4x4") and by size ("16")."""
     chip, boards = CHIPS[kind], {}
     for shape in shapes(kind):
-        board = Board(chip, shape)
+        board = TpuBoard(chip, shape)
         boards[_written(shape)] = board
         # Of several shapes of one size, the first is most like a cube.
         boards.setdefault(str(board.num_chips * chip.tensor_cores), board)
@@ -247,7 +259,7 @@ def _nearest(kind: str, size: str) -> str:
     if len(sides) == 1:
         chips = max(1, chips // CHIPS[kind].tensor_cores)
 
-    def distance(board: Board) -> tuple[bool, float]:
+    def distance(board: TpuBoard) -> tuple[bool, float]:
         is_turned = sorted(board.shape) == sorted(sides)
         return not is_turned, abs(math.log(board.num_chips / chips))
 
@@ -267,7 +279,7 @@ def _expected(kind: str) -> str:
     )
 
 
-def _type(board: Board) -> str:
+def _type(board: TpuBoard) -> str:
     """What Cloud TPU calls an accelerator type."""
     kind = board.chip.kind
     size = board.num_chips * board.chip.tensor_cores

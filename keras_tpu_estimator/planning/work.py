@@ -1,10 +1,10 @@
 """What instructions compute, and what of a chip's memory they move."""
 
-import math
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
 
+from keras_tpu_estimator.planning import products
 from keras_tpu_estimator.planning.array_types import ArrayType
 from keras_tpu_estimator.planning.hlo import Computation
 from keras_tpu_estimator.planning.hlo import Instruction
@@ -27,8 +27,6 @@ _TRANSCENDENTAL = frozenset(
     "logistic power rsqrt sine sqrt tan tanh".split()
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
-_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
-_WINDOW = re.compile(r"(\w+)=(-?[\dx_\-]+)")
 # Code that is not XLA's: Pallas kernels, and the libraries of other devices.
 _KERNELS = re.compile(r"tpu_custom_call|__.*|triton.*|mosaic.*|lapack.*|.*_ffi")
 
@@ -87,87 +85,26 @@ def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
     Args:
         runs: What is run.
     """
-    targets = {
-        (run.instruction.attribute("custom_call_target") or "").strip('"')
-        for run in runs
-        if run.instruction.opcode == "custom-call"
-    }
-    return tuple(sorted(filter(_KERNELS.fullmatch, targets)))
+    targets = {run.instruction.target for run in runs}
+    found = filter(_KERNELS.fullmatch, targets)
+    return tuple(
+        sorted(each for each in found if not products.is_counted(each))
+    )
 
 
 def _flops(run: Run) -> float:
     each = run.instruction
     opcode = each.opcode
+    operands = _operands(each, run.computation)
+    of_product = products.flops(each, operands)
+    if of_product is not None:
+        return of_product
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):
         return 0
-    operands = _operands(each, run.computation)
-    if opcode == "dot":
-        return 2 * _size(each.type) * _contracted(each, operands)
-    if opcode == "convolution":
-        return _convolution(each, operands)
     if opcode == "reduce":
         # The second half of the operands is what sums start from.
         return _size(operands[: len(operands) // 2])
     return 0 if opcode in _TRANSCENDENTAL else _size(each.type)
-
-
-def _contracted(each: Instruction, operands: tuple[ArrayType, ...]) -> int:
-    axes = re.findall(r"\d+", each.attribute("lhs_contracting_dims") or "")
-    if not operands:
-        return 1
-    return math.prod(operands[0].shape[int(axis)] for axis in axes)
-
-
-def _convolution(each: Instruction, operands: tuple[ArrayType, ...]) -> float:
-    labels = _LABELS.match(each.attribute("dim_labels") or "")
-    if not labels or len(operands) != 2 or not each.type:
-        return 0
-    inputs, kernel = operands
-    window = dict(_WINDOW.findall(each.attribute("window") or ""))
-    groups = int(each.attribute("batch_group_count") or 1)
-    products = (
-        inputs.shape[labels[1].index("b")]
-        // groups
-        * kernel.shape[labels[2].index("i")]
-        * kernel.shape[labels[2].index("o")]
-    )
-    spatial = sorted(set(labels[1]) - {"b", "f"})
-    for number, axis in enumerate(spatial):
-        products *= _positions(
-            inputs.shape[labels[1].index(axis)],
-            each.type[0].shape[labels[3].index(axis)],
-            {name: _part(text, number) for name, text in window.items()},
-        )
-    return 2.0 * products
-
-
-def _part(text: str, number: int) -> tuple[int, ...]:
-    """What a window says of one axis: "2x1" and, of padding, "0_1x0_0"."""
-    return tuple(map(int, text.split("x")[number].split("_")))
-
-
-def _positions(
-    size: int, outputs: int, window: dict[str, tuple[int, ...]]
-) -> int:
-    """How many elements of an axis meet one of a kernel, and no padding."""
-    (width,) = window.get("size", (1,))
-    (stride,) = window.get("stride", (1,))
-    (before, _) = window.get("pad", (0, 0))
-    (apart,) = window.get("lhs_dilate", (1,))
-    (spread,) = window.get("rhs_dilate", (1,))
-    end = (size - 1) * apart + 1
-    return sum(
-        sum(
-            1
-            for at in range(
-                place * spread - before,
-                place * spread - before + outputs * stride,
-                stride,
-            )
-            if 0 <= at < end and at % apart == 0
-        )
-        for place in range(width)
-    )
 
 
 def _bytes(run: Run, computations: Mapping[str, Computation]) -> int:

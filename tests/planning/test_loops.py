@@ -39,10 +39,35 @@ def test_two_steps_may_be_made_at_once():
     assert parts.share == 0.5
 
 
-def test_a_program_without_loops_is_a_step():
+def test_a_program_without_loops_makes_all_steps():
     text = recorded.entry("%x = f32[] parameter(0)")
     parts = loops.split(hlo.parse(text), steps=5)
     assert list(_runs(parts.step)) == ["x"]
+    assert parts.share == 1 / 5
+
+
+def test_a_loop_of_another_length_is_not_that_over_steps():
+    parts = loops.split(hlo.parse(recorded.LOOPS), steps=7)
+    assert _runs(parts.step)["tanh.1"].times == 3 * 4
+    assert not parts.others
+    assert parts.share == 1 / 7
+
+
+def test_of_several_loops_that_over_steps_is_the_one_that_runs_as_often():
+    again = recorded.LOOPS.replace(
+        "  %last =",
+        "  %short = (s32[], f32[8,128]{1,0}) while(%first), "
+        "condition=%condition, body=%other_body\n  %last =",
+    )
+    long = again.replace(
+        "%condition (q.1",
+        "%other_body (o: (s32[])) -> (s32[]) {\n"
+        + "  %more = f32[] add(%o, %o)\n" * 40
+        + "}\n\n%condition (q.1",
+    )
+    parts = loops.split(hlo.parse(long), steps=3)
+    assert "square" in _runs(parts.step)
+    assert "more" in _runs(parts.others)
 
 
 def test_nothing_runs_in_what_is_no_program():

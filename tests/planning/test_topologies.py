@@ -4,7 +4,7 @@ import pytest
 
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.topologies import Board
+from keras_tpu_estimator.planning.topologies import TpuBoard
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_libtpu_knows_the_smallest_and_the_largest_board(kind):
     shapes = topologies.shapes(kind)
     assert len(set(shapes)) == len(shapes)
     for shape in (shapes[0], shapes[4]):
-        board = Board(CHIPS[kind], shape)
+        board = TpuBoard(CHIPS[kind], shape)
         assert len(board.machine().devices) == board.num_cores
 
 
@@ -95,7 +95,7 @@ def test_a_host_is_a_board_of_its_own():
         ("v5e:0x0", "Did you mean 'v5e:1x1'"),
         ("v9-8", "kinds v4, v5e, v5p, v6e, tpu7x"),
         ("", "kinds v4, v5e, v5p, v6e, tpu7x"),
-        ("h100:1x8", "kinds v4, v5e, v5p, v6e, tpu7x"),
+        ("k80:1x8", "kinds v4, v5e, v5p, v6e, tpu7x"),
     ],
 )
 def test_other_names_are_refused_with_what_is_like_them(name, said):
@@ -110,4 +110,4 @@ def test_what_is_no_name_is_refused():
 
 def test_a_board_of_no_such_shape_is_refused():
     with pytest.raises(ValueError, match="no v5e of 3x3 chips. Expected one"):
-        Board(CHIPS["v5e"], (3, 3))
+        TpuBoard(CHIPS["v5e"], (3, 3))

@@ -156,8 +156,56 @@ def test_kernels_are_named():
     text = recorded.entry(
         '%a = f32[] custom-call(%x), custom_call_target="tpu_custom_call"',
         '%b = f32[] custom-call(), custom_call_target="AllocateBuffer"',
-        '%c = f32[] custom-call(%x), custom_call_target="__cublas$gemm"',
+        '%c = f32[] custom-call(%x), custom_call_target="__cudnn$fmha"',
         '%d = f32[] custom-call(%x), custom_call_target="tpu_custom_call"',
+        '%e = f32[] custom-call(%x), custom_call_target="__cublas$gemm"',
     )
     step = loops.split(hlo.parse(text), steps=1).step
-    assert work.kernels(step) == ("__cublas$gemm", "tpu_custom_call")
+    assert work.kernels(step) == ("__cudnn$fmha", "tpu_custom_call")
+
+
+_FORWARD = (8 * 16 * 16 * 3 * 3) * 32 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("result", "operands", "target"),
+    [
+        ("y", "x, k", "__cudnn$convForward"),
+        ("y", "x, k, s", "__cudnn$convBiasActivationForward"),
+        ("x", "y, k", "__cudnn$convBackwardInput"),
+        ("k", "x, y", "__cudnn$convBackwardFilter"),
+    ],
+)
+def test_convolutions_of_libraries_are_counted(result, operands, target):
+    types = {
+        "x": "f32[8,18,18,32]",
+        "y": "f32[8,16,16,64]",
+        "k": "f32[3,3,32,64]",
+        "s": "f32[64]",
+    }
+    text = recorded.entry(
+        *(
+            f"%{name} = {kind} parameter({number})"
+            for number, (name, kind) in enumerate(types.items())
+        ),
+        f"%r = ({types[result]}, u8[0]) custom-call("
+        + ", ".join(f"%{name}" for name in operands.split(", "))
+        + "), window={size=3x3}, dim_labels=b01f_01io->b01f, "
+        f'custom_call_target="{target}"',
+    )
+    step = loops.split(hlo.parse(text), steps=1).step
+    assert work.flops(step) == _FORWARD
+    assert not work.kernels(step)
+
+
+def test_products_of_libraries_are_counted():
+    text = recorded.entry(
+        "%x = f32[3,5] parameter(0)",
+        "%y = f32[5,7] parameter(1)",
+        "%z = (f32[3,7], s8[4096]) custom-call(%x, %y), "
+        'custom_call_target="__cublas$gemm", backend_config={"gemm_backend_'
+        'config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],'
+        '"rhs_contracting_dimensions":["0"]}}}',
+    )
+    step = loops.split(hlo.parse(text), steps=1).step
+    assert work.flops(step) == 2 * 3 * 5 * 7
