@@ -164,8 +164,12 @@ def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
         for number, (path, leaf) in enumerate(leaves)
         if leaf.donated
     ]
-    missing = None
-    if module.parameters is not None and len(module.parameters) == len(leaves):
+    missing: tuple[str, ...] | None = None
+    if len(module.aliased) >= len(donated):
+        missing = ()
+    elif module.parameters is not None and len(module.parameters) == len(
+        leaves
+    ):
         missing = tuple(
             name for number, name in donated if number not in module.aliased
         )
