@@ -26,11 +26,15 @@ _PASSED_ON = (
 def main() -> None:
     """Has a fork do what Python would, and ends as it does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as template:
+        # One that is sent as soon as the fork runs waits for its handler.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         process = _forked(template)
+        if process:
+            for number in _PASSED_ON:
+                signal.signal(number, lambda got, _: os.kill(process, got))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         if not process:
             os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-        for number in _PASSED_ON:
-            signal.signal(number, lambda got, _: os.kill(process, got))
         # Negative for a signal.
         code = int(template.recv(64))
     if code < 0:
