@@ -1,8 +1,9 @@
-"""Looks at what training has written: `python -m keras_tpu_estimator`.
+"""What is done around a training: `python -m keras_tpu_estimator`.
 
-`info PATH` shows the checkpoints of a directory, the variables of the latest
-one and the last results; `verify PATH` reads checkpoints and says which are
-damaged.
+`plan SCRIPT` says what a script needs on a TPU that need not be there. Of what
+training has written, `info PATH` shows the checkpoints of a directory, the
+variables of the latest one and the last results; `verify PATH` reads
+checkpoints and says which are damaged.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from keras_tpu_estimator.inspection.directories import Directory
 from keras_tpu_estimator.inspection.printing import as_text
 from keras_tpu_estimator.inspection.printing import verdicts_as_text
 from keras_tpu_estimator.inspection.verifying import verify
+from keras_tpu_estimator.planning import command
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +25,8 @@ def main(arguments: Sequence[str]) -> int:
         arguments: Those of the command line.
 
     Returns:
-        0; 1 if a checkpoint is damaged; 2 if there is none.
+        0; 1 if a checkpoint is damaged, or a script does not compile; 2 if
+        there is none.
     """
     parser = argparse.ArgumentParser(
         "python -m keras_tpu_estimator", description=__doc__
@@ -33,15 +36,27 @@ def main(arguments: Sequence[str]) -> int:
         ("info", "checkpoints, variables and last results"),
         ("verify", "reads all of each checkpoint; exit status 1 if damaged"),
     ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument(
+        reader = commands.add_parser(name, help=text, description=text)
+        reader.add_argument(
             "path",
             metavar="PATH",
             help="a model_dir, or a checkpoint, such as run/model.ckpt-20",
         )
-    options = parser.parse_args(arguments)
+    text = "what each call of a script needs on a topology, by its compiler"
+    plan = commands.add_parser(
+        "plan", help=text, description=text, allow_abbrev=False
+    )
+    command.add_arguments(plan)
+    # What comes after "--" is a script's, whatever it is called.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, others = parser.parse_known_args(arguments[:end])
+    others += arguments[end + 1 :]
     # TensorFlow, which reads its own checkpoints, would say more than we do.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if options.command == "plan":
+        return command.run(plan, options, others)
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         directory = Directory.of(options.path)
     except ValueError as error:

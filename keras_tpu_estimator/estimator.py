@@ -8,9 +8,12 @@ import logging
 import secrets
 import tempfile
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 from keras_tpu_estimator import checkpoints
@@ -47,14 +50,21 @@ from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
+from keras_tpu_estimator.loops import rehearsing
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.evaluation import eval_dir
 from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
+
+if TYPE_CHECKING:
+    # What compiles for other machines is imported by those who want it.
+    from keras_tpu_estimator.planning.plans import Plan
+    from keras_tpu_estimator.planning.plans import Refusal
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -319,6 +329,10 @@ class TPUEstimator:
         config = self._job.config
         checks.check_role(config)
         call_checks.check_train_steps(steps, max_steps)
+        rehearsal = rehearsing.running()
+        if rehearsal is not None:
+            rehearsal.train(self._job, input_fn, validation)
+            return self
         if config.fast_dev_run:
             steps, max_steps = 1, None
         if max_steps is not None and not self._job.hosts.are_several:
@@ -373,6 +387,9 @@ class TPUEstimator:
                 does not fit the input, the cores or the checkpoint.
             TypeError: An argument is of a wrong type.
         """
+        rehearsal = rehearsing.running()
+        if rehearsal is not None:
+            return rehearsal.evaluate(self._job, input_fn)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._job.checkpoint_to_read(checkpoint_path)
         values = self._job.runtime.values
@@ -438,11 +455,7 @@ class TPUEstimator:
         user_hooks = validate_hooks(hooks)
         if predict_keys is not None and not isinstance(predict_keys, str):
             predict_keys = list(predict_keys)
-        self._job.placement.check(ModeKeys.PREDICT)
-        prediction = Prediction(
-            self._job, input_fn, user_hooks, checkpoint_path
-        )
-        batches = watched(prediction.run(), self._job.config.stall_timeout_secs)
+        batches = self._predicted(input_fn, user_hooks, checkpoint_path)
         last = 1 if self._job.config.fast_dev_run else None
         with contextlib.closing(batches):
             for batch in itertools.islice(batches, last):
@@ -451,6 +464,70 @@ class TPUEstimator:
                     yield from chosen.rows()
                 else:
                     yield chosen.predictions
+
+    def _predicted(
+        self,
+        input_fn: InputFn,
+        hooks: tuple[Hook, ...],
+        checkpoint_path: PathLike | None,
+    ) -> Generator[Predicted, None, None]:
+        """The predictions of each batch."""
+        rehearsal = rehearsing.running()
+        if rehearsal is not None:
+            return rehearsal.predict(self._job, input_fn)
+        self._job.placement.check(ModeKeys.PREDICT)
+        prediction = Prediction(self._job, input_fn, hooks, checkpoint_path)
+        return watched(prediction.run(), self._job.config.stall_timeout_secs)
+
+    def plan(
+        self,
+        input_fn: InputFn,
+        topology: str | Sequence[str],
+        mode: str = ModeKeys.TRAIN,
+        print_fn: Callable[[str], object] | None = print,
+    ) -> "Plan | tuple[Plan | Refusal, ...]":
+        """Compiles what a call would run on a board that need not be there.
+
+        One batch of the input is read, nothing is computed, and no device is
+        used. It takes the compiler of the board: `keras-tpu-estimator[tpu]`,
+        or `[cuda]` for GPUs.
+
+        Args:
+            input_fn: As in `train`.
+            topology: A kind of TPU with a shape or a size, such as "v5e:4x4",
+                "v5litepod-16" or "v4-32", or GPUs, such as "h100:1x8". Or
+                several, to plan for each.
+            mode: TRAIN, EVAL or PREDICT; hosts predict by themselves, so that
+                it is planned for one. Defaults to TRAIN.
+            print_fn: What the table is printed with, which has a column for
+                each topology. Defaults to `print`; nothing is with `None`.
+
+        Returns:
+            A `Plan`; for several topologies a tuple of them, with a `Refusal`
+            where there is none.
+
+        Raises:
+            DoesNotFitError: The program needs more memory than a core has.
+            CompileError: The compiler refuses it for another reason.
+            ValueError: There is no such topology; or settings, model, input
+                and cores do not fit each other.
+            TypeError: An argument is of a wrong type.
+            ModuleNotFoundError: The compiler is not installed.
+        """
+        from keras_tpu_estimator.planning import plan_table
+        from keras_tpu_estimator.planning import plans
+        from keras_tpu_estimator.planning import topologies
+
+        call_checks.check_mode(mode)
+        call = self._job, input_fn, mode
+        if isinstance(topology, str):
+            plan = plans.Plan.of(*call, topologies.parse(topology))
+            found: tuple[Plan | Refusal, ...] = (plan,)
+        else:
+            found = plans.for_boards(*call, topologies.parse_each(topology))
+        if print_fn is not None:
+            print_fn(plan_table.as_text(found))
+        return plan if isinstance(topology, str) else found
 
     def export_saved_model(
         self,
@@ -623,6 +700,9 @@ class TPUEstimator:
         return [values[path] for path in paths]
 
     def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
+        rehearsal = rehearsing.running()
+        if rehearsal is not None:
+            return rehearsal.export(export.base)
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._job.warm_start is not None:
             path = self._job.warm_start.ckpt_to_initialize_from

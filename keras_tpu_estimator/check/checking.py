@@ -8,11 +8,11 @@ import pathlib
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.sources import read_program
 from keras_tpu_estimator.check import limits
 from keras_tpu_estimator.check.reached import nodes_reached
 from keras_tpu_estimator.check.scopes import Scope
 from keras_tpu_estimator.check.scopes import scopes_of
-from keras_tpu_estimator.check.sources import read_program
 from keras_tpu_estimator.check.uses import Unfollowed
 from keras_tpu_estimator.check.uses import Use
 from keras_tpu_estimator.check.uses import uses_in

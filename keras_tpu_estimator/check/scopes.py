@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from keras_tpu_estimator.check.sources import Source
-from keras_tpu_estimator.check.sources import from_module
+from keras_tpu_estimator.base.sources import Source
+from keras_tpu_estimator.base.sources import from_module
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -5,9 +5,9 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.sources import from_module
 from keras_tpu_estimator.check.scopes import Scope
 from keras_tpu_estimator.check.scopes import canonical
-from keras_tpu_estimator.check.sources import from_module
 
 _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
 

@@ -1,6 +1,7 @@
 """Checks of what users pass to `train` and `evaluate`."""
 
 from keras_tpu_estimator.base.field_checks import is_int
+from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.shown import shown
 
 
@@ -43,6 +44,20 @@ def check_validation(input_fn: object, steps: object) -> None:
             f"Received: {steps} and no `validation`. Pass an input_fn, too."
         )
     _check_positive("validation_steps", steps)
+
+
+def check_mode(mode: object) -> None:
+    """Checks the name of a mode.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+    if mode not in modes:
+        raise ValueError(
+            f"`mode` should be one of {modes}, which ModeKeys has as TRAIN, "
+            f"EVAL and PREDICT. Received: {shown(mode)}."
+        )
 
 
 def check_some_steps(steps: object, max_steps: object) -> None:

@@ -136,19 +136,19 @@ class DeviceLoop:
         metrics = shapes.of_arrays(self._model.metrics_state(), whole)
         return *step.split(values), metrics, batches
 
-    def lower(self, step: Step, batches: Nest) -> jax.stages.Lowered:
-        """Lowers what `run` or `predict` compiles, without any value.
+    def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
+        """Traces what `run` or `predict` compiles, without any value.
 
         Args:
             step: The step.
             batches: What `shapes.of_steps` has returned.
         """
-        lower = {
-            ModeKeys.TRAIN: self._train.lower,
-            ModeKeys.EVAL: self._evaluate.lower,
-            ModeKeys.PREDICT: self._predict.lower,
+        trace = {
+            ModeKeys.TRAIN: self._train.trace,
+            ModeKeys.EVAL: self._evaluate.trace,
+            ModeKeys.PREDICT: self._predict.trace,
         }[step.mode]
-        return lower(*self.arguments(step, batches), step=step, fetch=())
+        return trace(*self.arguments(step, batches), step=step, fetch=())
 
     def run(
         self,

@@ -23,8 +23,8 @@ class Compiled(Protocol):
     def __call__(self, *args: Any, **static: Any) -> Any:
         """Runs it."""
 
-    def lower(self, *args: Any, **static: Any) -> jax.stages.Lowered:
-        """Lowers it for arguments of these shapes."""
+    def trace(self, *args: Any, **static: Any) -> jax.stages.Traced:
+        """Traces it for arguments of these shapes."""
 
 
 def checking_nans(function: Callable[..., Any]) -> Compiled:
@@ -36,7 +36,7 @@ def checking_nans(function: Callable[..., Any]) -> Compiled:
     Returns:
         A function of the same arguments; it raises `FloatingPointError` with
         the operation and the line of the user's code that it stands in. It
-        has `lower` as what `jax.jit` returns, of a function that returns the
+        has `trace` as what `jax.jit` returns, of a function that returns the
         error, too.
 
     Example:
@@ -65,8 +65,8 @@ class _CheckingNans:
             raise FloatingPointError(_message(found)) from found
         return outputs
 
-    def lower(self, *args: Any, **static: Any) -> jax.stages.Lowered:
-        return self._compiled(static).lower(*args)
+    def trace(self, *args: Any, **static: Any) -> jax.stages.Traced:
+        return self._compiled(static).trace(*args)
 
     def _compiled(self, static: dict[str, Any]) -> Any:
         key = tuple(sorted(static.items(), key=lambda item: item[0]))

@@ -4,11 +4,12 @@ import contextlib
 import os
 import re
 import sysconfig
-import traceback
 from collections.abc import Iterator
 from collections.abc import Mapping
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
+from jax.extend import core as jex
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.planning import memory
@@ -17,6 +18,7 @@ from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.tracing.jaxprs import inner_functions
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 # As the compiler finds it out early, and when it has laid out all arrays.
@@ -68,7 +70,8 @@ def compiled(
     >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), board)
     """
     try:
-        return lowered.compile(board.compiler_options or None)
+        with without_cache():
+            return lowered.compile(board.compiler_options or None)
     except jax.errors.JaxRuntimeError as error:
         sizes = _needed(str(error))
         if sizes is None:
@@ -78,44 +81,85 @@ def compiled(
         ) from error
 
 
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Has JAX name a user's line when it can't lower something for a TPU.
+def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
+    """Lowers a program, which JAX can't for every kind of device.
+
+    Args:
+        traced: The program.
 
     Raises:
-        CompileError: It cannot in the `with` block.
+        CompileError: It has an operation that is unknown there.
 
     Example:
 
-    >>> from keras_tpu_estimator.planning import compiling
-    >>> with compiling.refusals():
-    ...     raise NotImplementedError("rule for primitive 'eig' not found")
+    >>> import jax, jax.numpy as jnp
+    >>> from keras_tpu_estimator.planning import compiling, topologies
+    >>> board = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
+    >>> compiling.lowered(jax.jit(jnp.linalg.eigvals).trace(x))
     Traceback (most recent call last):
     ...
     keras_tpu_estimator.planning.errors.CompileError: ... refuses ... 'eig' ...
     """
     try:
-        yield
+        return traced.lower()
     except NotImplementedError as error:
-        operation = _PRIMITIVE.search(str(error))
-        raise CompileError(
-            str(error), operation[1] if operation else None, *_line_of(error)
-        ) from error
+        found = _PRIMITIVE.search(str(error))
+        if not found:
+            raise
+        place = _place_of(found[1], traced.jaxpr.jaxpr) or ("", 0)
+        raise CompileError(str(error), found[1], *place) from error
 
 
-def _line_of(error: BaseException) -> tuple[str, int]:
-    """The line of a user that an error of JAX comes from.
+@contextlib.contextmanager
+def without_cache() -> Iterator[None]:
+    """Has JAX leave out its compile cache in a `with` block.
 
-    JAX has it as a cause: it lowers what was traced long before.
+    What it would write there for a device that is not there it cannot read.
     """
-    place = "", 0
-    cause: BaseException | None = error
-    while cause is not None:
-        for frame in traceback.extract_tb(cause.__traceback__):
-            if _is_of_user(frame.filename):
-                place = frame.filename, frame.lineno or 0
-        cause = cause.__cause__
-    return place
+    settings = jax.config.values
+    if not (
+        settings["jax_compilation_cache_dir"]
+        and settings["jax_enable_compilation_cache"]
+    ):
+        yield
+        return
+    jax.config.update("jax_enable_compilation_cache", False)
+    # It asks for the setting once.
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
+
+
+def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
+    """The file and the line of a user that an operation comes from.
+
+    Of what is traced inside of another function of JAX, that one has it.
+    """
+    for equation in jaxpr.eqns:
+        inner = (
+            _place_of(name, function)
+            for function in inner_functions(equation.params)
+        )
+        found = next((place for place in inner if place is not None), None)
+        if found is None and equation.primitive.name != name:
+            continue
+        return found if found and found[0] else _called_at(equation)
+    return None
+
+
+def _called_at(equation: jex.JaxprEqn) -> tuple[str, int]:
+    """The innermost line of a user that an equation comes from."""
+    trace = equation.source_info.traceback
+    if trace is not None:
+        for frame in trace.frames:
+            if _is_of_user(frame.file_name):
+                return frame.file_name, frame.line_num
+    return "", 0
 
 
 def _too_large(

@@ -19,6 +19,7 @@ from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import VariableStore
 
@@ -65,6 +66,7 @@ class LoweredLoop:
         Raises:
             ValueError: Settings, model, input and machine do not fit each
                 other, or the input is empty.
+            CompileError: JAX cannot lower an operation for these devices.
         """
         placement = dataclasses.replace(job.placement, machine=machine)
         placement.check(mode)
@@ -82,8 +84,29 @@ class LoweredLoop:
             batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
             job.runtime.model.program.store,
             loop.arguments(step, batches),
-            loop.lower(step, batches),
+            compiling.lowered(loop.trace(step, batches)),
         )
+
+    @property
+    def arguments_by_kind(self) -> dict[str, Nest]:
+        """The same arguments as "variables", "slots", "metrics" and "input"."""
+        assigned, others, *metrics, batches = self.arguments
+        values = {**assigned, **others}
+        slots = values.keys() & self.store.slots
+        return {
+            "variables": {p: values[p] for p in values.keys() - slots},
+            "slots": {p: values[p] for p in slots},
+            "metrics": metrics,
+            "input": batches,
+        }
+
+    @property
+    def predictions(self) -> Nest:
+        """Shapes and dtypes of predictions, or `None` in other modes."""
+        if self.step.mode != ModeKeys.PREDICT:
+            return None
+        _, outputs, _ = self.lowered.out_info
+        return outputs["predictions"]
 
 
 def _of_steps(job: Job, input_fn: InputFn, mode: str) -> tuple[Step, Nest]:

@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 from typing import Self
 
@@ -185,6 +186,32 @@ def parse(name: str) -> Board:
     if board is None:
         raise ValueError(_unknown(name, kind, size))
     return board
+
+
+def parse_each(names: Sequence[str]) -> tuple[Board, ...]:
+    """The boards of several names.
+
+    Args:
+        names: As for `parse`.
+
+    Raises:
+        TypeError: They are no list of names, or one is no string.
+        ValueError: There is none, or nothing has that name.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import topologies
+    >>> [board.name for board in topologies.parse_each(["v5e-4", "v4-8"])]
+    ['v5e:2x2', 'v4:2x2x1']
+    """
+    if not isinstance(names, Sequence):
+        parse(names)
+    if not names:
+        raise ValueError(
+            "`topology` should be one at least. Received an empty list. Pass "
+            "one such as 'v5e:4x4'."
+        )
+    return tuple(map(parse, names))
 
 
 @functools.cache

@@ -1,13 +1,10 @@
 """Running a program of TF1 as it is."""
 
-import contextlib
 import os
 import pathlib
-import runpy
-import sys
-from collections.abc import Iterator
 from collections.abc import Sequence
 
+from keras_tpu_estimator.base import scripts
 from keras_tpu_estimator.base.logs import join_tensorflow
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
@@ -28,16 +25,13 @@ def run(
         is_module: Whether it is a module, as for `python -m`. Defaults to
             `False`.
     """
-    folder = pathlib.Path() if is_module else pathlib.Path(script).parent
+    folder = scripts.folder_of(script, is_module)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [folder, *map(pathlib.Path, filter(None, others))]
     _behave_as_tf1()
-    with _arguments(script, arguments, folder), tf1_for(folders):
-        own = {"__builtins__": BUILTINS}
-        if is_module:
-            runpy.run_module(script, own, "__main__", alter_sys=True)
-        else:
-            runpy.run_path(script, own, "__main__")
+    with tf1_for(folders):
+        names = {"__builtins__": BUILTINS}
+        scripts.run(script, arguments, is_module, names)
 
 
 def _behave_as_tf1() -> None:
@@ -50,16 +44,3 @@ def _behave_as_tf1() -> None:
     v1.disable_tensor_equality()
     # At the verbosity of tf.logging.
     join_tensorflow()
-
-
-@contextlib.contextmanager
-def _arguments(
-    script: str, arguments: Sequence[str], folder: pathlib.Path
-) -> Iterator[None]:
-    before = sys.argv[:], sys.path[:]
-    sys.argv[:] = [script, *arguments]
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        yield
-    finally:
-        sys.argv[:], sys.path[:] = before

@@ -12,6 +12,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.field_checks import check_int
 from keras_tpu_estimator.checkpoints.location import exists
 from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.loops import rehearsing
 from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.evaluations import Clock
 from keras_tpu_estimator.workflow.evaluations import Evaluations
@@ -69,6 +70,9 @@ def evaluate_continuously(
     if max_steps is not None:
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
+    if rehearsing.running() is not None:
+        evaluations.rehearse()
+        return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
     evaluator.run(timeout_secs)
     return evaluations.results()

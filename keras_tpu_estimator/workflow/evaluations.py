@@ -91,6 +91,14 @@ class Evaluation:
             self._timer.reset()
             raise
 
+    def rehearse(self) -> None:
+        """Evaluates where nothing is trained, saved or exported."""
+        spec = self.spec
+        self.metrics = self._estimator.evaluate(
+            spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+        )
+        self.exports = [None for _ in self._exporters]
+
     def _run(
         self, step: int, checkpoint: str, evaluate: Evaluate, by_chief: ByChief
     ) -> None:
@@ -145,6 +153,11 @@ class Evaluations:
 
     def __iter__(self) -> Iterator[Evaluation]:
         return iter(self._all)
+
+    def rehearse(self) -> None:
+        """Has each of them take place once, without a checkpoint."""
+        for each in self._all:
+            each.rehearse()
 
     def results(self) -> tuple[Any, Any]:
         """The last metrics, and the last exports.

@@ -9,6 +9,7 @@ from keras_tpu_estimator.checkpoints import completion
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
+from keras_tpu_estimator.loops import rehearsing
 from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations
@@ -84,7 +85,10 @@ def train_and_evaluate(
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config
     _check_part(config)
-    if config.task_type == "evaluator":
+    if rehearsing.running() is not None:
+        estimator.train(train_spec.input_fn, max_steps=train_spec.max_steps)
+        evaluations.rehearse()
+    elif config.task_type == "evaluator":
         max_steps = train_spec.max_steps
         ContinuousEvaluator(estimator, evaluations, max_steps).run()
     elif config.cluster_spec and config.task_type != "master":

@@ -61,7 +61,7 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
     one = nest if mode == "infer" else jax.tree.map(lambda a: a[0], nest)
     step = runtime.prepare(mode, *one)
     batches = shapes.of_steps(runtime.model.layout(mode), mode, *nest)
-    compiled = runtime.loop.lower(step, batches).compile()
+    compiled = runtime.loop.trace(step, batches).lower().compile()
     with runtime.values.lent(step, None) as lent:
         values = dict(lent)
     assigned, others = step.split(values)

@@ -111,14 +111,27 @@ def _eigenvalues(x):
     return jnp.linalg.eig(x)[0]  # The line.
 
 
-def test_what_jax_itself_refuses_is_named_with_the_line():
+def _eigenvalues_inside(x):
+    return jax.lax.cond(x[0, 0] > 0, jnp.linalg.eigvals, lambda x: x[0] + 0j, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        (_eigenvalues, "return jnp.linalg.eig(x)[0]  # The line."),
+        # Inside of what JAX compiles by itself.
+        (lambda x: jnp.linalg.eigvals(x), "(lambda x: jnp.linalg.eigvals(x),"),
+        (_eigenvalues_inside, "return jax.lax.cond(x[0, 0] > 0"),
+    ],
+)
+def test_what_jax_itself_refuses_is_named_with_the_line(function, line):
     x = lowering.array(V5E, (8, 8))
-    with pytest.raises(CompileError) as raised, compiling.refusals():
-        jax.jit(lambda x: _eigenvalues(x) + 1).lower(x)
+    with pytest.raises(CompileError) as raised:
+        compiling.lowered(jax.jit(lambda x: function(x) + 1).trace(x))
     error = raised.value
     assert error.operation == "eig"
     assert error.file == __file__
-    assert "return jnp.linalg.eig(x)[0]  # The line." in str(error)
+    assert line in str(error)
 
 
 _ODD = jex.core.Primitive("odd_copy")

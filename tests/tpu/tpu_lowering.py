@@ -71,14 +71,14 @@ def lowered(job, mode, input_fn, steps=STEPS):
     if mode == ModeKeys.PREDICT:
         is_padding = jax.ShapeDtypeStruct([batch.examples], bool)
         one = shapes.of_steps(layout, mode, features, is_padding)
-        return loop.lower(job.runtime.prepare(mode, *one), one)
+        return loop.trace(job.runtime.prepare(mode, *one), one).lower()
     nest = of_shapes(
         lambda a: (steps, *a.shape[1:]), (batch.features, batch.labels)
     )
     is_part = job.placement.cores.are_on_hosts and not is_whole
     stacked = shapes.of_steps(layout, mode, *nest, is_part)
     one = of_shapes(lambda a: a.shape[1:], stacked)
-    return loop.lower(job.runtime.prepare(mode, *one), stacked)
+    return loop.trace(job.runtime.prepare(mode, *one), stacked).lower()
 
 
 def of_shapes(shape_of, nest):

@@ -1,0 +1,116 @@
+"""The command that plans what a script would run."""
+
+import argparse
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import jax
+
+from keras_tpu_estimator.base import scripts
+from keras_tpu_estimator.base import sources
+from keras_tpu_estimator.loops.rehearsing import rehearsing
+from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.errors import CompileError
+from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.tf1 import running
+
+_EPILOG = """\
+Every call of `train`, `evaluate` and `predict` is compiled for the topology in
+place of being run: nothing is computed or written by it. Evaluations are NaN
+then, and predictions are zeros. What else the script does, it does.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds those of the command.
+
+    Args:
+        parser: That of the command.
+    """
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "-m", action="store_true", help="SCRIPT is the name of a module"
+    )
+    parser.add_argument(
+        "--topology",
+        action="append",
+        required=True,
+        help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, with "
+        "commas between them or each with --topology, are put side by side",
+    )
+    parser.add_argument(
+        "--tf1",
+        action=argparse.BooleanOptionalAction,
+        help="whether it is a program of TensorFlow 1; by default one that "
+        "imports tensorflow and not keras_tpu_estimator, in any of its files",
+    )
+    parser.add_argument("script", metavar="SCRIPT")
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    options: argparse.Namespace,
+    arguments: Sequence[str],
+) -> int:
+    """Runs the command.
+
+    Args:
+        parser: That of the command.
+        options: As `add_arguments` has them.
+        arguments: Those of the script.
+
+    Returns:
+        0; 1 if something does not compile; 2 if there is nothing to plan.
+
+    Raises:
+        Exception: The script raised it before it came to anything to plan.
+    """
+    if "JAX_PLATFORMS" not in os.environ:
+        # The devices that there are have no part in it.
+        jax.config.update("jax_platforms", "cpu")
+    names = [name for given in options.topology for name in given.split(",")]
+    try:
+        rehearsal = Rehearsal(topologies.parse_each(names))
+        run_script = running.run if _is_tf1(options) else scripts.run
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        with compiling.without_cache(), rehearsing(rehearsal):
+            run_script(options.script, arguments, options.m)
+    except (CompileError, DoesNotFitError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except SystemExit as end:
+        if end.code and not rehearsal.found:
+            raise
+    except Exception as error:
+        if not rehearsal.found:
+            raise
+        sys.stderr.write(
+            "The script ended with an error, after what is planned above: "
+            f"{type(error).__name__}: {error}\n"
+        )
+    if not rehearsal.found:
+        sys.stderr.write(
+            f"{options.script} has called no estimator. Expected calls of "
+            "`train`, `evaluate` or `predict`: look at its arguments.\n"
+        )
+        return 2
+    return any(isinstance(plan, Refusal) for plan in rehearsal.found)
+
+
+def _is_tf1(options: argparse.Namespace) -> bool:
+    """Whether a program knows TensorFlow and not this package."""
+    if options.tf1 is not None or options.m:
+        return bool(options.tf1)
+    imported = {
+        name.partition(".")[0]
+        for source in sources.read_program(pathlib.Path(options.script))
+        for name in sources.imported_modules(source)
+    }
+    return "tensorflow" in imported and "keras_tpu_estimator" not in imported

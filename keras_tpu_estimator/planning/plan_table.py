@@ -1,0 +1,153 @@
+"""Plans as a table, side by side."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from keras_tpu_estimator.planning.allocations import shown_bytes
+from keras_tpu_estimator.planning.figures import Figures
+from keras_tpu_estimator.planning.memory import Memory
+from keras_tpu_estimator.planning.plans import Plan
+from keras_tpu_estimator.planning.plans import Refusal
+
+_UNKNOWN = "not known"
+
+
+def as_text(plans: Sequence[Plan | Refusal]) -> str:
+    """A table with a column for each board, and below it what else to know.
+
+    Args:
+        plans: Those of one call.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import plan_table, topologies
+    >>> from keras_tpu_estimator.planning.errors import DoesNotFitError
+    >>> from keras_tpu_estimator.planning.plans import Refusal
+    >>> board = topologies.parse("v5e-4")
+    >>> error = DoesNotFitError(board.name, 24 * 2**30, 15 * 2**30)
+    >>> print(plan_table.as_text([Refusal(board, "train", error)]))
+    Plan of mode 'train'   v5e:2x2
+    cores                  4 on 1 host
+    compiles               no, see below
+    <BLANKLINE>
+    v5e:2x2: The program does not fit: ...
+    """
+    columns = [dict(_rows(plan)) for plan in plans]
+    names = _in_order(columns)
+    lines = [
+        (f"Plan of mode {plans[0].mode!r}", *(p.board.name for p in plans)),
+        *((name, *(c.get(name, "") for c in columns)) for name in names),
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    table = [
+        "   ".join(map(str.ljust, line, widths)).rstrip() for line in lines
+    ]
+    return "\n".join([*table, *_remarks(plans)])
+
+
+def _in_order(columns: Iterable[Iterable[str]]) -> list[str]:
+    """The rows of all columns, each behind what is before it in its own."""
+    names: list[str] = []
+    for column in columns:
+        after = -1
+        for name in column:
+            if name not in names:
+                names.insert(after + 1, name)
+            after = names.index(name)
+    return names
+
+
+def _rows(plan: Plan | Refusal) -> Iterator[tuple[str, str]]:
+    board = plan.board
+    hosts = _counted(board.num_hosts, "host")
+    yield "cores", f"{board.num_cores} on {hosts}"
+    if isinstance(plan, Refusal):
+        yield "compiles", "no, see below"
+        return
+    yield "compiles", f"yes, in {plan.compiling_secs:.1f} s"
+    yield "steps of a program", f"{plan.steps:,}"
+    yield "examples of a step", f"{plan.examples:,}"
+    yield "", ""
+    yield from _memory(plan.figures.memory)
+    yield " ", ""
+    yield from _step(plan.figures)
+
+
+def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
+    peak = _UNKNOWN
+    if memory.peak is not None and memory.share is not None:
+        peak = (
+            f"{shown_bytes(memory.peak)} of {shown_bytes(memory.limit)} "
+            f"({memory.share:.0%})"
+        )
+    yield "memory of a core", peak
+    kinds = {kind: held.real for kind, held in memory.arguments.items()}
+    for kind, size in (
+        *kinds.items(),
+        ("results", memory.results),
+        ("temporary", memory.temporary),
+    ):
+        if size:
+            yield f"  {kind}", shown_bytes(size)
+
+
+def _step(figures: Figures) -> Iterator[tuple[str, str]]:
+    yield "a step on a core computes", _flops(figures.flops)
+    yield (
+        "  moves in its memory",
+        _UNKNOWN if figures.bytes is None else shown_bytes(figures.bytes),
+    )
+    for each in figures.collectives:
+        parts = " and ".join(
+            f"{shown_bytes(size)} of {dtype}"
+            for dtype, size in each.bytes.items()
+        )
+        yield f"  {each.kind}", f"{each.count:,g} of {parts}"
+    if figures.cycles is not None:
+        yield "  cycles, by the compiler", f"{figures.cycles:,.0f}"
+    bounds = figures.bounds
+    if bounds is None:
+        yield "  is limited by", _UNKNOWN
+        return
+    yield "  is limited by", bounds.by
+    for name in ("compute", "memory", "network"):
+        yield f"  {name}, at least", _seconds(getattr(bounds, name))
+
+
+def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
+    for plan in plans:
+        if isinstance(plan, Refusal):
+            yield f"\n{plan.board.name}: {plan.error}"
+            continue
+        figures, name = plan.figures, plan.board.name
+        if figures.kernels:
+            yield (
+                f"\n{name}: what kernels do is in no figure: "
+                f"{', '.join(sorted(set(figures.kernels)))}."
+            )
+        if figures.has_unknown_loops:
+            yield (
+                f"\n{name}: it has loops of a length that is known only when "
+                "they run. One round of each is counted."
+            )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _flops(number: float | None) -> str:
+    if number is None:
+        return _UNKNOWN
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}FLOP"
+    return f"{number:,.0f} FLOP"
+
+
+def _seconds(number: float) -> str:
+    for unit, size in (("ms", 1e-3), ("µs", 1e-6)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number * 1e9:.3g} ns"

@@ -1,0 +1,159 @@
+"""A script's calls of estimators, planned where they would run."""
+
+import collections
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.base.types import InputFn
+from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.loops.predicted import Predicted
+from keras_tpu_estimator.loops.rehearsing import Predictions
+from keras_tpu_estimator.planning import plan_table
+from keras_tpu_estimator.planning import plans
+from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning.plans import Plan
+from keras_tpu_estimator.planning.plans import Refusal
+
+# Whoever trains until a checkpoint has come so far would never end.
+_MOST_CALLS = 1000
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """What is planned once.
+
+    Attributes:
+        job: That of an estimator, itself and not one like it.
+        mode: A value of `ModeKeys`.
+        code: That of the input function: a closure is made anew for each call,
+            and its code is not.
+    """
+
+    job: Job
+    mode: str
+    code: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Call) and (
+            self.job is other.job
+            and self.mode == other.mode
+            and self.code is other.code
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self.job), self.mode, id(self.code)))
+
+
+class Rehearsal:
+    """Plans each call once, and gives scripts something to go on with.
+
+    What they are given is nothing computed: evaluations are NaN, predictions
+    are zeros, and no file is written.
+
+    Args:
+        boards: Those to plan for.
+        write: Takes each table. Defaults to `print`.
+
+    Attributes:
+        found: What was planned so far.
+    """
+
+    def __init__(
+        self, boards: Sequence[Board], write: Callable[[str], object] = print
+    ):
+        self._boards = boards
+        self._write = write
+        self._calls: dict[_Call, tuple[Plan | Refusal, ...]] = {}
+        self._counts: collections.Counter[_Call] = collections.Counter()
+
+    @property
+    def found(self) -> tuple[Plan | Refusal, ...]:
+        """All plans, in the order of calls."""
+        return tuple(plan for each in self._calls.values() for plan in each)
+
+    def train(
+        self, job: Job, input_fn: InputFn, validation: InputFn | None
+    ) -> None:
+        """Plans a training, and the evaluation beside it.
+
+        Args:
+            job: The estimator's.
+            input_fn: The user's function.
+            validation: The same of evaluations, if there are any.
+        """
+        self._plan(job, input_fn, ModeKeys.TRAIN)
+        if validation is not None:
+            self._plan(job, validation, ModeKeys.EVAL)
+
+    def evaluate(self, job: Job, input_fn: InputFn) -> dict[str, Any]:
+        """Plans an evaluation.
+
+        Args:
+            job: The estimator's.
+            input_fn: The user's function.
+
+        Returns:
+            NaN under any name.
+        """
+        self._plan(job, input_fn, ModeKeys.EVAL)
+        unknown = np.float32("nan")
+        return collections.defaultdict(
+            lambda: unknown, loss=unknown, global_step=np.int64(0)
+        )
+
+    def predict(self, job: Job, input_fn: InputFn) -> Predictions:
+        """Plans predictions.
+
+        Args:
+            job: The estimator's.
+            input_fn: The user's function.
+
+        Yields:
+            Zeros, as predictions of one batch.
+        """
+        found = self._plan(job, input_fn, ModeKeys.PREDICT)
+        plan = next(each for each in found if isinstance(each, Plan))
+        zeros = jax.tree.map(
+            lambda leaf: np.zeros(leaf.shape, leaf.dtype), plan.predictions
+        )
+        yield Predicted(zeros, plan.examples)
+
+    def export(self, base: PathLike) -> str:
+        """Exports nothing.
+
+        Args:
+            base: The folder of exports.
+
+        Returns:
+            The path that there would be.
+        """
+        _logger.info("What is exported to %s is not planned.", base)
+        return os.path.join(os.fsdecode(base), "0")
+
+    def _plan(
+        self, job: Job, input_fn: InputFn, mode: str
+    ) -> tuple[Plan | Refusal, ...]:
+        key = _Call(job, mode, getattr(input_fn, "__code__", input_fn))
+        self._counts[key] += 1
+        if self._counts[key] > _MOST_CALLS:
+            raise RuntimeError(
+                f"The script has made the same call of mode {mode!r} "
+                f"{_MOST_CALLS} times. Expected one that ends although no "
+                "checkpoint is written while it is planned."
+            )
+        if key not in self._calls:
+            found = plans.for_boards(job, input_fn, mode, self._boards)
+            self._write(plan_table.as_text(found) + "\n")
+            self._calls[key] = found
+        return self._calls[key]

@@ -1,0 +1,119 @@
+"""`python -m keras_tpu_estimator plan SCRIPT`."""
+
+import textwrap
+
+import pytest
+
+from keras_tpu_estimator.__main__ import main
+
+HEAD = """\
+import sys
+import keras_tpu_estimator as kte
+import keras, numpy as np
+
+def model_fn(features, labels, mode, params):
+    y = keras.layers.Dense(1)(features)
+    loss = keras.ops.mean((y - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    return kte.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss))
+
+def input_fn(params):
+    return np.ones((params["batch_size"], 2), "float32"), np.ones(
+        (params["batch_size"], 1), "float32")
+
+estimator = kte.TPUEstimator(
+    model_fn, config=kte.RunConfig(), train_batch_size=8, eval_batch_size=8)
+"""
+TRAINS = HEAD + "estimator.train(input_fn, steps=10)\n"
+
+
+@pytest.fixture
+def plan(tmp_path, capfd):
+    """Plans a script; its status and what is printed."""
+
+    def plan(code, *arguments, topology="v5e:2x2"):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(code))
+        options = ["--topology", topology] if topology else []
+        status = main(["plan", str(script), *options, *arguments])
+        return status, *capfd.readouterr()
+
+    return plan
+
+
+def test_a_script(plan):
+    status, out, _ = plan(TRAINS)
+    assert status == 0
+    assert out.startswith("Plan of mode 'train'   ")
+
+
+def test_arguments_of_the_script(plan):
+    code = TRAINS + "print(sys.argv[1:], __name__)\n"
+    _, out, _ = plan(code, "--name=a", "b", "--top", "c")
+    assert "['--name=a', 'b', '--top', 'c'] __main__" in out
+    _, out, _ = plan(code, "-x", "--", "--topology", "d")
+    assert "['-x', '--topology', 'd'] __main__" in out
+
+
+def test_several_topologies(plan):
+    status, out, _ = plan(TRAINS, topology="v5e:2x2,v4-8")
+    assert status == 0
+    assert out.splitlines()[0].split()[-2:] == ["v5e:2x2", "v4:2x2x1"]
+
+
+def test_one_of_several_is_too_small(plan):
+    status, out, _ = plan(TRAINS, topology="v5e:2x2,v5e:4x4")
+    assert status == 1
+    assert "no, see below" in out
+    assert "\nv5e:4x4: " in out
+
+
+def test_an_error_before_and_after(plan):
+    with pytest.raises(ZeroDivisionError):
+        plan(HEAD + "1 / 0")
+    status, _, err = plan(TRAINS + "1 / 0")
+    assert status == 0
+    assert "after what is planned above: ZeroDivisionError" in err
+
+
+def test_a_status_before_and_after(plan):
+    with pytest.raises(SystemExit, match="3"):
+        plan(HEAD + "sys.exit(3)")
+    assert plan(TRAINS + "sys.exit(3)")[0] == 0
+
+
+def test_what_the_compiler_refuses(plan):
+    lines = """\
+    import jax
+    y += jax.numpy.linalg.eigvals(y @ y.T).real.sum()
+    """
+    code = HEAD.replace("    loss =", lines + "loss =")
+    status, _, err = plan(code + "estimator.evaluate(input_fn)\n")
+    assert status == 1
+    assert "refuses the operation 'eig'" in err
+    assert "The line is: y += jax.numpy.linalg.eigvals" in err
+
+
+def test_no_call(plan):
+    status, _, err = plan(HEAD)
+    assert status == 2
+    assert "has called no estimator" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "{script}", "--topology", "v5e:3x3"], "no TPU topology"),
+        (["plan", "{script}"], "--topology"),
+        (["plan", "missing.py", "--topology", "v5e:2x2"], "missing.py"),
+        (["info", "{script}", "--topology", "v5e:2x2"], "unrecognized"),
+    ],
+)
+def test_wrong_arguments(tmp_path, capfd, arguments, said):
+    script = tmp_path / "script.py"
+    script.write_text(TRAINS)
+    with pytest.raises(SystemExit) as ended:
+        main([each.format(script=script) for each in arguments])
+    assert ended.value.code == 2
+    assert said in capfd.readouterr().err

@@ -1,0 +1,193 @@
+"""What `TPUEstimator.plan` says of a call."""
+
+import dataclasses
+
+import jax
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning.errors import CompileError
+from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.plans import Plan
+from keras_tpu_estimator.planning.plans import Refusal
+
+X, Y = regression_data(examples=64, size=128)
+BATCHES = batches_of(X, Y)
+
+
+def wide(features, is_training):
+    """Of which the kernels weigh more than the batch."""
+    del is_training
+    x = keras.layers.Dense(256, activation="relu")(features)
+    return keras.layers.Dense(1)(x)
+
+
+def estimator(tmp_path, network=wide, **settings):
+    optimizer = settings.pop("optimizer", lambda: keras.optimizers.Adam(0.1))
+    model_fn = model_fn_of(network, optimizer)
+    return estimator_of(model_fn, tmp_path, True, **settings)
+
+
+def test_training(tmp_path):
+    shown = []
+    plan = estimator(tmp_path).plan(
+        BATCHES, "v5litepod-4", print_fn=shown.append
+    )
+    assert (plan.mode, plan.steps, plan.examples) == ("train", 4, 16)
+    assert (plan.board.name, plan.predictions) == ("v5e:2x2", None)
+    figures, numbers = plan.figures, 128 * 256 + 256 + 256 + 1
+    held = figures.memory.arguments
+    assert held.keys() == {"variables", "slots", "metrics", "input"}
+    # The step and the optimizer's iterations and rate beside.
+    assert held["variables"].logical == pytest.approx(4 * numbers, abs=16)
+    assert held["slots"].logical == pytest.approx(2 * 4 * numbers, abs=16)
+    # Four steps of four examples on each core.
+    assert held["input"].logical == 4 * 4 * (128 + 1) * 4
+    (reduced,) = figures.collectives
+    assert reduced.kind == "all-reduce"
+    assert reduced.total == pytest.approx(4 * numbers, rel=0.01)
+    assert figures.aliases.are_complete
+    (table,) = shown
+    lines = dict(line.split("   ", 1) for line in table.splitlines() if line)
+    lines = {name.strip(): value.strip() for name, value in lines.items()}
+    assert lines["Plan of mode 'train'"] == "v5e:2x2"
+    assert lines["cores"] == "4 on 1 host"
+    assert lines["examples of a step"] == "16"
+    assert lines["all-reduce"].startswith("1 of 130.")
+    assert lines["is limited by"] == figures.bounds.by
+
+
+def test_it_is_printed(tmp_path, capsys):
+    estimator(tmp_path).plan(BATCHES, "v5e:2x2")
+    assert capsys.readouterr().out.startswith("Plan of mode 'train'   ")
+
+
+def test_evaluation_and_prediction(tmp_path):
+    own = estimator(tmp_path)
+    evaluation = own.plan(BATCHES, "v5e:4x4", "eval", print_fn=None)
+    assert (evaluation.board.num_hosts, evaluation.examples) == (4, 16)
+    assert "slots" not in evaluation.figures.memory.arguments or not (
+        evaluation.figures.memory.arguments["slots"].real
+    )
+    prediction = own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
+    # By one host.
+    assert prediction.board.name == "v5e:2x2"
+    assert prediction.predictions["y"].shape == (16, 1)
+    assert not prediction.figures.collectives
+
+
+def test_several_topologies_are_side_by_side(tmp_path, capsys):
+    plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
+    assert [plan.board.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
+    assert all(isinstance(plan, Plan) for plan in plans)
+    table = capsys.readouterr().out
+    assert "v5e:2x2      " in table.splitlines()[0]
+    assert table.splitlines()[0].endswith("v4:2x2x1")
+
+
+def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
+    # One core has nobody to send anything to.
+    estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
+    rows = [
+        line.split("   ")[0] for line in capsys.readouterr().out.split("\n")
+    ]
+    names = [row.strip() for row in rows]
+    place = names.index("moves in its memory")
+    assert names[place + 1] == "all-reduce"
+
+
+def test_what_does_not_fit_is_an_error(tmp_path):
+    own = estimator(tmp_path, batch=2**26)
+    shape = jax.ShapeDtypeStruct((2**26, 128), "float32")
+    huge = np.broadcast_to(np.zeros(1, "float32"), shape.shape)
+
+    def input_fn(params):
+        return huge, np.broadcast_to(np.zeros(1, "float32"), (2**26, 1))
+
+    with pytest.raises(DoesNotFitError, match="would fit") as raised:
+        own.plan(input_fn, "v5e:2x2")
+    error = raised.value
+    assert error.board == "v5e:2x2"
+    assert 0 < error.batch_size < 2**26
+    # Beside another topology it is a column.
+    plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
+    refusal, plan = plans
+    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal.error, DoesNotFitError)
+    assert plan.figures.memory.share < 1
+
+
+def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
+    def eigenvalues(features, is_training):
+        del is_training
+        square = keras.ops.matmul(features.T, features)
+        x = keras.layers.Dense(1)(features)
+        found = jax.numpy.linalg.eigvals(square[:4, :4])
+        return x + jax.numpy.real(found).sum()
+
+    own = estimator(tmp_path, eigenvalues)
+    with pytest.raises(CompileError, match="'eig' at .*test_plans.py:"):
+        own.plan(BATCHES, ["v5e:2x2", "v4:2x2x1"], "eval")
+
+
+def test_cores_that_do_not_fit(tmp_path):
+    own = estimator(tmp_path, batch=8)
+    with pytest.raises(ValueError, match="16"):
+        own.plan(BATCHES, "v5e:4x4")
+    small, large = own.plan(BATCHES, ["v5e:2x2", "v5e:4x4"], print_fn=None)
+    assert isinstance(small, Plan)
+    assert isinstance(large, Refusal)
+
+
+def test_errors_of_the_user_are_raised_as_they_are(tmp_path):
+    class OwnError(Exception):
+        pass
+
+    def network(features, is_training):
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        estimator(tmp_path, network).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
+
+
+def test_arguments(tmp_path):
+    own = estimator(tmp_path)
+    with pytest.raises(ValueError, match="`mode` should be one of"):
+        own.plan(BATCHES, "v5e:2x2", "predict")
+    with pytest.raises(ValueError, match="empty list"):
+        own.plan(BATCHES, [])
+    with pytest.raises(TypeError, match="should be a string. Received: 4"):
+        own.plan(BATCHES, 4)
+    with pytest.raises(ValueError, match="Expected at least one batch"):
+        own.plan(batches_of(X[:0], Y[:0]), "v5e:2x2")
+
+
+def test_without_the_compiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(libtpu, "is_installed", lambda: False)
+    libtpu.devices.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match=r"estimator\[tpu\]"):
+        estimator(tmp_path).plan(BATCHES, "v5e:2x4")
+
+
+def test_training_afterwards_is_as_before(tmp_path):
+    own, other = (estimator(tmp_path / name, linear) for name in "ab")
+    own.plan(BATCHES, "v5e:4x4", print_fn=None)
+    results = [each.train(BATCHES, steps=4) for each in (own, other)]
+    kernels = [e.get_variable_value("dense/kernel") for e in results]
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_memory_is_what_the_compiler_says(tmp_path):
+    plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
+    memory = plan.figures.memory
+    given = sum(held.real for held in memory.arguments.values())
+    assert memory.peak == given + memory.results + memory.temporary
+    assert "unnamed" not in memory.arguments
+    assert dataclasses.replace(memory, limit=memory.peak).share == 1

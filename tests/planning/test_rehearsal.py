@@ -1,0 +1,124 @@
+"""A script's calls, planned in place of being run."""
+
+import os
+
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.loops.rehearsing import rehearsing
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.rehearsal import Rehearsal
+
+X, Y = regression_data()
+V5E = topologies.parse("v5e:2x2")
+
+
+@pytest.fixture
+def rehearsal():
+    rehearsal = Rehearsal([V5E], write=lambda text: None)
+    with rehearsing(rehearsal):
+        yield rehearsal
+
+
+def estimator(tmp_path):
+    return estimator_of(model_fn_of(linear), tmp_path / "run", use_tpu=True)
+
+
+def modes(rehearsal):
+    return [plan.mode for plan in rehearsal.found]
+
+
+def test_every_call_is_planned_and_none_made(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    assert own.train(batches_of(X, Y), steps=100) is own
+    result = own.evaluate(batches_of(X, Y))
+    assert np.isnan(result["loss"])
+    assert np.isnan(result["whatever it is called"])
+    assert result["global_step"] == 0
+    rows = list(own.predict(batches_of(X)))
+    assert len(rows) == 16
+    assert rows[0]["y"].shape == (1,)
+    (batch, *_) = own.predict(batches_of(X), yield_single_examples=False)
+    np.testing.assert_array_equal(batch["y"], np.zeros((16, 1)))
+    assert modes(rehearsal) == ["train", "eval", "infer"]
+    assert not os.path.exists(tmp_path / "run")
+
+
+def test_it_has_more_cores_than_there_are(tmp_path, rehearsal):
+    own = estimator_of(
+        model_fn_of(linear),
+        tmp_path,
+        use_tpu=True,
+        config={"tf_random_seed": 1} and {},
+    )
+    own.train(batches_of(X, Y), max_steps=100)
+    (plan,) = rehearsal.found
+    assert plan.board.num_cores == 4
+
+
+def test_what_is_called_again_is_planned_once(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    for _ in range(3):
+        own.train(batches_of(X, Y), steps=1)
+        own.evaluate(batches_of(X, Y))
+    assert modes(rehearsal) == ["train", "eval"]
+
+
+def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    with pytest.raises(RuntimeError, match="the same call of mode 'train'"):
+        while own.latest_checkpoint() is None:
+            own.train(batches_of(X, Y), steps=1)
+
+
+def test_validation_is_planned(tmp_path, rehearsal):
+    estimator(tmp_path).train(
+        batches_of(X, Y), steps=1, validation=batches_of(X, Y)
+    )
+    assert modes(rehearsal) == ["train", "eval"]
+
+
+def test_train_and_evaluate(tmp_path, rehearsal):
+    exporter = kte.FinalExporter("final", lambda: None)
+    metrics, exports = kte.train_and_evaluate(
+        estimator(tmp_path),
+        kte.TrainSpec(batches_of(X, Y), max_steps=10),
+        kte.EvalSpec(batches_of(X, Y), exporters=exporter),
+    )
+    assert np.isnan(metrics["loss"])
+    assert exports == [None]
+    assert modes(rehearsal) == ["train", "eval"]
+    assert not os.path.exists(tmp_path / "run")
+
+
+def test_continuous_evaluation(tmp_path, rehearsal):
+    metrics, _ = kte.evaluate_continuously(
+        estimator(tmp_path), kte.EvalSpec(batches_of(X, Y), steps=None)
+    )
+    assert np.isnan(metrics["loss"])
+
+
+def test_exports_are_left_out(tmp_path, rehearsal):
+    path = estimator(tmp_path).export_saved_model(tmp_path / "e", lambda: None)
+    assert path == str(tmp_path / "e" / "0")
+    assert not os.path.exists(tmp_path / "e")
+
+
+def test_wrong_arguments_are_told(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    with pytest.raises(ValueError, match="both `steps` and `max_steps`"):
+        own.train(batches_of(X, Y), steps=1, max_steps=1)
+    assert not rehearsal.found
+
+
+def test_afterwards_calls_are_made_again(tmp_path):
+    with rehearsing(Rehearsal([V5E], write=lambda text: None)):
+        pass
+    own = estimator(tmp_path).train(batches_of(X, Y), steps=1)
+    assert own.get_variable_value("global_step") == 1
