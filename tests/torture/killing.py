@@ -81,7 +81,7 @@ def _check_checkpoints(model_dir: str, saved: int) -> None:
     """Reads all checkpoints; the newest is at least the one last saved."""
     for name in os.listdir(model_dir):
         prefix, end = os.path.splitext(name)
-        if end in (".h5", ".index"):
+        if end in (".h5", ".index") and "partial" not in name:
             read(os.path.join(model_dir, prefix))
     is_there = newest_step(model_dir) >= saved
     expect(is_there, f"The checkpoint of step {saved} is not lost.")
