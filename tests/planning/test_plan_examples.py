@@ -1,0 +1,45 @@
+"""Examples, planned from the command line as the pages say."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from docs import outputs
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def planned(name, *arguments):
+    """What the command prints, without how long it has taken."""
+    # Some of what examples need is taken from other processes of tests.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_tpu_estimator", "plan"]
+        + [f"examples/{name}.py", "--topology", "v5e:2x2", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_digits():
+    lines = planned("digits").splitlines()
+    shown = (outputs.OUTPUTS / "plan_digits.txt").read_text().splitlines()
+    first = lines[: len(shown)]
+    timed = [line.partition("yes, in")[0] for line in first]
+    assert timed == [line.partition("yes, in")[0] for line in shown]
+    modes = [line.split()[3] for line in lines if line.startswith("Plan of")]
+    assert modes == ["'train'", "'eval'", "'infer'"]
+    assert "accuracy on 360 held-out images: nan" in lines
+
+
+def test_a_program_of_tf1():
+    text = planned("tf1_mnist", "--use_tpu")
+    assert text.count("compiles") == text.count("yes, in") == 3
+    assert "all-reduce" in text
+    assert "accuracy on held-out images: nan" in text
