@@ -20,6 +20,7 @@ from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.prediction import PaddedSteps
 from keras_tpu_estimator.loops.staging import StagedSteps
 from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.program.slot_owners import slot_owners
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import VariableStore
 
@@ -92,7 +93,9 @@ class LoweredLoop:
         """The same arguments as "variables", "slots", "metrics" and "input"."""
         assigned, others, *metrics, batches = self.arguments
         values = {**assigned, **others}
-        slots = values.keys() & self.store.slots
+        owned = slot_owners(self.store.variables)
+        # Programs of TF1 have them by name alone.
+        slots = values.keys() & (self.store.slots | owned.keys())
         return {
             "variables": {p: values[p] for p in values.keys() - slots},
             "slots": {p: values[p] for p in slots},

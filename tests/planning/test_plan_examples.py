@@ -44,4 +44,5 @@ def test_a_program_of_tf1():
     text = planned("tf1_mnist", "--use_tpu")
     assert text.count("compiles") == text.count("yes, in") == 3
     assert "all-reduce" in text
+    assert "  slots  " in text
     assert "accuracy on held-out images: nan" in text
