@@ -125,14 +125,7 @@ class Job:
         """
         if not self.hosts.are_several:
             return
-        if not self.placement.cores.are_on_hosts:
-            raise ValueError(
-                f"On {self.hosts.count} hosts, an estimator should use the "
-                "cores of all. Received settings by which each would train by "
-                "itself: use_tpu=False, num_shards=1, debug_nans=True, or a "
-                "keras.distribution of one host's devices. Leave them out; "
-                "with use_tpu=True the cores are used whatever they are."
-            )
+        self.check_uses_all(self.hosts.count)
         names = (__package__.partition(".")[0], "keras", "jax")
         call.check_same(
             {
@@ -141,6 +134,25 @@ class Job:
                 "number of cores": self.placement.cores.topology.num_replicas,
                 **arguments,
             }
+        )
+
+    def check_uses_all(self, hosts: int) -> None:
+        """Checks that several hosts train as one.
+
+        Args:
+            hosts: How many there are.
+
+        Raises:
+            ValueError: Each would train by itself.
+        """
+        if self.placement.cores.are_on_hosts:
+            return
+        raise ValueError(
+            f"On {hosts} hosts, an estimator should use the cores of all. "
+            "Received settings by which each would train by itself: "
+            "use_tpu=False, num_shards=1, debug_nans=True, or a "
+            "keras.distribution of one host's devices. Leave them out; with "
+            "use_tpu=True the cores are used whatever they are."
         )
 
     def latest_checkpoint(self) -> str | None:

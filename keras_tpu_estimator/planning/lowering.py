@@ -72,6 +72,8 @@ class LoweredLoop:
         placement = dataclasses.replace(job.placement, machine=machine)
         placement.check(mode)
         job = dataclasses.replace(job, placement=placement)
+        if machine.num_hosts > 1:
+            job.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
             step, batches = _of_prediction(job, input_fn)
             steps = 1
@@ -154,6 +156,8 @@ def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
 
 def _steps_of_a_run(job: Job, mode: str, batch: Batch) -> int:
     """How many steps are staged at once for a loop, one of many."""
+    if job.config.fast_dev_run:
+        return 1
     iterations: IterationsPerLoop = (
         job.config.tpu_config.iterations
         if mode == ModeKeys.TRAIN

@@ -146,6 +146,19 @@ def test_cores_that_do_not_fit(tmp_path):
     assert isinstance(large, Refusal)
 
 
+def test_hosts_that_would_train_by_themselves(tmp_path):
+    model_fn = model_fn_of(linear)
+    own = estimator_of(model_fn, tmp_path, use_tpu=False)
+    with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
+        own.plan(BATCHES, "v5e:4x4")
+    assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
+
+
+def test_a_trial_run(tmp_path):
+    own = estimator(tmp_path, config={"fast_dev_run": True})
+    assert own.plan(BATCHES, "v5e:2x2", print_fn=None).steps == 1
+
+
 def test_errors_of_the_user_are_raised_as_they_are(tmp_path):
     class OwnError(Exception):
         pass
