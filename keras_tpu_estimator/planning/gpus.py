@@ -194,6 +194,7 @@ class GpuBoard:
 
         Raises:
             ModuleNotFoundError: The compiler for GPUs is not installed.
+            RuntimeError: It is, and has not started.
         """
         return Machine(_devices(self))
 
@@ -243,12 +244,20 @@ def _devices(board: GpuBoard) -> tuple[jax.Device, ...]:
     # Before there are any, the plugin is not known.
     Machine.here()
     shape = f"1x{board.num_hosts}x{board.chips_per_host}"
-    described = topologies.get_topology_desc(
-        shape,
-        platform="cuda",
-        topology=shape,
-        target_config=GPUS[board.kind].target,
-    )
+    try:
+        described = topologies.get_topology_desc(
+            shape,
+            platform="cuda",
+            topology=shape,
+            target_config=GPUS[board.kind].target,
+        )
+    except NotImplementedError as error:
+        raise RuntimeError(
+            "JAX's plugin for CUDA is installed and has not started; it said "
+            "why when JAX looked for devices. Where CUDA's libraries are what "
+            "it lacks, it compiles without: set "
+            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1."
+        ) from error
     return tuple(described.devices)
 
 

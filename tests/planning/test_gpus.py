@@ -58,3 +58,13 @@ def test_what_xla_reads_has_a_number_or_a_name_on_each_line(kind):
     assert f'device_description_str: "{GPUS[kind].chip.device_kind}"' in target
     assert target.count("{") == target.count("}") == 3
     assert GPUS[kind].chip.clock == pytest.approx(1.6e9, rel=0.2)
+
+
+def test_a_plugin_that_has_not_started_is_said(monkeypatch):
+    def get_topology_desc(*args, **settings):
+        raise NotImplementedError("topology not implemented for cuda")
+
+    monkeypatch.setattr(gpus, "is_installed", lambda: True)
+    monkeypatch.setattr(gpus.topologies, "get_topology_desc", get_topology_desc)
+    with pytest.raises(RuntimeError, match="JAX_SKIP_CUDA_CONSTRAINTS_CHECK"):
+        topologies.parse("a100:1x6").machine()
