@@ -7,6 +7,9 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -123,12 +126,10 @@ class Saver:
         trained = self._trained_paths() if has_run else set()
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         files = SaveFiles(prefix, self._others.chiefs(new_token))
-        spread = {
-            path: _finite(path, each, step) if path in trained else each
-            for path, each in saved.spread.items()
-        }
         with files.tidied_on_failure():
-            sharded = self._write_shards(ShardFiles(files, spread), patience)
+            sharded = self._write_shards(
+                files, saved.spread, trained, step, patience
+            )
         beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
@@ -139,8 +140,10 @@ class Saver:
         in_doubt = () if self._hosts.is_chief else (HostError,)
 
         def write() -> None:
-            for path in sorted(saved.whole.keys() & trained):
-                _check_finite(path, saved.whole[path], step)
+            whole = {p: saved.whole[p] for p in saved.whole.keys() & trained}
+            # The chief has them, and all raise the same.
+            found = self._others.chiefs(lambda: _first_not_finite(whole))
+            _raise_if_any([found], step)
             with beside:
                 self._others.barrier(patience)
                 if self._hosts.is_chief:
@@ -195,17 +198,35 @@ class Saver:
             self._others.close()
 
     def _write_shards(
-        self, files: ShardFiles, patience: float
+        self,
+        files: SaveFiles,
+        spread: Mapping[str, Spread],
+        trained: Collection[str],
+        step: int,
+        patience: float,
     ) -> dict[str, Sharded]:
         """Writes the parts of variables that this host has, before it goes on.
 
         There is no second copy of them. All hosts go on together, for who was
         first would wait for the devices of the others, and take them for stuck.
         """
-        if not files.variables:
+        if not spread:
             return {}
-        seal = files.write(self._hosts.index)
-        return files.sharded(self._others.gather(seal, patience))
+        not_finite: set[str] = set()
+        shards = ShardFiles(
+            files,
+            {
+                path: _checked(path, each, not_finite)
+                if path in trained
+                else each
+                for path, each in spread.items()
+            },
+        )
+        seal = shards.write(self._hosts.index)
+        sharded = shards.sharded(self._others.gather(seal, patience))
+        found = self._others.gather(min(not_finite, default=None))
+        _raise_if_any(found, step)
+        return sharded
 
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._progress.values.values())
@@ -222,23 +243,38 @@ class Saver:
         return {path for path, each in variables.items() if each.trainable}
 
 
-def _finite(path: str, spread: Spread, step: int) -> Spread:
-    """A trained value whose parts are checked before they are written."""
+def _checked(path: str, spread: Spread, not_finite: set[str]) -> Spread:
+    """A trained value whose parts are looked at when they are written."""
 
     def part(box: Box) -> np.ndarray:
         value = spread.part(box)
-        _check_finite(path, value, step)
+        if not _is_finite(value):
+            not_finite.add(path)
         return value
 
     return dataclasses.replace(spread, part=part)
 
 
-def _check_finite(path: str, value: np.ndarray, step: int) -> None:
-    """Checks a trained value before it is written."""
+def _first_not_finite(values: Mapping[str, np.ndarray]) -> str | None:
+    return next((p for p in sorted(values) if not _is_finite(values[p])), None)
+
+
+def _is_finite(value: np.ndarray) -> bool:
     with np.errstate(all="ignore"):
         # A finite sum, which is quick, has finite terms only.
-        if np.isfinite(value.sum()) or np.isfinite(value).all():
-            return
+        return bool(np.isfinite(value.sum()) or np.isfinite(value).all())
+
+
+def _raise_if_any(found: Iterable[str | None], step: int) -> None:
+    """Raises if a trained value that was to be written is not finite.
+
+    Args:
+        found: The paths of such variables, or `None`.
+        step: The step that it was after.
+    """
+    path = next(filter(None, found), None)
+    if path is None:
+        return
     raise NanLossDuringTrainingError(
         f"The trained variable {path!r} is not finite after step {step}, "
         "though the loss is. Expected numbers. Received NaN or infinity, "

@@ -80,6 +80,27 @@ class Assigning(keras.callbacks.Callback):
             kernel.assign(np.full(kernel.shape, self._value, "float32"))
 
 
+def not_saved(here: Here) -> dict[str, Any]:
+    """Variables that are not finite though the loss is, whole and in parts."""
+    result = {}
+    for name, settings in {
+        "whole": {},
+        "parts": {
+            "model_fn": model_fn_of(width=8),
+            "cores_per_replica": 2,
+            "layout_map": {"dense/kernel": (None, "model")},
+        },
+    }.items():
+        estimator = estimator_of((here / name).directory, **settings)
+        callback = Assigning(float("nan"))
+        result[name] = error_of(
+            lambda e=estimator, c=callback: e.train(dealt, [c], 4)
+        )
+    estimator = estimator_of((here / "finite").directory)
+    weights(estimator.train(dealt, None, 4))
+    return result
+
+
 def unlike(here: Here) -> dict[str, Any]:
     """Batches that are padded to other lengths on each host."""
 
@@ -120,5 +141,6 @@ def error_of(action: Callable[[], object]) -> str | None:
 
 
 SCENARIOS = {
-    each.__name__: each for each in (caught, assigned, unlike, remembered)
+    each.__name__: each
+    for each in (caught, assigned, not_saved, unlike, remembered)
 }

@@ -402,6 +402,14 @@ def test_callbacks_that_do_not_are_an_error(two):
     assert "which evaluate one model together" in first["evaluated"]
 
 
+def test_what_is_not_finite_is_the_same_error_of_all(two):
+    first, second = both(two, "not_saved")
+    assert first == second
+    for error in first.values():
+        assert error.startswith("NanLossDuringTrainingError: The trained")
+        assert "'dense/kernel' is not finite after step 4" in error
+
+
 def test_batches_that_are_unlike_are_an_error(two):
     first, second = both(two, "unlike")
     assert first == second
