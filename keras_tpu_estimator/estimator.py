@@ -33,6 +33,7 @@ from keras_tpu_estimator.config import call_checks
 from keras_tpu_estimator.config import validation as checks
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.config.run_config import in_cluster
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.limits import check_usable
@@ -60,6 +61,7 @@ from keras_tpu_estimator.loops.training import Training
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.storage import trusted
 
 if TYPE_CHECKING:
     # What compiles for other machines is imported by those who want it.
@@ -485,6 +487,7 @@ class TPUEstimator:
         topology: str | Sequence[str],
         mode: str = ModeKeys.TRAIN,
         print_fn: Callable[[str], object] | None = print,
+        save: PathLike | None = None,
     ) -> "Plan | tuple[Plan | Refusal, ...]":
         """Compiles what a call would run on a board that need not be there.
 
@@ -501,6 +504,9 @@ class TPUEstimator:
                 it is planned for one. Defaults to TRAIN.
             print_fn: What the table is printed with, which has a column for
                 each topology. Defaults to `print`; nothing is with `None`.
+            save: A folder of this machine to store what is compiled in, which
+                an estimator with `RunConfig(executables=...)` runs on such a
+                board. Defaults to `None`, for nowhere.
 
         Returns:
             A `Plan`; for several topologies a tuple of them, with a `Refusal`
@@ -513,18 +519,23 @@ class TPUEstimator:
                 and cores do not fit each other.
             TypeError: An argument is of a wrong type.
             ModuleNotFoundError: The compiler is not installed.
+            PermissionError: Others may write to `save`, or above it.
         """
         from keras_tpu_estimator.planning import plan_table
         from keras_tpu_estimator.planning import plans
         from keras_tpu_estimator.planning import topologies
 
         call_checks.check_mode(mode)
+        store = None
+        if save is not None:
+            store = Executables(trusted.folder_string("`save`", save))
         call = self._job, input_fn, mode
         if isinstance(topology, str):
-            plan = plans.Plan.of(*call, topologies.parse(topology))
+            plan = plans.Plan.of(*call, topologies.parse(topology), store)
             found: tuple[Plan | Refusal, ...] = (plan,)
         else:
-            found = plans.for_boards(*call, topologies.parse_each(topology))
+            boards = topologies.parse_each(topology)
+            found = plans.for_boards(*call, boards, store)
         if print_fn is not None:
             print_fn(plan_table.as_text(found))
         return plan if isinstance(topology, str) else found

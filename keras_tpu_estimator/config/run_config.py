@@ -22,6 +22,7 @@ from keras_tpu_estimator.config.without_effect import warn_without_effect
 from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.cluster import Cluster
 from keras_tpu_estimator.hosts.task import Task
+from keras_tpu_estimator.storage import trusted
 
 _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
@@ -128,6 +129,10 @@ class RunConfig:
             variables along their largest dimension.
         shard_optimizer: Whether the replicas share what optimizers keep, each
             having a part of every slot. Defaults to `False`.
+        executables: A folder of this machine with programs that
+            `TPUEstimator.plan(save=...)` has compiled: those that are there
+            are run, and others are compiled. What is read is run, so nobody
+            else may be able to write there. Defaults to `None`, for none.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -181,6 +186,7 @@ class RunConfig:
         default=None, hash=False
     )
     shard_optimizer: bool = False
+    executables: PathLike | None = None
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -297,6 +303,11 @@ class RunConfig:
         if self.model_dir is not None:
             self._set(
                 "model_dir", directory_string("`model_dir`", self.model_dir)
+            )
+        if self.executables is not None:
+            self._set(
+                "executables",
+                trusted.folder_string("`executables`", self.executables),
             )
         check_one_interval(
             self.save_checkpoints_steps, self.save_checkpoints_secs

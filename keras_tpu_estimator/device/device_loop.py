@@ -19,10 +19,12 @@ from keras_tpu_estimator.base.waiting import Waiting
 from keras_tpu_estimator.base.waiting import tell
 from keras_tpu_estimator.device import shapes
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.nan_search import Compiled
 from keras_tpu_estimator.device.nan_search import checking_nans
 from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.device.scan import scan_with_newest
+from keras_tpu_estimator.device.stored_loops import StoredLoop
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.inputs.shared import batch_size
 from keras_tpu_estimator.program.steps import NAMED
@@ -44,6 +46,8 @@ class DeviceLoop:
         debug_nans: Whether training finds the operation that the first NaN
             comes from. Defaults to `False`.
         waiting: Shows what takes its time. Defaults to none that does.
+        executables: What may have been compiled ahead of time. Defaults to
+            none; with `debug_nans` nothing of it is used.
     """
 
     def __init__(
@@ -52,18 +56,33 @@ class DeviceLoop:
         places: VariablePlaces,
         debug_nans: bool = False,
         waiting: Waiting | None = None,
+        executables: Executables | None = None,
     ):
         self._waiting = waiting or Waiting()
         self._model = model
         self._places = places
         compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
-        self._train: Compiled = (
-            checking_nans(self._run)
-            if debug_nans
-            else compiled(_called("train_steps", self._run), donate_argnums=0)
+        self._train: Compiled = compiled(
+            _called("train_steps", self._run), donate_argnums=0
         )
-        self._evaluate = compiled(_called("evaluate_steps", self._run))
-        self._predict = compiled(_called("predict_step", self._run_one))
+        self._evaluate: Compiled = compiled(
+            _called("evaluate_steps", self._run)
+        )
+        self._predict: Compiled = compiled(
+            _called("predict_step", self._run_one)
+        )
+        if debug_nans:
+            self._train = checking_nans(self._run)
+        elif executables is not None:
+            stored = functools.partial(
+                StoredLoop,
+                shapes_of=self._arguments_for,
+                devices_of=self.devices,
+                executables=executables,
+            )
+            self._train = stored(self._train)
+            self._evaluate = stored(self._evaluate)
+            self._predict = stored(self._predict)
 
     def put(
         self,
@@ -136,6 +155,14 @@ class DeviceLoop:
         metrics = shapes.of_arrays(self._model.metrics_state(), whole)
         return *step.split(values), metrics, batches
 
+    def devices(self, step: Step) -> tuple[jax.Device, ...]:
+        """Those that run a step, in their order.
+
+        Args:
+            step: The step.
+        """
+        return self._model.layout(step.mode).cores.devices
+
     def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
         """Traces what `run` or `predict` compiles, without any value.
 
@@ -203,6 +230,11 @@ class DeviceLoop:
         """
         with self._waiting:
             return self._predict(assigned, others, data, step=step, fetch=fetch)
+
+    def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
+        """What `arguments` has for batches that were put on the devices."""
+        place = self._model.layout(step.mode).cores.replicated
+        return self.arguments(step, shapes.of_data(data, place))
 
     def _run(
         self,

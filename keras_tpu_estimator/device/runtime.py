@@ -12,6 +12,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.device.device_loop import DeviceLoop
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.values import ModelValues
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
@@ -40,6 +41,7 @@ class Runtime:
         debug_nans: bool = False,
         warm_start: WarmStartSettings | None = None,
         shows_progress: bool = False,
+        executables: str | None = None,
     ) -> Self:
         """The runtime of a model that has not run yet.
 
@@ -49,11 +51,14 @@ class Runtime:
             warm_start: As in `ModelValues`. Defaults to `None`.
             shows_progress: Whether the terminal shows what takes its time.
                 Defaults to `False`.
+            executables: The folder of those that were compiled ahead of time.
+                Defaults to `None`.
         """
         cores = model.layout(ModeKeys.TRAIN).cores
         places = VariablePlaces(model.program.store, cores)
         waiting = Waiting(shows_progress)
-        loop = DeviceLoop(model, places, debug_nans, waiting)
+        stored = None if executables is None else Executables(executables)
+        loop = DeviceLoop(model, places, debug_nans, waiting, stored)
         values = ModelValues(model, places, warm_start)
         return cls(model, loop, values, waiting)
 

@@ -48,6 +48,21 @@ def of_steps(
     return of_arrays(jax.tree.map(of_all, nest), cores.batch_sharding(axis))
 
 
+def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
+    """Those of what `DeviceLoop.put` or `put_one` has given.
+
+    Args:
+        nest: Nest of arrays, on the devices or on the host.
+        place: Where those of the host are copied to.
+    """
+    return jax.tree.map(
+        lambda leaf: _shape(
+            leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)
+        ),
+        nest,
+    )
+
+
 def of_values(
     store: VariableStore, places: Mapping[str, jax.sharding.Sharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:

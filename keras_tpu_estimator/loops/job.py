@@ -93,8 +93,13 @@ class Job:
         with self._variables_off_devices():
             program = make_program(call, self.seed, options, cores)
             model = EstimatorModel(program, layouts)
-        shows = shows_progress(self.config.progress)
-        return Runtime.of(model, self.config.debug_nans, self.warm_start, shows)
+        return Runtime.of(
+            model,
+            self.config.debug_nans,
+            self.warm_start,
+            shows_progress(self.config.progress),
+            self.config.executables,
+        )
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
         """Has Keras put no variables on devices that need not be there."""

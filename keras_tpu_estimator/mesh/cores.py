@@ -76,10 +76,15 @@ class Cores:
         return self._first.platform
 
     @property
-    def _first(self) -> jax.Device:
+    def devices(self) -> tuple[jax.Device, ...]:
+        """The devices of a program, in their order."""
         if self.mesh is not None:
-            return self.mesh.devices.flat[0]
-        return self.device or Machine.here().first
+            return tuple(self.mesh.devices.flat)
+        return (self.device or Machine.here().first,)
+
+    @property
+    def _first(self) -> jax.Device:
+        return self.devices[0]
 
     def as_one(self) -> "Cores":
         """One core in place of these; what it computes, all of them hold."""

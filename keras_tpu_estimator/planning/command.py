@@ -10,6 +10,7 @@ import jax
 
 from keras_tpu_estimator.base import scripts
 from keras_tpu_estimator.base import sources
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.loops.rehearsing import rehearsing
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import topologies
@@ -17,6 +18,7 @@ from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.storage import trusted
 from keras_tpu_estimator.tf1 import running
 
 _EPILOG = """\
@@ -42,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, with "
         "commas between them or each with --topology, are put side by side",
+    )
+    parser.add_argument(
+        "--save",
+        metavar="FOLDER",
+        help="stores what is compiled there, for RunConfig(executables=FOLDER)",
     )
     parser.add_argument(
         "--tf1",
@@ -75,9 +82,11 @@ def run(
         jax.config.update("jax_platforms", "cpu")
     names = [name for given in options.topology for name in given.split(",")]
     try:
-        rehearsal = Rehearsal(topologies.parse_each(names))
+        rehearsal = Rehearsal(
+            topologies.parse_each(names), store=_store(options.save)
+        )
         run_script = running.run if _is_tf1(options) else scripts.run
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         parser.error(str(error))
     try:
         with compiling.without_cache(), rehearsing(rehearsal):
@@ -102,6 +111,15 @@ def run(
         )
         return 2
     return any(isinstance(plan, Refusal) for plan in rehearsal.found)
+
+
+def _store(folder: str | None) -> Executables | None:
+    """Where to store what is compiled, which is looked at first."""
+    if folder is None:
+        return None
+    store = Executables(trusted.folder_string("--save", folder))
+    store.prepare()
+    return store
 
 
 def _is_tf1(options: argparse.Namespace) -> bool:

@@ -39,7 +39,9 @@ class LoweredLoop:
         store: The variables of the program.
         arguments: Shapes and places of what it takes, as
             `DeviceLoop.arguments` has them.
-        lowered: The loop.
+        traced: The loop.
+        lowered: The same for its devices.
+        devices: Those, in their order.
     """
 
     step: Step
@@ -47,7 +49,9 @@ class LoweredLoop:
     examples: int
     store: VariableStore
     arguments: tuple[Nest, ...]
+    traced: jax.stages.Traced
     lowered: jax.stages.Lowered
+    devices: tuple[jax.Device, ...]
 
     @classmethod
     def of(
@@ -81,13 +85,16 @@ class LoweredLoop:
             step, batches = _of_steps(job, input_fn, mode)
             steps = jax.tree.leaves(batches)[0].shape[0]
         loop = job.runtime.loop
+        traced = loop.trace(step, batches)
         return cls(
             step,
             steps,
             batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
             job.runtime.model.program.store,
             loop.arguments(step, batches),
-            compiling.lowered(loop.trace(step, batches)),
+            traced,
+            compiling.lowered(traced),
+            loop.devices(step),
         )
 
     @property

@@ -120,6 +120,8 @@ def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
         if isinstance(plan, Refusal):
             yield f"\n{plan.board.name}: {plan.error}"
             continue
+        if plan.saved is not None:
+            yield f"\n{plan.board.name}: stored as {plan.saved}"
         figures, name = plan.figures, plan.board.name
         if figures.kernels:
             yield (

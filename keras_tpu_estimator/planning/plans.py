@@ -1,12 +1,18 @@
 """What one call of an estimator would need on a board."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Iterable
+
+import jax
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.device.executable_key import ExecutableKey
+from keras_tpu_estimator.device.executables import Executables
+from keras_tpu_estimator.device.stored_loops import is_storable
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import figures
@@ -19,6 +25,8 @@ from keras_tpu_estimator.planning.lowering import LoweredLoop
 # What of a board may be in the way: its size, its compiler, its number of
 # cores.
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +43,7 @@ class Plan:
         figures: What a step does and needs on a core.
         predictions: Shapes and dtypes of the predictions of a batch; `None` in
             other modes than PREDICT.
+        saved: The path of the file that it is stored in, or `None`.
     """
 
     board: Board
@@ -45,9 +54,17 @@ class Plan:
     compiling_secs: float
     figures: Figures
     predictions: Nest = None
+    saved: str | None = None
 
     @classmethod
-    def of(cls, job: Job, input_fn: InputFn, mode: str, board: Board) -> "Plan":
+    def of(
+        cls,
+        job: Job,
+        input_fn: InputFn,
+        mode: str,
+        board: Board,
+        store: Executables | None = None,
+    ) -> "Plan":
         """Lowers and compiles the loop of a call.
 
         Args:
@@ -55,30 +72,36 @@ class Plan:
             input_fn: The user's function, of which one batch is read.
             mode: A value of `ModeKeys`.
             board: The board.
+            store: Where to store what is compiled. Defaults to nowhere.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
             CompileError: The compiler refuses something else in it.
             ValueError: Settings, model, input and board do not fit each other,
                 or the input is empty.
+            PermissionError: Others may write where it is to be stored.
         """
         if mode == ModeKeys.PREDICT:
             # Hosts predict by themselves.
             board = board.of_one_host()
+        if store is not None:
+            store.prepare()
         start = time.perf_counter()
         loop = LoweredLoop.of(job, input_fn, mode, board.machine())
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(loop.lowered, board, kinds, loop.examples)
+        compiling_secs = time.perf_counter() - lowered
         return cls(
             board,
             mode,
             loop.steps,
             loop.examples,
             lowered - start,
-            time.perf_counter() - lowered,
+            compiling_secs,
             figures.of(compiled, board, loop.steps, kinds),
             loop.predictions,
+            None if store is None else _saved(store, loop, compiled, job),
         )
 
 
@@ -98,7 +121,11 @@ class Refusal:
 
 
 def for_boards(
-    job: Job, input_fn: InputFn, mode: str, boards: Iterable[Board]
+    job: Job,
+    input_fn: InputFn,
+    mode: str,
+    boards: Iterable[Board],
+    store: Executables | None = None,
 ) -> tuple[Plan | Refusal, ...]:
     """Plans for each of several boards.
 
@@ -107,6 +134,7 @@ def for_boards(
         input_fn: The user's function.
         mode: A value of `ModeKeys`.
         boards: The boards.
+        store: As in `Plan.of`. Defaults to nowhere.
 
     Returns:
         A plan for each, or why there is none.
@@ -114,7 +142,7 @@ def for_boards(
     Raises:
         Exception: As `Plan.of`, if there is a plan for none.
     """
-    found = tuple(_tried(job, input_fn, mode, board) for board in boards)
+    found = tuple(_tried(job, input_fn, mode, board, store) for board in boards)
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
         raise refusals[0].error
@@ -122,9 +150,35 @@ def for_boards(
 
 
 def _tried(
-    job: Job, input_fn: InputFn, mode: str, board: Board
+    job: Job,
+    input_fn: InputFn,
+    mode: str,
+    board: Board,
+    store: Executables | None,
 ) -> Plan | Refusal:
     try:
-        return Plan.of(job, input_fn, mode, board)
+        return Plan.of(job, input_fn, mode, board, store)
     except _PROBLEMS as error:
         return Refusal(board, mode, error)
+
+
+def _saved(
+    store: Executables,
+    loop: LoweredLoop,
+    compiled: jax.stages.Compiled,
+    job: Job,
+) -> str | None:
+    """The file that a program was stored in, if it can be."""
+    mode = loop.step.mode
+    is_searched = mode == ModeKeys.TRAIN and job.config.debug_nans
+    if is_searched or not is_storable(loop.traced):
+        _logger.warning(
+            "The program of mode %r is not stored: it %s.",
+            mode,
+            "looks for NaN, with debug_nans=True"
+            if is_searched
+            else "calls Python, as jax.debug.print and jax.pure_callback do",
+        )
+        return None
+    key = ExecutableKey.of(mode, loop.lowered, loop.devices)
+    return store.save(key, compiled)

@@ -14,6 +14,7 @@ import numpy as np
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.rehearsing import Predictions
@@ -64,15 +65,20 @@ class Rehearsal:
     Args:
         boards: Those to plan for.
         write: Takes each table. Defaults to `print`.
+        store: As in `Plan.of`. Defaults to nowhere.
 
     Attributes:
         found: What was planned so far.
     """
 
     def __init__(
-        self, boards: Sequence[Board], write: Callable[[str], object] = print
+        self,
+        boards: Sequence[Board],
+        write: Callable[[str], object] = print,
+        store: Executables | None = None,
     ):
         self._boards = boards
+        self._store = store
         self._write = write
         self._calls: dict[_Call, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Call] = collections.Counter()
@@ -153,7 +159,9 @@ class Rehearsal:
                 "checkpoint is written while it is planned."
             )
         if key not in self._calls:
-            found = plans.for_boards(job, input_fn, mode, self._boards)
+            found = plans.for_boards(
+                job, input_fn, mode, self._boards, self._store
+            )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
         return self._calls[key]
