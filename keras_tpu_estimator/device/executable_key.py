@@ -23,10 +23,11 @@ _SETTINGS = (
     "jax_memory_fitting_level",
     "jax_optimization_level",
 )
+_HASHED = ("program", "topology")
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-# Of XLA's flags, what is about other devices, or leaves programs as they are.
-_OF_OTHERS = ("--xla_force_host_platform_device_count", "--xla_dump_")
-_OF_CPUS = "--xla_cpu_"
+# Of XLA's flags, those that leave every program as it is, or all but a CPU's.
+_OF_NONE = ("--xla_force_host_platform_device_count", "--xla_dump_")
+_OF_CPUS = ("--xla_cpu_",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,22 +93,15 @@ class ExecutableKey:
         return _digest(dataclasses.asdict(self))[:32]
 
     def unlike(self, other: Self) -> list[str]:
-        """What is different with another key: "devices (2 TPU v4 on 1 host)".
+        """What another key has in place of these: "program", "compiler (...)".
 
         Args:
-            other: The other one.
+            other: The other key.
         """
-        named = ("devices", "compiler", "settings")
-        shown = [
-            f"{name} ({getattr(other, name)})"
-            for name in named
-            if getattr(self, name) != getattr(other, name)
-        ]
-        hashed = ("program", "topology")
-        return shown + [
-            name
-            for name in hashed
-            if getattr(self, name) != getattr(other, name)
+        return [
+            name if name in _HASHED else f"{name} ({value})"
+            for name, value in dataclasses.asdict(other).items()
+            if getattr(self, name) != value
         ]
 
 
@@ -139,9 +133,9 @@ def _compiler(device: jax.Device) -> str:
 
 
 def _settings(device: jax.Device) -> str:
-    skipped = (
-        _OF_OTHERS if device.platform == "cpu" else (*_OF_OTHERS, _OF_CPUS)
-    )
+    skipped = _OF_NONE
+    if device.platform != "cpu":
+        skipped += _OF_CPUS
     values = jax.config.values
     flags = [f"{n}={values[n]}" for n in _SETTINGS if n in values]
     for name in _VARIABLES:

@@ -108,7 +108,7 @@ class Executables:
             stored = trusted.read(self._path(key))
         except FileNotFoundError:
             _logger.info(
-                "There is no executable for %s in %s%s: compiling.",
+                "There is no executable for mode %r in %s%s: compiling.",
                 key.name,
                 self.folder,
                 self._instead(key),
@@ -138,14 +138,14 @@ class Executables:
         return os.path.join(self.folder, f"{key.name}-{key.digest}{_END}")
 
     def _instead(self, key: ExecutableKey) -> str:
-        """What there is of the same program, or at least of the same name."""
+        """What there is under the same name, and how it is different."""
         if not os.path.isdir(self.folder):
             return ", which is no folder"
-        others = [*self._keys(key.name)]
-        if not others:
+        found = [key.unlike(other) for other in self._keys(key.name)]
+        if not found:
             return ""
-        differences = min((key.unlike(other) for other in others), key=len)
-        return f" ({len(others)} for others; unlike here: {differences})"
+        nearest = ", ".join(min(found, key=len))
+        return f" ({len(found)} there: the nearest has another {nearest})"
 
     def _keys(self, name: str) -> Iterator[ExecutableKey]:
         """Those of files of a name."""

@@ -82,12 +82,12 @@ def run(
         jax.config.update("jax_platforms", "cpu")
     names = [name for given in options.topology for name in given.split(",")]
     try:
-        rehearsal = Rehearsal(
-            topologies.parse_each(names), store=_store(options.save)
-        )
+        boards = topologies.parse_each(names)
         run_script = running.run if _is_tf1(options) else scripts.run
-    except (ValueError, OSError) as error:
+        store = _store(options.save)
+    except (PermissionError, ValueError) as error:
         parser.error(str(error))
+    rehearsal = Rehearsal(boards, store=store)
     try:
         with compiling.without_cache(), rehearsing(rehearsal):
             run_script(options.script, arguments, options.m)

@@ -1,0 +1,389 @@
+"""Executables that were stored, run in place of compiling."""
+
+import dataclasses
+import logging
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import jax
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from stored_programs import ran
+from stored_programs import store
+
+from keras_tpu_estimator.device import executables
+from keras_tpu_estimator.device.executable_key import ExecutableKey
+from keras_tpu_estimator.device.executables import Executables
+from tests import equal_programs
+
+X, Y = regression_data(examples=64)
+INPUTS = {
+    "train": repeated(X, Y),
+    "eval": repeated(X, Y),
+    "infer": batches_of(X),
+}
+LAYOUTS = {
+    "one core": {"use_tpu": False},
+    "eight": {"use_tpu": True},
+    "shared slots": {"use_tpu": True, "config": {"shard_optimizer": True}},
+    "micro-batches": {"use_tpu": False, "config": {"micro_batches": 2}},
+}
+
+
+def network(features, is_training):
+    x = keras.layers.Dense(8, activation="relu")(features)
+    x = keras.layers.BatchNormalization()(x, training=is_training)
+    x = keras.layers.Dropout(0.1)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+MODEL_FN = model_fn_of(network, lambda: keras.optimizers.Adam(0.01))
+
+
+def estimator(model_dir, executables=None, model_fn=MODEL_FN, **settings):
+    settings["config"] = {
+        **settings.get("config", {}),
+        "executables": executables,
+    }
+    return estimator_of(model_fn, model_dir, **settings)
+
+
+@pytest.fixture
+def log(caplog):
+    """The lines of this package."""
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    return caplog
+
+
+@pytest.fixture
+def lowered_anew(monkeypatch):
+    """No program takes the place of an equal one, as it does in tests."""
+    monkeypatch.setattr(equal_programs, "first_equal", lambda program: program)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path / "compiled")
+
+
+def compiled(records):
+    """The device loops that XLA has compiled, of what JAX has logged."""
+    names = ("train_steps", "evaluate_steps", "predict_step")
+    lines = [record.getMessage() for record in records]
+    return [
+        name
+        for line in lines
+        for name in names
+        if line.startswith("Finished XLA compilation") and name in line
+    ]
+
+
+def calls(own):
+    """All that is trained, evaluated and predicted, in two rounds."""
+    results = []
+    for _ in range(2):
+        own.train(INPUTS["train"], steps=8)
+        results.append(own.evaluate(INPUTS["eval"], steps=32))
+        results += [row["y"] for row in own.predict(INPUTS["infer"])]
+    names = own.get_variable_names()
+    return results, own.get_variable_value(names)
+
+
+@pytest.mark.usefixtures("lowered_anew")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_was_stored_is_run_with_the_same_numbers(
+    tmp_path, folder, log, layout
+):
+    settings = LAYOUTS[layout]
+    with jax.log_compiles():
+        want = calls(estimator(tmp_path / "jit", **settings))
+    assert set(compiled(log.records)) == {
+        "train_steps",
+        "evaluate_steps",
+        "predict_step",
+    }
+    files = [
+        store(estimator(tmp_path / "plan", **settings), input_fn, folder, mode)
+        for mode, input_fn in INPUTS.items()
+    ]
+    log.clear()
+    with jax.log_compiles():
+        found = calls(estimator(tmp_path / "stored", folder, **settings))
+    jax.tree.map(np.testing.assert_array_equal, found, want)
+    assert ran(log) == files
+    assert compiled(log.records) == []
+
+
+def test_what_is_assigned_is_used_up(tmp_path, folder, log):
+    store(estimator(tmp_path), INPUTS["train"], folder, "train")
+    runtime = estimator(tmp_path, folder)._job.runtime
+    steps = X[None, :16].repeat(4, 0), Y[None, :16].repeat(4, 0)
+    step = runtime.prepare("train", X[:16], Y[:16])
+    with runtime.values.lent(step, None) as lent:
+        values = jax.tree.map(jax.numpy.copy, dict(lent))
+    assigned, others = step.split(values)
+    metrics = runtime.model.metrics_state()
+    runtime.loop.run(step, values, metrics, runtime.loop.put("train", *steps))
+    assert len(ran(log)) == 1
+    assert assigned and all(each.is_deleted() for each in assigned.values())
+    assert not any(each.is_deleted() for each in others.values())
+
+
+def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
+    path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
+    own = estimator(tmp_path / "run", folder)
+    # Its last loop has other steps.
+    own.train(INPUTS["train"], steps=6)
+    assert ran(log) == [path]
+    assert (
+        f"There is no executable for mode 'train' in {folder} (1 there: the "
+        "nearest has another program): compiling." in log.text
+    )
+    own.evaluate(INPUTS["eval"], steps=2)
+    assert f"for mode 'eval' in {folder}: compiling." in log.text
+    # Each is looked for once.
+    log.clear()
+    own.train(INPUTS["train"], steps=6)
+    assert "executable" not in log.text
+
+
+def test_without_a_folder(tmp_path, folder, log):
+    estimator(tmp_path / "run", folder).train(INPUTS["train"], steps=4)
+    assert f"in {folder}, which is no folder: compiling." in log.text
+    assert not os.path.exists(folder)
+
+
+def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
+    estimator(tmp_path / "run").train(INPUTS["train"], steps=4)
+    assert "executable" not in log.text
+
+
+def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
+    config = {"debug_nans": True}
+    own = estimator(tmp_path / "run", folder, config=config)
+    own.train(INPUTS["train"], steps=4)
+    assert "executable" not in log.text
+
+
+def test_what_calls_python_is_compiled(tmp_path, folder, log):
+    seen = []
+
+    def telling(features, is_training):
+        jax.debug.callback(lambda x: seen.append(x.shape), features)
+        return network(features, is_training)
+
+    own = estimator(tmp_path / "run", folder, model_fn_of(telling))
+    own.train(INPUTS["train"], steps=4)
+    jax.effects_barrier()
+    assert seen == [(16, 3)] * 4
+    assert "executable" not in log.text
+
+
+_STORES = """
+import sys
+sys.path.insert(0, {tests!r})
+from device import test_executables as own
+from stored_programs import store
+made = own.estimator(sys.argv[1], use_tpu=True)
+for mode in ("infer", "eval", "train"):
+    print(store(made, own.INPUTS[mode], sys.argv[2], mode))
+"""
+
+
+@pytest.mark.usefixtures("forked_programs", "lowered_anew")
+def test_of_another_process_in_another_order(tmp_path, folder, log):
+    tests = os.path.dirname(os.path.dirname(__file__))
+    made = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _STORES.format(tests=tests),
+            str(tmp_path / "plan"),
+            folder,
+        ],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    found = calls(estimator(tmp_path / "stored", folder, use_tpu=True))
+    assert sorted(ran(log)) == sorted(made.stdout.split())
+    want = calls(estimator(tmp_path / "jit", use_tpu=True))
+    jax.tree.map(np.testing.assert_array_equal, found, want)
+
+
+# Single programs.
+
+
+@pytest.fixture
+def program():
+    """A lowered program, its key, and where it runs."""
+    devices = tuple(jax.devices()[:1])
+    lowered = jax.jit(lambda x: 3 * x).lower(jax.ShapeDtypeStruct((), "f4"))
+    return lowered, ExecutableKey.of("three", lowered, devices), devices
+
+
+def saved(folder, program):
+    lowered, key, _ = program
+    return Executables(folder).save(key, lowered.compile())
+
+
+def loaded(folder, program):
+    lowered, key, devices = program
+    return Executables(folder).load(key, lowered, devices)
+
+
+def test_it_is_there_again(folder, program):
+    assert loaded(folder, program) is None
+    path = saved(folder, program)
+    assert os.listdir(folder) == [os.path.basename(path)]
+    assert loaded(folder, program)(2.0) == 6
+    # In its place.
+    assert saved(folder, program) == path
+    assert os.listdir(folder) == [os.path.basename(path)]
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_nobody_else_may_write_what_is_saved(folder, program, umask):
+    before = os.umask(umask)
+    try:
+        path = saved(folder, program)
+    finally:
+        os.umask(before)
+    assert not os.stat(path).st_mode & 0o022
+    assert not os.stat(folder).st_mode & 0o022
+    assert loaded(folder, program)(2.0) == 6
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("compiler", "jaxlib 0.1", r"another compiler \(jaxlib 0.1\)"),
+        ("devices", "2 of 2 v9", r"another devices \(2 of 2 v9\)"),
+        ("program", "0f", "another program"),
+        ("topology", "0f", "another topology"),
+        ("settings", "--fast", r"another settings \(--fast\)"),
+    ],
+)
+def test_the_key_says_what_is_different(
+    folder, program, log, field, value, said
+):
+    lowered, key, devices = program
+    other = dataclasses.replace(key, **{field: value})
+    saved(folder, (lowered, other, devices))
+    assert loaded(folder, program) is None
+    (message,) = log.messages
+    assert re.search(said, message)
+
+
+class Told:
+    """Tells if it is unpickled."""
+
+    unpickled = 0
+
+    def __reduce__(self):
+        return _unpickle, ()
+
+
+def _unpickle():
+    Told.unpickled += 1
+
+
+def rewritten(path, payload, keeps_checksum):
+    """Puts something else behind the header of a file."""
+    with open(path, "rb") as file:
+        line = file.readline()
+    if not keeps_checksum:
+        header = executables._Header.parse(line)
+        line = executables._Header.of(header.key, payload).as_line()
+    with open(path, "wb") as file:
+        file.write(line + payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0" * 100, pickle.dumps(Told())])
+@pytest.mark.parametrize("keeps_checksum", [True, False])
+def test_what_does_not_load_is_compiled(
+    folder, program, log, payload, keeps_checksum
+):
+    Told.unpickled = 0
+    rewritten(saved(folder, program), payload, keeps_checksum)
+    assert loaded(folder, program) is None
+    (record,) = log.records
+    assert record.levelname == "WARNING"
+    assert "cannot be loaded" in record.getMessage()
+    # Nothing of a file that is not what was written.
+    assert Told.unpickled == (not keeps_checksum and payload[:1] == b"\x80")
+
+
+def test_a_file_of_another_key_is_not_taken(folder, program, log):
+    lowered, key, devices = program
+    other = dataclasses.replace(key, program="0f")
+    path = saved(folder, program)
+    os.replace(saved(folder, (lowered, other, devices)), path)
+    assert loaded(folder, program) is None
+    assert "it is not what was stored" in log.text
+
+
+def test_what_others_may_write_is_an_error(folder, program):
+    Told.unpickled = 0
+    path = saved(folder, program)
+    rewritten(path, pickle.dumps(Told()), keeps_checksum=False)
+    for wrong in (path, folder):
+        mode = os.stat(wrong).st_mode
+        os.chmod(wrong, mode | 0o020)
+        with pytest.raises(PermissionError, match=f"`chmod go-w {wrong}`"):
+            loaded(folder, program)
+        os.chmod(wrong, mode)
+    assert not Told.unpickled
+    os.chmod(folder, 0o777)
+    with pytest.raises(PermissionError, match="chmod go-w"):
+        saved(folder, program)
+
+
+def test_training_says_so(tmp_path, folder):
+    path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
+    os.chmod(path, 0o666)
+    with pytest.raises(PermissionError, match="Nobody but this user"):
+        estimator(tmp_path / "run", folder).train(INPUTS["train"], steps=4)
+
+
+# Keys.
+
+
+def test_flags_are_a_part_of_the_key(program, monkeypatch):
+    lowered, key, devices = program
+
+    def other(flags):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        return ExecutableKey.of("three", lowered, devices)
+
+    own = os.environ["XLA_FLAGS"]
+    assert other(own) == key
+    assert other(f"{own} --xla_dump_to=/tmp/dumped") == key
+    assert key.unlike(other(f"{own} --xla_gpu_autotune_level=0")) != []
+    few = own.replace("device_count=8", "device_count=2")
+    assert few != own
+    assert other(few) == key
+
+
+def test_devices_are_a_part_of_the_key(program):
+    lowered, key, _ = program
+    one, two = jax.devices()[1:2], jax.devices()[:2]
+    assert key.devices == "1 of 8 cpu on 1 host"
+    of_next = ExecutableKey.of("three", lowered, one)
+    assert key.unlike(of_next) == ["topology"]
+    of_two = ExecutableKey.of("three", lowered, two)
+    assert key.unlike(of_two) == [
+        "devices (2 of 8 cpu on 1 host)",
+        "topology",
+    ]
+    of_turned = ExecutableKey.of("three", lowered, two[::-1])
+    assert of_two.unlike(of_turned) == ["topology"]
