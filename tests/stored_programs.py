@@ -3,6 +3,9 @@
 No board is made of CPUs, so that `plan` does not store for them.
 """
 
+import contextlib
+import logging
+
 from keras_tpu_estimator.base.machine import Machine
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.executable_key import ExecutableKey
@@ -25,10 +28,26 @@ def store(estimator, input_fn, folder, mode):
         return Executables(str(folder)).save(key, loop.lowered.compile())
 
 
-def ran(caplog):
+@contextlib.contextmanager
+def lines():
+    """The records that this package logs in a `with` block."""
+    logger, records = logging.getLogger("keras_tpu_estimator"), []
+    handler, level = logging.Handler(), logger.level
+    handler.emit = records.append
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield records
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def ran(records):
     """The files of the executables that were run, of those in the log."""
+    lines = (record.getMessage() for record in records)
     return [
-        record.getMessage().removeprefix(RUNNING).removesuffix(".")
-        for record in caplog.records
-        if record.getMessage().startswith(RUNNING)
+        line.removeprefix(RUNNING).removesuffix(".")
+        for line in lines
+        if line.startswith(RUNNING)
     ]

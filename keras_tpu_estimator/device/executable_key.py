@@ -133,9 +133,8 @@ def _compiler(device: jax.Device) -> str:
 
 
 def _settings(device: jax.Device) -> str:
-    skipped = _OF_NONE
-    if device.platform != "cpu":
-        skipped += _OF_CPUS
+    is_cpu = device.platform == "cpu"
+    skipped = _OF_NONE if is_cpu else _OF_NONE + _OF_CPUS
     values = jax.config.values
     flags = [f"{n}={values[n]}" for n in _SETTINGS if n in values]
     for name in _VARIABLES:

@@ -144,7 +144,7 @@ class Executables:
         found = [key.unlike(other) for other in self._keys(key.name)]
         if not found:
             return ""
-        nearest = ", ".join(min(found, key=len))
+        nearest = ", ".join(sorted(found, key=len)[0])
         return f" ({len(found)} there: the nearest has another {nearest})"
 
     def _keys(self, name: str) -> Iterator[ExecutableKey]:

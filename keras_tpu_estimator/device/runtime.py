@@ -41,7 +41,7 @@ class Runtime:
         debug_nans: bool = False,
         warm_start: WarmStartSettings | None = None,
         shows_progress: bool = False,
-        executables: str | None = None,
+        executables: Executables | None = None,
     ) -> Self:
         """The runtime of a model that has not run yet.
 
@@ -51,14 +51,12 @@ class Runtime:
             warm_start: As in `ModelValues`. Defaults to `None`.
             shows_progress: Whether the terminal shows what takes its time.
                 Defaults to `False`.
-            executables: The folder of those that were compiled ahead of time.
-                Defaults to `None`.
+            executables: As in `DeviceLoop`. Defaults to none.
         """
         cores = model.layout(ModeKeys.TRAIN).cores
         places = VariablePlaces(model.program.store, cores)
         waiting = Waiting(shows_progress)
-        stored = None if executables is None else Executables(executables)
-        loop = DeviceLoop(model, places, debug_nans, waiting, stored)
+        loop = DeviceLoop(model, places, debug_nans, waiting, executables)
         values = ModelValues(model, places, warm_start)
         return cls(model, loop, values, waiting)
 

@@ -21,6 +21,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
@@ -93,12 +94,13 @@ class Job:
         with self._variables_off_devices():
             program = make_program(call, self.seed, options, cores)
             model = EstimatorModel(program, layouts)
+        folder = self.config.executables
         return Runtime.of(
             model,
             self.config.debug_nans,
             self.warm_start,
             shows_progress(self.config.progress),
-            self.config.executables,
+            None if folder is None else Executables(os.fsdecode(folder)),
         )
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:

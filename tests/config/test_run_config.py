@@ -233,6 +233,8 @@ REFUSED = [
     ("export_backend", "torch", ValueError, "'jax' or 'tensorflow'"),
     ("export_timeout_secs", 0, ValueError, "None for any time"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
+    ("executables", "gs://a/b", ValueError, "a folder of this machine"),
+    ("executables", 3, TypeError, "a path"),
 ]
 
 

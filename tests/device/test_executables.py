@@ -119,7 +119,7 @@ def test_what_was_stored_is_run_with_the_same_numbers(
     with jax.log_compiles():
         found = calls(estimator(tmp_path / "stored", folder, **settings))
     jax.tree.map(np.testing.assert_array_equal, found, want)
-    assert ran(log) == files
+    assert ran(log.records) == files
     assert compiled(log.records) == []
 
 
@@ -133,7 +133,7 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
     assigned, others = step.split(values)
     metrics = runtime.model.metrics_state()
     runtime.loop.run(step, values, metrics, runtime.loop.put("train", *steps))
-    assert len(ran(log)) == 1
+    assert len(ran(log.records)) == 1
     assert assigned and all(each.is_deleted() for each in assigned.values())
     assert not any(each.is_deleted() for each in others.values())
 
@@ -143,7 +143,7 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     own = estimator(tmp_path / "run", folder)
     # Its last loop has other steps.
     own.train(INPUTS["train"], steps=6)
-    assert ran(log) == [path]
+    assert ran(log.records) == [path]
     assert (
         f"There is no executable for mode 'train' in {folder} (1 there: the "
         "nearest has another program): compiling." in log.text
@@ -215,7 +215,7 @@ def test_of_another_process_in_another_order(tmp_path, folder, log):
         text=True,
     )
     found = calls(estimator(tmp_path / "stored", folder, use_tpu=True))
-    assert sorted(ran(log)) == sorted(made.stdout.split())
+    assert sorted(ran(log.records)) == sorted(made.stdout.split())
     want = calls(estimator(tmp_path / "jit", use_tpu=True))
     jax.tree.map(np.testing.assert_array_equal, found, want)
 

@@ -1,5 +1,6 @@
 """What hosts evaluate, predict and export; on one host as well."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from tests.many_hosts.problems import dealt
 from tests.many_hosts.problems import estimator_of
 from tests.many_hosts.problems import listed
 from tests.many_hosts.problems import weights
+from tests.stored_programs import lines
+from tests.stored_programs import ran
+from tests.stored_programs import store
 
 SIZES = {
     2: ([11, 3], [40, 0], [0, 5], [8, 8]),
@@ -43,6 +47,31 @@ def predictions(here: Here) -> dict[str, Any]:
     # Nobody has lost touch.
     estimator.train(dealt, max_steps=8)
     return {"rows": rows, "few": few, "weights": weights(estimator)}
+
+
+def stored(here: Here) -> dict[str, Any]:
+    """All run what one of them has compiled before."""
+    folder = (here / "compiled").directory
+    inputs = {
+        "train": dealt,
+        "eval": listed(here.share([8, 8])),
+        "infer": listed(here.share([16, 16])),
+    }
+    planned = estimator_of((here / "planned").directory)
+    if here.host == 0:
+        for mode in inputs:
+            store(planned, inputs[mode], folder, mode)
+    estimator = estimator_of((here / "run").directory, executables=folder)
+    with lines() as records:
+        estimator.train(inputs["train"], max_steps=8)
+        evaluated = estimator.evaluate(inputs["eval"])
+        rows = [_row(row) for row in estimator.predict(inputs["infer"])]
+    return {
+        "ran": [os.path.basename(path) for path in ran(records)],
+        "evaluated": _numbers(evaluated),
+        "predicted": rows,
+        "weights": weights(estimator),
+    }
 
 
 def _row(row: dict[str, Any]) -> list[float]:
@@ -125,5 +154,6 @@ SCENARIOS = {
         predictions,
         train_and_evaluate,
         exports,
+        stored,
     )
 }

@@ -170,6 +170,22 @@ def test_networks_over_the_cores_of_two_hosts(two, alone):
         assert_close(first[network], expected)
 
 
+def test_what_one_has_compiled_all_run(two, alone):
+    first, second = both(two, "stored")
+    expected = alone("stored")
+    modes = [
+        [name.partition("-")[0] for name in each.pop("ran")]
+        for each in (first, second, expected)
+    ]
+    # Devices of another host have other numbers, and it predicts by itself.
+    whole = ["train", "eval", "infer"]
+    assert modes == [whole, whole[:2], whole]
+    predicted = first.pop("predicted") + second.pop("predicted")
+    np.testing.assert_allclose(predicted, expected.pop("predicted"), atol=1e-6)
+    assert first == second
+    assert_close(first, expected)
+
+
 def test_all_hosts_find_what_one_finds_damaged(two, base):
     first, second = both(two, "damaged_part")
     assert first == second
