@@ -7,7 +7,6 @@ import contextlib
 import logging
 
 from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.executable_key import ExecutableKey
 from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.planning.compiling import without_cache
@@ -18,11 +17,7 @@ RUNNING = "Running the executable in "
 
 def store(estimator, input_fn, folder, mode):
     """Stores the program of a call; the path of its file."""
-    machine = Machine.here()
-    if mode == ModeKeys.PREDICT:
-        # Hosts predict by themselves.
-        machine = Machine(machine.own, machine.host)
-    loop = LoweredLoop.of(estimator._job, input_fn, mode, machine)
+    loop = LoweredLoop.of(estimator._job, input_fn, mode, Machine.here())
     key = ExecutableKey.of(mode, loop.lowered, loop.devices)
     with without_cache():
         return Executables(str(folder)).save(key, loop.lowered.compile())

@@ -65,8 +65,8 @@ class LoweredLoop:
             job: An estimator's functions and settings.
             input_fn: The user's function.
             mode: A value of `ModeKeys`.
-            machine: The devices. In PREDICT those of one host, for hosts
-                predict by themselves.
+            machine: The devices. In PREDICT those of its host are used, for
+                hosts predict by themselves.
 
         Raises:
             ValueError: Settings, model, input and machine do not fit each

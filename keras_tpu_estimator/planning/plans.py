@@ -81,13 +81,16 @@ class Plan:
                 or the input is empty.
             PermissionError: Others may write where it is to be stored.
         """
+        machine = board.machine()
         if mode == ModeKeys.PREDICT:
-            # Hosts predict by themselves.
+            # Hosts predict by themselves, each its share of a batch.
             board = board.of_one_host()
+            own = board.machine().devices
+            machine = dataclasses.replace(machine, board=own)
         if store is not None:
             store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(job, input_fn, mode, board.machine())
+        loop = LoweredLoop.of(job, input_fn, mode, machine)
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(loop.lowered, board, kinds, loop.examples)

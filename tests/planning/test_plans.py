@@ -77,9 +77,9 @@ def test_evaluation_and_prediction(tmp_path):
         evaluation.figures.memory.arguments["slots"].real
     )
     prediction = own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
-    # By one host.
-    assert prediction.board.name == "v5e:2x2"
-    assert prediction.predictions["y"].shape == (16, 1)
+    # By each host a share of the batch.
+    assert (prediction.board.name, prediction.examples) == ("v5e:2x2", 4)
+    assert prediction.predictions["y"].shape == (4, 1)
     assert not prediction.figures.collectives
 
 
