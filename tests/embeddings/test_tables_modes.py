@@ -14,6 +14,9 @@ from dense_tables import model_fn_of
 from dense_tables import tables
 from dense_tables import tables_estimator
 from helpers import estimator_of
+from stored_programs import lines
+from stored_programs import ran
+from stored_programs import store
 
 import keras_tpu_estimator as kte
 
@@ -241,6 +244,50 @@ def test_several_cores_per_replica(tmp_path, values):
     loss = expected(values)[1]
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)
     assert len(list(estimator.predict(features_once))) == EXAMPLES
+
+
+@pytest.mark.parametrize("per_replica", [None, 4])
+def test_programs_that_were_compiled_before(tmp_path, per_replica):
+    inputs = {
+        "train": input_of(*data_of()),
+        "eval": input_of(*data_of()),
+        "infer": features_once,
+    }
+
+    def estimator(name, executables=None):
+        return kte.TPUEstimator(
+            model_fn_of(two_tables(), SIZE),
+            config=kte.RunConfig(
+                tpu_config=kte.TPUConfig(
+                    num_cores_per_replica=per_replica, iterations_per_loop=3
+                ),
+                model_dir=str(tmp_path / name),
+                tf_random_seed=7,
+                executables=executables,
+            ),
+            train_batch_size=BATCH,
+            eval_batch_size=BATCH,
+            predict_batch_size=BATCH,
+            embedding_config_spec=two_tables(),
+        )
+
+    folder = tmp_path / "compiled"
+    files = [
+        store(estimator("planned"), input_fn, folder, mode)
+        for mode, input_fn in inputs.items()
+    ]
+    results = []
+    for own in (estimator("jit"), estimator("stored", folder)):
+        with lines() as records:
+            own.train(inputs["train"], steps=6)
+            results.append(own.evaluate(inputs["eval"], steps=32))
+            rows = list(own.predict(inputs["infer"]))
+        results[-1]["rows"] = np.concatenate([row["title"] for row in rows])
+        results[-1] |= in_checkpoint(own)
+    assert ran(records) == files
+    assert results[0].keys() == results[1].keys()
+    for name, value in results[0].items():
+        np.testing.assert_array_equal(results[1][name], value, name)
 
 
 def test_cores_that_have_the_same_batch(tmp_path, values):
