@@ -62,6 +62,29 @@ def test_several_topologies(plan):
     assert out.splitlines()[0].split()[-2:] == ["v5e:2x2", "v4:2x2x1"]
 
 
+def test_what_is_compiled_is_stored(plan, tmp_path):
+    folder = tmp_path / "compiled"
+    status, out, _ = plan(
+        TRAINS + "estimator.evaluate(input_fn, steps=1)\n",
+        "--save",
+        str(folder),
+    )
+    assert status == 0
+    modes = [path.name.partition("-")[0] for path in sorted(folder.iterdir())]
+    assert modes == ["eval", "train"]
+    assert f"v5e:2x2: stored as {folder}/train-" in out
+
+
+def test_a_folder_where_others_may_write(plan, tmp_path):
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for name in (str(folder), "gs://bucket/compiled"):
+        with pytest.raises(SystemExit) as ended:
+            plan(TRAINS, "--save", name)
+        assert ended.value.code == 2
+
+
 def test_one_of_several_is_too_small(plan):
     status, out, _ = plan(TRAINS, topology="v5e:2x2,v5e:4x4")
     assert status == 1

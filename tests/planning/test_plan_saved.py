@@ -1,0 +1,224 @@
+"""Plans whose programs are stored for the board."""
+
+import io
+import json
+import logging
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import jax
+import keras
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+from keras_tpu_estimator.device.executable_key import ExecutableKey
+from keras_tpu_estimator.device.executables import Executables
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.lowering import LoweredLoop
+
+X, Y = regression_data(size=16)
+INPUTS = {
+    "train": repeated(X, Y),
+    "eval": repeated(X, Y),
+    "infer": batches_of(X),
+}
+
+
+def wide(features, is_training):
+    x = keras.layers.Dense(32, activation="relu")(features)
+    x = keras.layers.Dropout(0.1)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+def estimator(tmp_path, network=wide, **settings):
+    return estimator_of(
+        model_fn_of(network), tmp_path / "run", True, **settings
+    )
+
+
+def planned(own, mode, topology, folder):
+    return own.plan(INPUTS[mode], topology, mode, print_fn=None, save=folder)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "compiled"
+
+
+def looked_for(own, mode, name):
+    """What a call looks for on a board of that name."""
+    board = topologies.parse(name)
+    loop = LoweredLoop.of(own._job, INPUTS[mode], mode, board.machine())
+    return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v4:2x2x2"])
+def test_each_mode_has_a_file(tmp_path, folder, topology):
+    own = estimator(tmp_path)
+    paths = []
+    for mode in INPUTS:
+        plan = planned(own, mode, topology, folder)
+        assert pathlib.Path(plan.saved).parent == folder
+        assert plan.saved.endswith(".executable")
+        paths.append(os.path.basename(plan.saved))
+    assert sorted(os.listdir(folder)) == sorted(paths)
+    assert [path.partition("-")[0] for path in paths] == [*INPUTS]
+    stored = pathlib.Path(folder, paths[0]).read_bytes()
+    header = json.loads(stored.partition(b"\n")[0])
+    assert "libtpu Built on " in header["key"]["compiler"]
+    assert "TPU v" in header["key"]["devices"]
+
+
+def test_several_boards_share_a_folder(tmp_path, folder, capsys):
+    own = estimator(tmp_path)
+    boards = ["v5e:2x2", "v5e:2x4", "v6e:2x2"]
+    plans = own.plan(INPUTS["train"], boards, save=folder)
+    out = capsys.readouterr().out
+    for plan in plans:
+        assert f"{plan.board.name}: stored as {plan.saved}" in out
+        key, _ = looked_for(own, "train", plan.board.name)
+        assert key.digest in plan.saved
+    assert len({*os.listdir(folder)}) == 3
+
+
+def test_nothing_is_stored_if_it_is_not_asked_for(tmp_path, folder, capsys):
+    plan = estimator(tmp_path).plan(INPUTS["train"], "v5e:2x2")
+    assert plan.saved is None
+    assert "stored" not in capsys.readouterr().out
+
+
+class _Parts(pickle.Unpickler):
+    """Unpickles where no device is: what takes one is left."""
+
+    def __init__(self, file, devices):
+        super().__init__(file)
+        self.programs = []
+        self._devices = {device.id: device for device in devices}
+
+    def persistent_load(self, pid):
+        if pid[0] == "exec":
+            self.programs.append(pid[1])
+        return self._devices.get(pid[1]) if pid[0] == "device" else None
+
+
+def test_what_is_stored_is_whole_up_to_the_board(tmp_path, folder, caplog):
+    own = estimator(tmp_path)
+    saved = planned(own, "train", "v5e:2x2", folder).saved
+    key, loop = looked_for(own, "train", "v5e:2x2")
+    payload = pathlib.Path(saved).read_bytes().partition(b"\n")[2]
+    parts = _Parts(io.BytesIO(payload), loop.devices)
+    executable, arguments, _ = parts.load()
+    (program,) = parts.programs
+    assert len(program) > 10_000
+    # The trees of arguments are not stored: lowering has them.
+    found = loop.lowered.in_tree.unflatten(arguments)
+    assert jax.tree.map(lambda each: each.shape, found) == jax.tree.map(
+        lambda each: each.shape, loop.lowered.args_info
+    )
+    assert len(executable.output_avals) == loop.lowered.out_tree.num_leaves
+    # Only the board itself can do the rest.
+    assert (
+        Executables(str(folder)).load(key, loop.lowered, loop.devices) is None
+    )
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert saved in record.getMessage()
+    assert "not what was stored" not in record.getMessage()
+
+
+_LOOKS = """
+import sys
+sys.path.insert(0, {tests!r})
+import pathlib
+from planning import test_plan_saved as own
+made = own.estimator(pathlib.Path(sys.argv[1]))
+for mode in ("eval", "infer", "train"):
+    print(own.looked_for(made, mode, "v5e:2x2")[0].digest)
+"""
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_another_process_looks_for_the_same(tmp_path, folder):
+    own = estimator(tmp_path)
+    saved = [planned(own, mode, "v5e:2x2", folder).saved for mode in INPUTS]
+    tests = os.path.dirname(os.path.dirname(__file__))
+    script = _LOOKS.format(tests=tests)
+    looked = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "other")],
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    stored = {path.rpartition("-")[2].partition(".")[0] for path in saved}
+    assert {*looked.stdout.split()} == stored
+
+
+def test_settings_of_the_compiler_count(tmp_path, folder, monkeypatch):
+    own = estimator(tmp_path)
+    before, _ = looked_for(own, "train", "v5e:2x2")
+    monkeypatch.setenv(
+        "XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_cpu_enable_fast_math=1"
+    )
+    after, _ = looked_for(own, "train", "v5e:2x2")
+    # Those of a CPU leave a TPU's program as it is.
+    assert after == before
+    flag = "--xla_tpu_enable_latency_hiding_scheduler=true"
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", flag)
+    after, _ = looked_for(own, "train", "v5e:2x2")
+    (difference,) = before.unlike(after)
+    assert difference.startswith("settings (")
+    assert flag in difference
+
+
+def telling(features, is_training):
+    jax.debug.callback(lambda x: None, features)
+    return linear(features, is_training)
+
+
+def test_what_calls_python_is_not_stored(tmp_path, folder, caplog):
+    caplog.set_level(logging.WARNING, "keras_tpu_estimator")
+    plan = planned(estimator(tmp_path, telling), "eval", "v5e:1x1", folder)
+    assert plan.saved is None
+    assert "is not stored: it calls Python, as jax.debug.print" in caplog.text
+    assert not os.listdir(folder)
+
+
+def test_what_looks_for_nan_is_not_stored(tmp_path, folder, caplog):
+    own = estimator(tmp_path, config={"debug_nans": True})
+    caplog.set_level(logging.WARNING, "keras_tpu_estimator")
+    plan = planned(own, "train", "v5e:1x1", folder)
+    assert plan.saved is None
+    assert (
+        "is not stored: it looks for NaN, with debug_nans=True" in caplog.text
+    )
+    assert planned(own, "eval", "v5e:1x1", folder).saved is not None
+
+
+def test_where_others_may_write_nothing_is_compiled(tmp_path, folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+
+    def never(features, is_training):
+        raise AssertionError
+
+    own = estimator(tmp_path, never)
+    with pytest.raises(PermissionError, match="`chmod go-w"):
+        planned(own, "train", "v5e:2x2", folder)
+    with pytest.raises(PermissionError, match="`chmod go-w"):
+        planned(own, "train", ["v5e:2x2", "v5e:2x4"], folder)
+
+
+def test_arguments(tmp_path):
+    own = estimator(tmp_path)
+    with pytest.raises(ValueError, match="`save` should be a folder of this"):
+        planned(own, "train", "v5e:2x2", "gs://bucket/compiled")
+    with pytest.raises(TypeError, match="`save` should be a path"):
+        planned(own, "train", "v5e:2x2", 3)
