@@ -333,7 +333,13 @@ class TPUEstimator:
         call_checks.check_train_steps(steps, max_steps)
         rehearsal = rehearsing.running()
         if rehearsal is not None:
-            rehearsal.train(self._job, input_fn, validation)
+            rehearsal.train(
+                self._job,
+                input_fn,
+                steps or max_steps,
+                validation,
+                validation_steps,
+            )
             return self
         if config.fast_dev_run:
             steps, max_steps = 1, None
@@ -391,7 +397,7 @@ class TPUEstimator:
         """
         rehearsal = rehearsing.running()
         if rehearsal is not None:
-            return rehearsal.evaluate(self._job, input_fn)
+            return rehearsal.evaluate(self._job, input_fn, steps)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._job.checkpoint_to_read(checkpoint_path)
         values = self._job.runtime.values
@@ -488,6 +494,7 @@ class TPUEstimator:
         mode: str = ModeKeys.TRAIN,
         print_fn: Callable[[str], object] | None = print,
         save: PathLike | None = None,
+        steps: int | None = None,
     ) -> "Plan | tuple[Plan | Refusal, ...]":
         """Compiles what a call would run on a board that need not be there.
 
@@ -507,6 +514,9 @@ class TPUEstimator:
             save: A folder of this machine to store what is compiled in, which
                 an estimator with `RunConfig(executables=...)` runs on such a
                 board. Defaults to `None`, for nowhere.
+            steps: How many steps the call makes: a loop has no more of them
+                than `iterations_per_loop`, or than 32 in EVAL. Defaults to
+                `None`, for as many as that.
 
         Returns:
             A `Plan`; for several topologies a tuple of them, with a `Refusal`
@@ -526,16 +536,18 @@ class TPUEstimator:
         from keras_tpu_estimator.planning import topologies
 
         call_checks.check_mode(mode)
+        call_checks.check_eval_steps(steps)
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))
         call = self._job, input_fn, mode
         if isinstance(topology, str):
-            plan = plans.Plan.of(*call, topologies.parse(topology), store)
+            board = topologies.parse(topology)
+            plan = plans.Plan.of(*call, board, store, steps)
             found: tuple[Plan | Refusal, ...] = (plan,)
         else:
             boards = topologies.parse_each(topology)
-            found = plans.for_boards(*call, boards, store)
+            found = plans.for_boards(*call, boards, store, steps)
         if print_fn is not None:
             print_fn(plan_table.as_text(found))
         return plan if isinstance(topology, str) else found

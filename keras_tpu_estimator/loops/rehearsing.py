@@ -18,11 +18,18 @@ class Rehearsal(Protocol):
     """Takes the calls of all estimators, none of which computes anything."""
 
     def train(
-        self, job: Job, input_fn: InputFn, validation: InputFn | None
+        self,
+        job: Job,
+        input_fn: InputFn,
+        steps: int | None,
+        validation: InputFn | None,
+        validation_steps: int | None,
     ) -> None:
         """Takes the place of `TPUEstimator.train`."""
 
-    def evaluate(self, job: Job, input_fn: InputFn) -> dict[str, Any]:
+    def evaluate(
+        self, job: Job, input_fn: InputFn, steps: int | None
+    ) -> dict[str, Any]:
         """Takes the place of `TPUEstimator.evaluate`."""
 
     def predict(self, job: Job, input_fn: InputFn) -> Predictions:

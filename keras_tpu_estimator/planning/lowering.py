@@ -55,7 +55,12 @@ class LoweredLoop:
 
     @classmethod
     def of(
-        cls, job: Job, input_fn: InputFn, mode: str, machine: Machine
+        cls,
+        job: Job,
+        input_fn: InputFn,
+        mode: str,
+        machine: Machine,
+        steps: int | None = None,
     ) -> Self:
         """The loop of a call of `train`, `evaluate` or `predict`.
 
@@ -67,6 +72,8 @@ class LoweredLoop:
             mode: A value of `ModeKeys`.
             machine: The devices. In PREDICT those of its host are used, for
                 hosts predict by themselves.
+            steps: Those of the call, of which a loop has no more. Defaults to
+                `None`, for many.
 
         Raises:
             ValueError: Settings, model, input and machine do not fit each
@@ -80,15 +87,15 @@ class LoweredLoop:
             job.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
             step, batches = _of_prediction(job, input_fn)
-            steps = 1
+            length = 1
         else:
-            step, batches = _of_steps(job, input_fn, mode)
-            steps = jax.tree.leaves(batches)[0].shape[0]
+            step, batches = _of_steps(job, input_fn, mode, steps)
+            length = jax.tree.leaves(batches)[0].shape[0]
         loop = job.runtime.loop
         traced = loop.trace(step, batches)
         return cls(
             step,
-            steps,
+            length,
             batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
             job.runtime.model.program.store,
             loop.arguments(step, batches),
@@ -121,7 +128,9 @@ class LoweredLoop:
         return outputs["predictions"]
 
 
-def _of_steps(job: Job, input_fn: InputFn, mode: str) -> tuple[Step, Nest]:
+def _of_steps(
+    job: Job, input_fn: InputFn, mode: str, most: int | None
+) -> tuple[Step, Nest]:
     """A step of TRAIN or EVAL, and what one program scans."""
     with job.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
@@ -136,7 +145,7 @@ def _of_steps(job: Job, input_fn: InputFn, mode: str) -> tuple[Step, Nest]:
             f"{batch.examples} examples: all hosts would run it as one core "
             "does. Let input_fn give batches of params['batch_size']."
         )
-    steps = _steps_of_a_run(job, mode, batch)
+    steps = _steps_of_a_run(job, mode, batch, most)
 
     def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((steps, *leaf.shape[1:]), leaf.dtype)
@@ -161,8 +170,8 @@ def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
     return job.runtime.prepare(mode, first.features, first.is_padding), batches
 
 
-def _steps_of_a_run(job: Job, mode: str, batch: Batch) -> int:
-    """How many steps are staged at once for a loop, one of many."""
+def _steps_of_a_run(job: Job, mode: str, batch: Batch, most: int | None) -> int:
+    """How many steps are staged at once for a loop: the first of several."""
     if job.config.fast_dev_run:
         return 1
     iterations: IterationsPerLoop = (
@@ -171,8 +180,9 @@ def _steps_of_a_run(job: Job, mode: str, batch: Batch) -> int:
         else STEPS_PER_RUN
     )
     is_timed = iterations.unit == "seconds"
+    steps = _TIMED_STEPS if is_timed else iterations.value
     return even_share(
-        _TIMED_STEPS if is_timed else iterations.value,
+        min(steps, most or steps),
         batch.step_bytes,
         job.placement.request(mode, {}, True, 1).max_bytes,
     )

@@ -64,6 +64,7 @@ class Plan:
         mode: str,
         board: Board,
         store: Executables | None = None,
+        steps: int | None = None,
     ) -> "Plan":
         """Lowers and compiles the loop of a call.
 
@@ -73,6 +74,7 @@ class Plan:
             mode: A value of `ModeKeys`.
             board: The board.
             store: Where to store what is compiled. Defaults to nowhere.
+            steps: Those of the call. Defaults to `None`, for many.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
@@ -90,7 +92,7 @@ class Plan:
         if store is not None:
             store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(job, input_fn, mode, machine)
+        loop = LoweredLoop.of(job, input_fn, mode, machine, steps)
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(loop.lowered, board, kinds, loop.examples)
@@ -129,6 +131,7 @@ def for_boards(
     mode: str,
     boards: Iterable[Board],
     store: Executables | None = None,
+    steps: int | None = None,
 ) -> tuple[Plan | Refusal, ...]:
     """Plans for each of several boards.
 
@@ -138,6 +141,7 @@ def for_boards(
         mode: A value of `ModeKeys`.
         boards: The boards.
         store: As in `Plan.of`. Defaults to nowhere.
+        steps: As in `Plan.of`. Defaults to `None`, for many.
 
     Returns:
         A plan for each, or why there is none.
@@ -145,7 +149,9 @@ def for_boards(
     Raises:
         Exception: As `Plan.of`, if there is a plan for none.
     """
-    found = tuple(_tried(job, input_fn, mode, board, store) for board in boards)
+    found = tuple(
+        _tried(job, input_fn, mode, board, store, steps) for board in boards
+    )
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
         raise refusals[0].error
@@ -158,9 +164,10 @@ def _tried(
     mode: str,
     board: Board,
     store: Executables | None,
+    steps: int | None,
 ) -> Plan | Refusal:
     try:
-        return Plan.of(job, input_fn, mode, board, store)
+        return Plan.of(job, input_fn, mode, board, store, steps)
     except _PROBLEMS as error:
         return Refusal(board, mode, error)
 

@@ -89,30 +89,40 @@ class Rehearsal:
         return tuple(plan for each in self._calls.values() for plan in each)
 
     def train(
-        self, job: Job, input_fn: InputFn, validation: InputFn | None
+        self,
+        job: Job,
+        input_fn: InputFn,
+        steps: int | None,
+        validation: InputFn | None,
+        validation_steps: int | None,
     ) -> None:
         """Plans a training, and the evaluation beside it.
 
         Args:
             job: The estimator's.
             input_fn: The user's function.
+            steps: How many there are at most, or `None`.
             validation: The same of evaluations, if there are any.
+            validation_steps: Theirs.
         """
-        self._plan(job, input_fn, ModeKeys.TRAIN)
+        self._plan(job, input_fn, ModeKeys.TRAIN, steps)
         if validation is not None:
-            self._plan(job, validation, ModeKeys.EVAL)
+            self._plan(job, validation, ModeKeys.EVAL, validation_steps)
 
-    def evaluate(self, job: Job, input_fn: InputFn) -> dict[str, Any]:
+    def evaluate(
+        self, job: Job, input_fn: InputFn, steps: int | None
+    ) -> dict[str, Any]:
         """Plans an evaluation.
 
         Args:
             job: The estimator's.
             input_fn: The user's function.
+            steps: How many there are at most, or `None`.
 
         Returns:
             NaN under any name.
         """
-        self._plan(job, input_fn, ModeKeys.EVAL)
+        self._plan(job, input_fn, ModeKeys.EVAL, steps)
         unknown = np.float32("nan")
         return collections.defaultdict(
             lambda: unknown, loss=unknown, global_step=np.int64(0)
@@ -148,7 +158,7 @@ class Rehearsal:
         return os.path.join(os.fsdecode(base), "0")
 
     def _plan(
-        self, job: Job, input_fn: InputFn, mode: str
+        self, job: Job, input_fn: InputFn, mode: str, steps: int | None = None
     ) -> tuple[Plan | Refusal, ...]:
         key = _Call(job, mode, getattr(input_fn, "__code__", input_fn))
         self._counts[key] += 1
@@ -160,7 +170,7 @@ class Rehearsal:
             )
         if key not in self._calls:
             found = plans.for_boards(
-                job, input_fn, mode, self._boards, self._store
+                job, input_fn, mode, self._boards, self._store, steps
             )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found

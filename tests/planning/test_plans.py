@@ -83,6 +83,17 @@ def test_evaluation_and_prediction(tmp_path):
     assert not prediction.figures.collectives
 
 
+@pytest.mark.parametrize(("mode", "most"), [("train", 4), ("eval", 32)])
+def test_calls_of_few_steps(tmp_path, mode, most):
+    own = estimator(tmp_path)
+    for steps, planned in ((3, 3), (most, most), (100, most), (None, most)):
+        plan = own.plan(BATCHES, "v5e:1x1", mode, print_fn=None, steps=steps)
+        assert plan.steps == planned
+    for steps, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="steps"):
+            own.plan(BATCHES, "v5e:1x1", mode, steps=steps)
+
+
 def test_several_topologies_are_side_by_side(tmp_path, capsys):
     plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
     assert [plan.board.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]

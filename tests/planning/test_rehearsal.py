@@ -50,6 +50,19 @@ def test_every_call_is_planned_and_none_made(tmp_path, rehearsal):
     assert not os.path.exists(tmp_path / "run")
 
 
+def test_calls_of_few_steps(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    own.train(
+        batches_of(X, Y),
+        max_steps=3,
+        validation=batches_of(X, Y),
+        validation_steps=2,
+    )
+    assert [plan.steps for plan in rehearsal.found] == [3, 2]
+    estimator(tmp_path).evaluate(batches_of(X, Y), steps=5)
+    assert rehearsal.found[-1].steps == 5
+
+
 def test_it_has_more_cores_than_there_are(tmp_path, rehearsal):
     own = estimator_of(
         model_fn_of(linear),
