@@ -38,12 +38,14 @@ class Executables:
     >>> import jax, tempfile
     >>> from keras_tpu_estimator.device.executable_key import ExecutableKey
     >>> from keras_tpu_estimator.device.executables import Executables
+    >>> from keras_tpu_estimator.planning.compiling import without_cache
     >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
     >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
     >>> executables = Executables(tempfile.mkdtemp())
     >>> print(executables.load(key, lowered, jax.devices()[:1]))
     None
-    >>> path = executables.save(key, lowered.compile())
+    >>> with without_cache():
+    ...     path = executables.save(key, lowered.compile())
     >>> float(executables.load(key, lowered, jax.devices()[:1])(2.0))
     3.0
     """
@@ -66,6 +68,8 @@ class Executables:
         Args:
             key: What it is for.
             compiled: The executable. It may be for devices that are elsewhere.
+                It has to be new: of what was in its cache, JAX cannot store
+                that of a CPU.
 
         Returns:
             The path of its file.

@@ -44,6 +44,7 @@ class StoredLoop:
         self._made: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *args: Nest, step: Step, fetch: tuple[str, ...]) -> Any:
+        """Runs what is stored, or else is compiled, for arrays like these."""
         leaves, structure = jax.tree.flatten(args[-1])
         sizes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         key = step, fetch, structure, sizes
@@ -52,6 +53,7 @@ class StoredLoop:
         return self._made[key](*args)
 
     def trace(self, *args: Nest, **static: Any) -> jax.stages.Traced:
+        """Traces the function, whatever is stored."""
         return self._function.trace(*args, **static)
 
     def _of(

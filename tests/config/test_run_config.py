@@ -180,6 +180,8 @@ def test_the_directory_is_stored_as_a_string(given, stored):
         ("export_backend", "tensorflow"),
         ("export_timeout_secs", None),
         ("export_timeout_secs", 0.5),
+        ("executables", None),
+        ("executables", "/compiled"),
     ],
 )
 def test_accepted_values_are_stored(name, value):
