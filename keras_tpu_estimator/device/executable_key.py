@@ -45,12 +45,12 @@ class ExecutableKey:
 
     Example:
 
-    >>> import jax
+    >>> import dataclasses, jax
     >>> from keras_tpu_estimator.device.executable_key import ExecutableKey
     >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
     >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
-    >>> key.devices
-    '1 of 8 cpu on 1 host'
+    >>> key.unlike(dataclasses.replace(key, devices="2 of 2 v9 on 1 host"))
+    ['devices (2 of 2 v9 on 1 host)']
     """
 
     name: str

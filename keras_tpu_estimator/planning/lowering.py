@@ -83,7 +83,7 @@ class LoweredLoop:
         placement = dataclasses.replace(job.placement, machine=machine)
         placement.check(mode)
         job = dataclasses.replace(job, placement=placement)
-        if machine.num_hosts > 1:
+        if machine.num_hosts > 1 and mode != ModeKeys.PREDICT:
             job.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
             step, batches = _of_prediction(job, input_fn)
