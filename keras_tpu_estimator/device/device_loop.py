@@ -7,6 +7,7 @@ replaces Keras's Python loop over single steps.
 import functools
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -47,7 +48,7 @@ class DeviceLoop:
             comes from. Defaults to `False`.
         waiting: Shows what takes its time. Defaults to none that does.
         executables: What may have been compiled ahead of time. Defaults to
-            none; with `debug_nans` nothing of it is used.
+            none. What finds NaN is not among them.
     """
 
     def __init__(
@@ -61,28 +62,26 @@ class DeviceLoop:
         self._waiting = waiting or Waiting()
         self._model = model
         self._places = places
-        compiled = functools.partial(jax.jit, static_argnames=("step", "fetch"))
-        self._train: Compiled = compiled(
-            _called("train_steps", self._run), donate_argnums=0
-        )
-        self._evaluate: Compiled = compiled(
-            _called("evaluate_steps", self._run)
-        )
-        self._predict: Compiled = compiled(
-            _called("predict_step", self._run_one)
-        )
-        if debug_nans:
-            self._train = checking_nans(self._run)
-        elif executables is not None:
-            stored = functools.partial(
-                StoredLoop,
-                shapes_of=self._arguments_for,
-                devices_of=self.devices,
-                executables=executables,
+
+        def compiled(
+            name: str, function: Callable[..., Nest], **settings: Any
+        ) -> Compiled:
+            static = ("step", "fetch")
+            made: Compiled = jax.jit(
+                _called(name, function), static_argnames=static, **settings
             )
-            self._train = stored(self._train)
-            self._evaluate = stored(self._evaluate)
-            self._predict = stored(self._predict)
+            if executables is None:
+                return made
+            shapes_of, devices_of = self._arguments_for, self.devices
+            return StoredLoop(made, shapes_of, devices_of, executables)
+
+        self._train = (
+            checking_nans(self._run)
+            if debug_nans
+            else compiled("train_steps", self._run, donate_argnums=0)
+        )
+        self._evaluate = compiled("evaluate_steps", self._run)
+        self._predict = compiled("predict_step", self._run_one)
 
     def put(
         self,

@@ -182,9 +182,14 @@ def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
 
 def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
     config = {"debug_nans": True}
+    path = store(
+        estimator(tmp_path, config=config), INPUTS["eval"], folder, "eval"
+    )
     own = estimator(tmp_path / "run", folder, config=config)
     own.train(INPUTS["train"], steps=4)
     assert "executable" not in log.text
+    own.evaluate(INPUTS["eval"], steps=32)
+    assert ran(log.records) == [path]
 
 
 def test_what_calls_python_is_compiled(tmp_path, folder, log):
@@ -402,3 +407,18 @@ def test_devices_are_a_part_of_the_key(program):
     ]
     of_turned = ExecutableKey.of("three", lowered, two[::-1])
     assert of_two.unlike(of_turned) == ["topology"]
+
+
+def test_large_constants_are_a_part_of_the_key(program):
+    _, _, devices = program
+
+    def key(last):
+        rows = np.arange(50_000, dtype="float32")
+        rows[-1] = last
+        lowered = jax.jit(lambda x: x + rows).lower(
+            jax.ShapeDtypeStruct(rows.shape, rows.dtype)
+        )
+        return ExecutableKey.of("rows", lowered, devices)
+
+    assert key(1.0) == key(1.0)
+    assert key(1.0).unlike(key(2.0)) == ["program"]
