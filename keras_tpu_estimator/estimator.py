@@ -495,6 +495,7 @@ class TPUEstimator:
         print_fn: Callable[[str], object] | None = print,
         save: PathLike | None = None,
         steps: int | None = None,
+        quick: bool = False,
     ) -> "Plan | tuple[Plan | Refusal, ...]":
         """Compiles what a call would run on a board that need not be there.
 
@@ -517,6 +518,10 @@ class TPUEstimator:
             steps: How many steps the call makes: a loop has no more of them
                 than `iterations_per_loop`, or than 32 in EVAL. Defaults to
                 `None`, for as many as that.
+            quick: Whether the compiler takes little trouble, which is a
+                fraction of the time for a large model. What is computed and
+                sent stays the same, and the memory nearly; bytes and cycles,
+                which do not, are left out. Defaults to `False`.
 
         Returns:
             A `Plan`; for several topologies a tuple of them, with a `Refusal`
@@ -540,14 +545,14 @@ class TPUEstimator:
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))
-        call = self._job, input_fn, mode
+        call = plans.Call(self._job, input_fn, mode, steps)
+        options = plans.PlanOptions(store, quick)
         if isinstance(topology, str):
-            board = topologies.parse(topology)
-            plan = plans.Plan.of(*call, board, store, steps)
+            plan = plans.Plan.of(call, topologies.parse(topology), options)
             found: tuple[Plan | Refusal, ...] = (plan,)
         else:
             boards = topologies.parse_each(topology)
-            found = plans.for_boards(*call, boards, store, steps)
+            found = plans.for_boards(call, boards, options)
         if print_fn is not None:
             print_fn(plan_table.as_text(found))
         return plan if isinstance(topology, str) else found

@@ -38,6 +38,10 @@ class Board(Protocol):
     def compiler_options(self) -> dict[str, Any]:
         """What compiling for it without it takes."""
 
+    @property
+    def quick_options(self) -> dict[str, Any]:
+        """What has the compiler take little trouble, beside those."""
+
     def of_one_host(self) -> "Board":
         """The chips of a host by itself, as it predicts."""
 

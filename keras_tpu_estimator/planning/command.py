@@ -16,6 +16,7 @@ from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.storage import trusted
@@ -44,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, with "
         "commas between them or each with --topology, are put side by side",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="takes a fraction of the time, and tells no bytes and cycles",
     )
     parser.add_argument(
         "--save",
@@ -84,10 +90,10 @@ def run(
     try:
         boards = topologies.parse_each(names)
         run_script = running.run if _is_tf1(options) else scripts.run
-        store = _store(options.save)
+        how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
-    rehearsal = Rehearsal(boards, store=store)
+    rehearsal = Rehearsal(boards, options=how)
     try:
         with compiling.without_cache(), rehearsing(rehearsal):
             run_script(options.script, arguments, options.m)

@@ -45,6 +45,7 @@ def compiled(
     board: Board,
     arguments: Mapping[str, Nest] | None = None,
     batch_size: int | None = None,
+    quick: bool = False,
 ) -> jax.stages.Compiled:
     """Compiles a program.
 
@@ -55,6 +56,8 @@ def compiled(
             depends on the batch is called "input". Defaults to `None`, for an
             error that does not say which batch would fit.
         batch_size: That of its steps. Defaults to `None`, likewise.
+        quick: Whether the compiler takes little trouble, for a slower program.
+            Defaults to `False`.
 
     Raises:
         DoesNotFitError: It needs more memory than a core has.
@@ -69,9 +72,10 @@ def compiled(
     >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
     >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), board)
     """
+    settings = board.compiler_options | (board.quick_options if quick else {})
     try:
         with without_cache():
-            return lowered.compile(board.compiler_options or None)
+            return lowered.compile(settings or None)
     except jax.errors.JaxRuntimeError as error:
         sizes = _needed(str(error))
         if sizes is None:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from collections.abc import Mapping
+from typing import Self
 
 import jax
 
@@ -80,6 +81,10 @@ class Figures:
     aliases: Aliases
     bounds: Bounds | None
     largest: tuple[Allocation, ...]
+
+    def of_any_effort(self) -> Self:
+        """Those alone that are the same however much the compiler has tried."""
+        return dataclasses.replace(self, bytes=None, cycles=None, bounds=None)
 
     @property
     def sent(self) -> float:

@@ -185,6 +185,11 @@ class GpuBoard:
         """Nothing is tried out on a GPU that is not there."""
         return {"xla_gpu_autotune_level": 0}
 
+    @property
+    def quick_options(self) -> dict[str, Any]:
+        """Nothing: it takes little as it is."""
+        return {}
+
     def of_one_host(self) -> Self:
         """The GPUs of a host by itself, as it predicts."""
         return dataclasses.replace(self, num_hosts=1)

@@ -94,10 +94,8 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
 
 def _step(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "a step on a core computes", _flops(figures.flops)
-    yield (
-        "  moves in its memory",
-        _UNKNOWN if figures.bytes is None else shown_bytes(figures.bytes),
-    )
+    if figures.bytes is not None:
+        yield "  moves in its memory", shown_bytes(figures.bytes)
     for each in figures.collectives:
         parts = " and ".join(
             f"{shown_bytes(size)} of {dtype}"
@@ -108,7 +106,9 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "  cycles, by the compiler", f"{figures.cycles:,.0f}"
     bounds = figures.bounds
     if bounds is None:
-        yield "  is limited by", _UNKNOWN
+        # Of a quick plan, nobody has asked.
+        if figures.bytes is not None:
+            yield "  is limited by", _UNKNOWN
         return
     yield "  is limited by", bounds.by
     for name in ("compute", "memory", "network"):

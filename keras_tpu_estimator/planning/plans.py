@@ -30,6 +30,50 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 @dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of an estimator that is planned.
+
+    Attributes:
+        job: The estimator's functions and settings.
+        input_fn: The user's function, of which one batch is read.
+        mode: A value of `ModeKeys`.
+        steps: How many it makes. Defaults to `None`, for many.
+    """
+
+    job: Job
+    input_fn: InputFn
+    mode: str
+    steps: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """How plans are made.
+
+    Attributes:
+        store: Where what is compiled is stored. Defaults to nowhere.
+        quick: Whether the compiler takes little trouble: a part of the time,
+            for slower programs. Defaults to `False`.
+
+    Raises:
+        ValueError: Slower programs would be stored.
+    """
+
+    store: Executables | None = None
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if self.quick and self.store is not None:
+            raise ValueError(
+                "What is stored should be as fast as it can be. Received "
+                "quick=True and a folder to store it in. Leave out one of them."
+            )
+
+
+AS_RUN = PlanOptions()
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """The program of one call, compiled for a board.
 
@@ -58,23 +102,14 @@ class Plan:
 
     @classmethod
     def of(
-        cls,
-        job: Job,
-        input_fn: InputFn,
-        mode: str,
-        board: Board,
-        store: Executables | None = None,
-        steps: int | None = None,
+        cls, call: Call, board: Board, options: PlanOptions = AS_RUN
     ) -> "Plan":
         """Lowers and compiles the loop of a call.
 
         Args:
-            job: An estimator's functions and settings.
-            input_fn: The user's function, of which one batch is read.
-            mode: A value of `ModeKeys`.
+            call: The call.
             board: The board.
-            store: Where to store what is compiled. Defaults to nowhere.
-            steps: Those of the call. Defaults to `None`, for many.
+            options: How. Defaults to as it is run.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
@@ -84,29 +119,34 @@ class Plan:
             PermissionError: Others may write where it is to be stored.
         """
         machine = board.machine()
-        if mode == ModeKeys.PREDICT:
+        if call.mode == ModeKeys.PREDICT:
             # Hosts predict by themselves, each its share of a batch.
             board = board.of_one_host()
             own = board.machine().devices
             machine = dataclasses.replace(machine, board=own)
-        if store is not None:
-            store.prepare()
+        if options.store is not None:
+            options.store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(job, input_fn, mode, machine, steps)
+        loop = LoweredLoop.of(
+            call.job, call.input_fn, call.mode, machine, call.steps
+        )
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
-        compiled = compiling.compiled(loop.lowered, board, kinds, loop.examples)
+        compiled = compiling.compiled(
+            loop.lowered, board, kinds, loop.examples, options.quick
+        )
         compiling_secs = time.perf_counter() - lowered
+        found = figures.of(compiled, board, loop.steps, kinds)
         return cls(
             board,
-            mode,
+            call.mode,
             loop.steps,
             loop.examples,
             lowered - start,
             compiling_secs,
-            figures.of(compiled, board, loop.steps, kinds),
+            found.of_any_effort() if options.quick else found,
             loop.predictions,
-            None if store is None else _saved(store, loop, compiled, job),
+            _saved(options.store, loop, compiled, call.job),
         )
 
 
@@ -126,22 +166,14 @@ class Refusal:
 
 
 def for_boards(
-    job: Job,
-    input_fn: InputFn,
-    mode: str,
-    boards: Iterable[Board],
-    store: Executables | None = None,
-    steps: int | None = None,
+    call: Call, boards: Iterable[Board], options: PlanOptions = AS_RUN
 ) -> tuple[Plan | Refusal, ...]:
     """Plans for each of several boards.
 
     Args:
-        job: An estimator's functions and settings.
-        input_fn: The user's function.
-        mode: A value of `ModeKeys`.
+        call: The call.
         boards: The boards.
-        store: As in `Plan.of`. Defaults to nowhere.
-        steps: As in `Plan.of`. Defaults to `None`, for many.
+        options: How. Defaults to as it is run.
 
     Returns:
         A plan for each, or why there is none.
@@ -149,36 +181,29 @@ def for_boards(
     Raises:
         Exception: As `Plan.of`, if there is a plan for none.
     """
-    found = tuple(
-        _tried(job, input_fn, mode, board, store, steps) for board in boards
-    )
+    found = tuple(_tried(call, board, options) for board in boards)
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
         raise refusals[0].error
     return found
 
 
-def _tried(
-    job: Job,
-    input_fn: InputFn,
-    mode: str,
-    board: Board,
-    store: Executables | None,
-    steps: int | None,
-) -> Plan | Refusal:
+def _tried(call: Call, board: Board, options: PlanOptions) -> Plan | Refusal:
     try:
-        return Plan.of(job, input_fn, mode, board, store, steps)
+        return Plan.of(call, board, options)
     except _PROBLEMS as error:
-        return Refusal(board, mode, error)
+        return Refusal(board, call.mode, error)
 
 
 def _saved(
-    store: Executables,
+    store: Executables | None,
     loop: LoweredLoop,
     compiled: jax.stages.Compiled,
     job: Job,
 ) -> str | None:
-    """The file that a program was stored in, if it can be."""
+    """The file that a program was stored in, if it was to be, and can be."""
+    if store is None:
+        return None
     mode = loop.step.mode
     is_searched = mode == ModeKeys.TRAIN and job.config.debug_nans
     if is_searched or not is_storable(loop.traced):

@@ -14,14 +14,16 @@ import numpy as np
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.rehearsing import Predictions
 from keras_tpu_estimator.planning import plan_table
 from keras_tpu_estimator.planning import plans
 from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning.plans import AS_RUN
+from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
+from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 
 # Whoever trains until a checkpoint has come so far would never end.
@@ -65,7 +67,7 @@ class Rehearsal:
     Args:
         boards: Those to plan for.
         write: Takes each table. Defaults to `print`.
-        store: As in `Plan.of`. Defaults to nowhere.
+        options: How to plan. Defaults to as it is run.
 
     Attributes:
         found: What was planned so far.
@@ -75,10 +77,10 @@ class Rehearsal:
         self,
         boards: Sequence[Board],
         write: Callable[[str], object] = print,
-        store: Executables | None = None,
+        options: PlanOptions = AS_RUN,
     ):
         self._boards = boards
-        self._store = store
+        self._options = options
         self._write = write
         self._calls: dict[_Call, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Call] = collections.Counter()
@@ -169,9 +171,8 @@ class Rehearsal:
                 "checkpoint is written while it is planned."
             )
         if key not in self._calls:
-            found = plans.for_boards(
-                job, input_fn, mode, self._boards, self._store, steps
-            )
+            call = Call(job, input_fn, mode, steps)
+            found = plans.for_boards(call, self._boards, self._options)
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
         return self._calls[key]

@@ -137,6 +137,11 @@ class TpuBoard:
         """Nothing beside what it has for all."""
         return {}
 
+    @property
+    def quick_options(self) -> dict[str, Any]:
+        """Has it search less for the fastest way."""
+        return {"exec_time_optimization_effort": -1.0}
+
     def of_one_host(self) -> Self:
         """The chips of a host by itself, as it predicts."""
         return dataclasses.replace(self, shape=self.host_shape)

@@ -215,3 +215,24 @@ def test_memory_is_what_the_compiler_says(tmp_path):
     assert memory.peak == given + memory.results + memory.temporary
     assert "unnamed" not in memory.arguments
     assert dataclasses.replace(memory, limit=memory.peak).share == 1
+
+
+def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
+    own = estimator(tmp_path)
+    slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).figures
+    quick = own.plan(BATCHES, "v5e:2x2", quick=True).figures
+    assert quick.flops == pytest.approx(slow.flops, rel=0.01)
+    assert quick.memory.share == pytest.approx(slow.memory.share, abs=0.01)
+    assert quick.collectives == slow.collectives
+    assert quick.aliases == slow.aliases
+    assert (quick.bytes, quick.cycles, quick.bounds) == (None, None, None)
+    table = capsys.readouterr().out
+    assert "cycles" not in table
+    assert "moves" not in table
+
+
+def test_what_is_stored_is_not_quick(tmp_path):
+    with pytest.raises(ValueError, match="as fast as it can be"):
+        estimator(tmp_path).plan(
+            BATCHES, "v5e:2x2", save=tmp_path / "stored", quick=True
+        )
