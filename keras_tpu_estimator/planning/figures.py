@@ -10,10 +10,12 @@ import jax
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.planning import allocations
 from keras_tpu_estimator.planning import bounds
+from keras_tpu_estimator.planning import callbacks
 from keras_tpu_estimator.planning import collectives
 from keras_tpu_estimator.planning import hlo
 from keras_tpu_estimator.planning import loops
 from keras_tpu_estimator.planning import memory
+from keras_tpu_estimator.planning import state_copies
 from keras_tpu_estimator.planning import work
 from keras_tpu_estimator.planning.allocations import Allocation
 from keras_tpu_estimator.planning.boards import Board
@@ -60,6 +62,9 @@ class Figures:
         collectives: What cores send to each other in a step, by kind.
         others: The same beside the loop over steps, for the whole of it.
         copied: Bytes of its copies of arrays in the large memory.
+        state_copies: Those of them that are of what one step hands on to the
+            next, such as variables.
+        callbacks: The operations in it that call Python on the host.
         kernels: Kernels in it whose work is in no figure.
         has_unknown_loops: Whether it has loops that do not say how often they
             run, and which count as if that were once.
@@ -75,6 +80,8 @@ class Figures:
     collectives: tuple[Collective, ...]
     others: tuple[Collective, ...]
     copied: float
+    state_copies: tuple[Allocation, ...]
+    callbacks: tuple[str, ...]
     kernels: tuple[str, ...]
     has_unknown_loops: bool
     memory: Memory
@@ -144,6 +151,8 @@ def of(
         sent,
         collectives.of(parts.others, board.num_cores),
         work.bytes_copied(step) * share,
+        state_copies.of(parts.body),
+        callbacks.of(step),
         kernels,
         not all(run.is_known for run in step),
         held,

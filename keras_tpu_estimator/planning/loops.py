@@ -43,11 +43,13 @@ class Parts:
         others: What it runs beside that loop.
         share: How much of `step` is that of one step. XLA may have made two of
             them one.
+        body: The computation that the loop repeats, if there is a loop.
     """
 
     step: tuple[Run, ...]
     others: tuple[Run, ...]
     share: float = 1.0
+    body: Computation | None = None
 
 
 def split(module: Module, steps: int) -> Parts:
@@ -80,6 +82,7 @@ def split(module: Module, steps: int) -> Parts:
         tuple(_reached(module, body)),
         tuple(_reached(module, entry, leaves_out=body)),
         1.0 if count is None else count / steps,
+        body,
     )
 
 

@@ -1,7 +1,10 @@
 """Without the TPU's compiler, which is for Linux alone, nothing is tested."""
 
+import dataclasses
 import importlib.util
 import os
+
+import pytest
 
 # Else libtpu asks the network where it is, and lets one process have it.
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
@@ -12,3 +15,48 @@ os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob = ["test_*.py"]
+
+# Files whose code no TPU shall run.
+_OF_CPU = "keras_tpu_estimator/cpu/"
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_cpus(monkeypatch):
+    """What is compiled has nothing that is written for CPUs."""
+    from keras_tpu_estimator.planning import compiling
+
+    compiled = compiling.compiled
+
+    def checked(lowered, *args):
+        assert _OF_CPU not in lowered.as_text(debug_info=True)
+        return compiled(lowered, *args)
+
+    monkeypatch.setattr(compiling, "compiled", checked)
+
+
+@pytest.fixture
+def told(request, record_property):
+    """Compares what became of a program with the table that pages show."""
+    import tpu_table
+
+    group = request.path.stem.removeprefix("test_tpu_")
+
+    def tell(name, mode, topology, found=tpu_table.COMPILES):
+        row = tpu_table.Row(group, name, topology, mode, found)
+        # Workers send no classes.
+        record_property(tpu_table.PROPERTY, dataclasses.astuple(row))
+        assert tpu_table.stored().get(row.key) == found, tpu_table.STALE
+
+    return tell
+
+
+@pytest.fixture
+def compiles(tmp_path, told):
+    """Compiles a call of a program, and checks what is to hold of it."""
+
+    def compile_(programs, name, mode, topology):
+        program = programs[name]
+        program.check(program.plan(tmp_path, mode, topology))
+        told(name, mode, topology)
+
+    return compile_

@@ -1,0 +1,48 @@
+"""Copies of what one step hands on to the next, such as variables."""
+
+from collections.abc import Iterator
+
+from keras_tpu_estimator.planning import allocations
+from keras_tpu_estimator.planning.allocations import Allocation
+from keras_tpu_estimator.planning.hlo import Computation
+from keras_tpu_estimator.planning.hlo import Instruction
+
+# A tile of a TPU, for which nothing smaller is stored.
+_SMALL = 8 * 128 * 4
+
+
+def of(body: Computation | None) -> tuple[Allocation, ...]:
+    """The copies that a step makes in a chip's large memory.
+
+    Those of less than 4 KiB cost nothing, and are left out.
+
+    Args:
+        body: That of the loop over steps; `None` if there is no such loop.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import state_copies
+    >>> state_copies.of(None)
+    ()
+    """
+    return () if body is None else tuple(_copies(body))
+
+
+def _copies(body: Computation) -> Iterator[Allocation]:
+    handed_on = set(body.root.operands) if body.root else set()
+    for each in body.instructions:
+        if each.opcode != "copy" or each.type[0].space:
+            continue
+        size = each.type[0].padded_bytes
+        is_of_state = each.name in handed_on or _is_given(body, each)
+        if size > _SMALL and is_of_state:
+            yield allocations.of_instruction(each, size)
+
+
+def _is_given(body: Computation, copy: Instruction) -> bool:
+    """Whether it copies what the body has from the step before."""
+    made = body.by_name.get(copy.operands[0])
+    if made is None or made.opcode != "get-tuple-element":
+        return False
+    source = body.by_name.get(made.operands[0])
+    return source is not None and source.opcode == "parameter"

@@ -1,0 +1,51 @@
+"""Writes which programs the TPU's compiler takes, for the pages that show it.
+
+    python -m tests.tpu.make_table           # Some ten minutes.
+    python -m tests.tpu.make_table layers    # Some groups.
+
+It compiles all programs of the tests for all topologies of the table.
+"""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+_HERE = pathlib.Path(__file__).parent
+
+
+class Recorder:
+    """Keeps what tests have found, whatever the table says so far."""
+
+    def __init__(self):
+        self.rows = []
+
+    def pytest_runtest_logreport(self, report):
+        """Also of tests that fail, for the table says something else."""
+        if report.when == "call":
+            self.rows += [found for _, found in report.user_properties]
+
+
+def main(groups):
+    """Writes the table anew, or these groups of it."""
+    os.environ["TPU_TOPOLOGIES"] = "all"
+    sys.path.append(str(_HERE))
+    import tpu_table
+
+    recorder = Recorder()
+    paths = [str(_HERE / f"test_tpu_{group}.py") for group in groups]
+    pytest.main(["-n", "0", "-q", "--tb=no", *paths or [str(_HERE)]], [recorder])
+    rows = [tpu_table.Row(*found) for found in recorder.rows]
+    made = {row.key: row.found for row in rows}
+    others = {
+        key: found
+        for key, found in tpu_table.stored().items()
+        if groups and key[0] not in groups
+    }
+    rows = (tpu_table.Row(*key, said) for key, said in (others | made).items())
+    tpu_table.STORED.write_text(tpu_table.written(rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

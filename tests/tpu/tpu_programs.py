@@ -1,0 +1,115 @@
+"""Programs whose calls are compiled, and what is to hold of them."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from tpu_models import input_fn
+
+from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.plans import Plan
+
+MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+# The table has all programs on each of them.
+TOPOLOGIES = ("v5e:2x2", "v5e:4x4", "v4:2x2x1", "v6e:2x2")
+# As `tests.tpu.make_table` sets it: on all of them, not on a program's own.
+_ON_ALL = "TPU_TOPOLOGIES"
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """An estimator, and what is to be seen in the programs of its calls.
+
+    Attributes:
+        make: Makes it, for a directory.
+        input_fn: Its input. Defaults to batches of 256 numbers.
+        modes: Those that are compiled. Defaults to all.
+        topologies: Where they are. Defaults to one host.
+        collectives: What cores send each other in a step, by mode: how many
+            there are of each kind. Defaults to that of data parallelism; what
+            XLA makes of a layout is its own business, and is `None` here.
+        is_quick: Whether the compiler leaves out what makes programs fast, for
+            those that it works on for long. Defaults to `False`.
+    """
+
+    make: Callable[[Any], Any]
+    input_fn: Callable[..., Any] = input_fn
+    modes: tuple[str, ...] = MODES
+    topologies: tuple[str, ...] = TOPOLOGIES[:1]
+    collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
+        default_factory=lambda: DATA_PARALLEL
+    )
+    is_quick: bool = False
+
+    def plan(self, folder, mode, topology):
+        """Compiles a call."""
+        job = self.make(folder)._job
+        return Plan.of(job, self.input_fn, mode, board(topology, self.is_quick))
+
+    def check(self, plan):
+        """Checks what holds of every program, and of this one."""
+        check(plan, self.collectives.get(plan.mode))
+
+
+# Gradients are summed at once, with the loss; in evaluation the loss is, and a
+# host has nobody to ask for predictions.
+DATA_PARALLEL = {
+    ModeKeys.TRAIN: {"all-reduce": 1},
+    ModeKeys.EVAL: {"all-reduce": 1},
+    ModeKeys.PREDICT: {},
+}
+ALONE = dict.fromkeys(MODES, {})
+# XLA finds the places of what it has to send.
+LAID_OUT = dict.fromkeys(MODES)
+
+
+@dataclasses.dataclass(frozen=True)
+class _QuickBoard(topologies.TpuBoard):
+    """For which programs are compiled in a part of the time."""
+
+    @property
+    def compiler_options(self):
+        return {"exec_time_optimization_effort": -1.0}
+
+
+def board(name, is_quick=False):
+    """The board of a name."""
+    made = topologies.parse(name)
+    return _QuickBoard(made.chip, made.shape) if is_quick else made
+
+
+def check(plan, collectives):
+    """Checks what holds of every program.
+
+    Args:
+        plan: The program.
+        collectives: How many a step has of each kind; `None` for any.
+    """
+    figures = plan.figures
+    assert figures.aliases.are_complete, figures.aliases
+    assert not figures.state_copies, figures.state_copies
+    assert not figures.callbacks
+    assert figures.memory.peak > 0
+    if collectives is not None:
+        found = {each.kind: each.count for each in figures.collectives}
+        assert found == collectives
+
+
+def rows(programs):
+    """The name, the mode and the topology of each test.
+
+    Args:
+        programs: Each `Program` by its name.
+    """
+    whole = os.environ.get(_ON_ALL) == "all"
+    return [
+        (name, mode, topology)
+        for name, program in programs.items()
+        for topology in dict.fromkeys(
+            program.topologies + TOPOLOGIES * whole
+        )
+        for mode in program.modes
+    ]
