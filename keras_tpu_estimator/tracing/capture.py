@@ -35,6 +35,9 @@ from keras_tpu_estimator.tracing.variables import enter_into_scope
 from keras_tpu_estimator.tracing.variables import is_tensor_of_scope
 from keras_tpu_estimator.tracing.varying import varying
 
+# Each is traced once more.
+_MOST_CLASHES = 100
+
 
 @dataclasses.dataclass(frozen=True)
 class Captured:
@@ -208,6 +211,7 @@ def capture(
     keras_internals.accept_tensors_as_rates(is_tensor_of_scope)
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
+    clashes: list[TwoUnderOnePathError] = []
 
     def in_scope(scope: VariableScope, args: tuple[Nest, ...]) -> Nest:
         with (
@@ -227,9 +231,12 @@ def capture(
                 in_scope, inputs, known, args, objects or {}, axis_sizes
             )
         except TwoUnderOnePathError as error:
-            # Perhaps with a layer from outside, named by the same count.
-            if not _take_name(error.path.split("/")[0], taken):
-                raise
+            # Perhaps with a layer from outside, named by the same count. Two
+            # variables of one layer clash under any.
+            clashes.append(error)
+            is_news = _take_name(error.path.split("/")[0], taken)
+            if not is_news or len(clashes) > _MOST_CLASHES:
+                raise clashes[0] from None
             continue
         if leftovers.can_be_seen() and not could_be_seen:
             continue  # The function itself has imported TensorFlow.

@@ -112,7 +112,7 @@ class VariableScope(keras.StatelessScope):
         path = variable.path
         if is_accumulator(variable):  # Keras names all `Mean`s alike.
             path = self._free_path(*path.partition("/"))
-        elif self._numbers:
+        elif self._numbers or is_recurrent_state(variable):
             path = self._free_path(path)
         keras_internals.set_path(variable, path)
         if self._is_shared(path, variable):
@@ -255,6 +255,11 @@ def is_accumulator(variable: keras.Variable) -> bool:
 def is_seed(variable: keras.Variable) -> bool:
     """Whether a variable is the state of one of Keras's seed generators."""
     return variable.name == "seed_generator_state" and variable.shape == (2,)
+
+
+def is_recurrent_state(variable: keras.Variable) -> bool:
+    """Whether a variable is a state of a layer, which Keras names all alike."""
+    return variable.name == "rnn_state"
 
 
 def current_scope() -> VariableScope | None:

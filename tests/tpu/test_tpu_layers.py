@@ -47,11 +47,11 @@ def pooling(x, is_training):
     x = layers.Dense(256)(x)
     return joined(
         layers.MaxPooling1D(3, 2)(sequences(x)),
-        layers.MaxPooling2D()(images(x)),
+        layers.MaxPooling2D(2)(images(x)),
         layers.MaxPooling3D()(volumes(x)),
         layers.AveragePooling1D(3, 2)(sequences(x)),
-        layers.AveragePooling2D(padding="same")(images(x)),
-        layers.AveragePooling3D()(volumes(x)),
+        layers.AveragePooling2D(2, padding="same")(images(x)),
+        layers.AveragePooling3D(2)(volumes(x)),
         layers.GlobalMaxPooling2D()(images(x)),
         layers.GlobalAveragePooling3D()(volumes(x)),
     )
@@ -207,13 +207,14 @@ def choices(x, is_training):
         ops.top_k(x, 4)[0],
         ops.cumsum(x),
         ops.take_along_axis(x, ops.argsort(x)[:, :8], axis=1),
-        ops.segment_sum(ops.transpose(x), ops.arange(256) // 16, 16).T,
+        ops.scatter_update(x, [[0, 0], [1, 2]], [1.0, 2.0]),
         ops.one_hot(ops.argmax(x, axis=1), 256) * x,
     )
 
 
 def stateful_recurrences(x, is_training):
-    return joined(layers.LSTM(8, stateful=True)(sequences(x)))
+    x = layers.GRU(8, stateful=True, return_sequences=True)(sequences(x))
+    return joined(layers.LSTM(8, stateful=True)(x))
 
 
 NETWORKS = (

@@ -396,6 +396,27 @@ def test_two_under_one_path_names_the_path():
         capture(function, {})
 
 
+def test_two_of_a_layer_whose_name_is_automatic_are_told():
+    class Pair(keras.layers.Layer):
+        def build(self, shape):
+            self.both = [self.add_weight(name="w") for _ in range(2)]
+
+        def call(self, x):
+            return x * self.both[0] * self.both[1]
+
+    with pytest.raises(TwoUnderOnePathError, match="'pair.*/w'"):
+        capture(lambda x: Pair()(x), {}, np.ones((2, 2), "float32"))
+
+
+def test_states_of_a_recurrent_layer_have_names_of_their_own():
+    def function(x):
+        return keras.layers.LSTM(2, stateful=True)(x)
+
+    captured = capture(function, {}, np.ones((2, 3, 4), "float32"))
+    states = {path for path in captured.new if "rnn_state" in path}
+    assert states == {"lstm/rnn_state", "lstm/rnn_state_1"}
+
+
 def test_losses_of_layers_count_what_this_call_added(tmp_path):
     def model_fn(features, labels, mode, params):
         layer = keras.layers.Dense(
