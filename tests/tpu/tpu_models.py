@@ -75,7 +75,9 @@ def adam():
     return keras.optimizers.Adam()
 
 
-def made(model_dir, network=dense, optimizer=adam, tpu=None, **settings):
+def made(
+    model_dir, network=dense, optimizer=adam, tpu=None, batch=BATCH, **settings
+):
     """An estimator of a network.
 
     Args:
@@ -84,6 +86,7 @@ def made(model_dir, network=dense, optimizer=adam, tpu=None, **settings):
             `model_fn` as `model_fn` in the settings.
         optimizer: Makes an optimizer.
         tpu: Settings of `TPUConfig`.
+        batch: The batch size of all modes.
         settings: Those of `TPUEstimator`, and as `config` of `RunConfig`.
     """
     model_fn = settings.pop("model_fn", None)
@@ -96,8 +99,8 @@ def made(model_dir, network=dense, optimizer=adam, tpu=None, **settings):
     return kte.TPUEstimator(
         model_fn or model_fn_of(network, optimizer),
         config=config,
-        train_batch_size=BATCH,
-        eval_batch_size=BATCH,
-        predict_batch_size=BATCH,
+        train_batch_size=batch,
+        eval_batch_size=batch,
+        predict_batch_size=batch,
         **settings,
     )

@@ -1,0 +1,134 @@
+"""Tables of embeddings, each combiner and each optimizer of theirs."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from keras import ops
+from tpu_models import BATCH
+from tpu_models import made
+from tpu_programs import LAID_OUT
+from tpu_programs import TOPOLOGIES
+from tpu_programs import Program
+from tpu_programs import rows
+
+import keras_tpu_estimator as kte
+
+tables = kte.experimental
+OPTIMIZERS = {
+    "SGD": tables.StochasticGradientDescentParameters(0.1),
+    "Adagrad": tables.AdagradParameters(0.1),
+    "ProximalAdagrad": tables.ProximalAdagradParameters(0.1),
+    "Adam": tables.AdamParameters(0.1),
+    "FTRL": tables.FtrlParameters(0.1),
+    "Momentum": tables.MomentumParameters(0.1),
+    "RMSProp": tables.RMSPropParameters(0.1),
+}
+FEATURES = ("ids", "others", "sequence", "weighted")
+
+
+def input_fn(params):
+    """Ids of three words, and of one user."""
+    size, rng = params["batch_size"], np.random.default_rng(0)
+    while True:
+        features = {
+            name: rng.integers(-1, 90, (size, 3)).astype("int32")
+            for name in FEATURES
+        }
+        features["weights"] = np.ones((size, 3), "float32")
+        features["user"] = rng.integers(0, 50, size).astype("int32")
+        yield features, np.ones((size, 1), "float32")
+
+
+def model_fn(features, labels, mode, params):
+    """A layer over all that tables have looked up."""
+    parts = [
+        layers.Flatten()(features[name]) for name in (*FEATURES, "user")
+    ]
+    y = layers.Dense(1)(ops.concatenate(parts, axis=1))
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    loss = ops.mean((y - labels) ** 2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam())
+    return kte.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss)
+    )
+
+
+def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
+    """A program with a table for each combiner."""
+    spec = tables.EmbeddingConfigSpec(
+        optimization_parameters=optimizer,
+        table_to_config_dict={
+            "mean": tables.TableConfig(90, 16, combiner="mean"),
+            "sum": tables.TableConfig(90, 128, combiner="sum"),
+            "sqrtn": tables.TableConfig(91, 8, combiner="sqrtn"),
+            "one": tables.TableConfig(50, 8, combiner=None),
+        },
+        feature_to_config_dict={
+            "ids": tables.FeatureConfig("mean"),
+            "others": tables.FeatureConfig("sum"),
+            "weighted": tables.FeatureConfig("sqrtn", weight_key="weights"),
+            "sequence": tables.FeatureConfig("mean", max_sequence_length=2),
+            "user": tables.FeatureConfig("one"),
+        },
+    )
+    return Program(
+        lambda folder: made(
+            folder, model_fn=model_fn, embedding_config_spec=spec, **settings
+        ),
+        input_fn,
+        topologies=topologies,
+        collectives=LAID_OUT,
+    )
+
+
+PROGRAMS = {
+    **{
+        name: with_tables(
+            optimizer, topologies=TOPOLOGIES if name == "Adam" else TOPOLOGIES[:1]
+        )
+        for name, optimizer in OPTIMIZERS.items()
+    },
+    "clipped, with decay": with_tables(
+        tables.AdagradParameters(
+            0.1,
+            clip_gradient_min=-1.0,
+            clip_gradient_max=1.0,
+            clip_weight_min=-2.0,
+            clip_weight_max=2.0,
+            weight_decay_factor=0.01,
+        )
+    ),
+    "num_cores_per_replica=2": with_tables(
+        OPTIMIZERS["Adagrad"], tpu={"num_cores_per_replica": 2}
+    ),
+    "use_tpu=False": with_tables(OPTIMIZERS["Adagrad"], use_tpu=False),
+}
+
+
+@pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
+def test_tables(name, mode, topology, compiles):
+    compiles(PROGRAMS, name, mode, topology)
+
+
+def test_nothing_of_a_tables_size_is_sent(tmp_path):
+    spec = tables.EmbeddingConfigSpec(
+        optimization_parameters=tables.AdagradParameters(0.1),
+        table_to_config_dict={"all": tables.TableConfig(1_000_000, 16)},
+        feature_to_config_dict={
+            **{n: tables.FeatureConfig("all") for n in FEATURES[:3]},
+            "weighted": tables.FeatureConfig("all", weight_key="weights"),
+            "user": tables.FeatureConfig("all"),
+        },
+    )
+    program = Program(
+        lambda folder: made(
+            folder, model_fn=model_fn, embedding_config_spec=spec
+        ),
+        input_fn,
+    )
+    figures = program.plan(tmp_path, "train", "v5e:2x2").figures
+    # Each id of the batch, with a row for it, on its way and back.
+    assert 0 < figures.sent < 4 * BATCH * 13 * 17 * 4
+    assert not figures.state_copies

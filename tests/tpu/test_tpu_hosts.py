@@ -1,0 +1,90 @@
+"""Several hosts, whole pods of them, and batches that cores cannot share."""
+
+import numpy as np
+import pytest
+from tpu_models import SIZE
+from tpu_models import convolutional
+from tpu_models import dense
+from tpu_models import made
+from tpu_programs import ALONE
+from tpu_programs import LAID_OUT
+from tpu_programs import Program
+from tpu_programs import rows
+
+RULES = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
+HOSTS = ("v5e:4x4", "v4:2x2x4", "v5p:2x2x2")
+PODS = ("v5e:16x16", "v4:8x8x16")
+REMAINDER = 5
+
+
+def input_fn(params):
+    """As many examples as a host asks for, of a batch for each core."""
+    size = params["batch_size"]
+    while True:
+        yield np.ones((size, SIZE), "float32"), np.ones((size, 1), "float32")
+
+
+def remainder_input_fn(params):
+    """The last batch of a data set, which is smaller."""
+    yield (
+        np.ones((REMAINDER, SIZE), "float32"),
+        np.ones((REMAINDER, 1), "float32"),
+    )
+
+
+def on_hosts(network=dense, batch=2048, **settings):
+    topologies = settings.pop("topologies", HOSTS)
+    fields = {
+        name: settings.pop(name)
+        for name in ("collectives", "input_fn", "modes")
+        if name in settings
+    }
+    return Program(
+        lambda folder: made(folder, network, batch=batch, **settings),
+        topologies=topologies,
+        **{"input_fn": input_fn, **fields},
+    )
+
+
+def spread(cores, **settings):
+    tpu = {"num_cores_per_replica": cores}
+    return on_hosts(
+        tpu=tpu, config={"layout_map": RULES}, collectives=LAID_OUT, **settings
+    )
+
+
+PROGRAMS = {
+    "data parallel": on_hosts(topologies=HOSTS + PODS),
+    "convolutions": on_hosts(convolutional),
+    "shard_optimizer": on_hosts(
+        config={"shard_optimizer": True}, collectives=LAID_OUT
+    ),
+    "two cores a replica": spread(2, topologies=(*HOSTS, *PODS)),
+    # A replica is a board of a host, and two of them.
+    "four cores a replica": spread(4),
+    "eight cores a replica": spread(8),
+    # The whole batch on each core of its host, which share nothing.
+    "a remainder": on_hosts(
+        input_fn=remainder_input_fn,
+        batch=32,
+        topologies=("v5e:2x2",),
+        collectives=ALONE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
+def test_hosts(name, mode, topology, compiles):
+    compiles(PROGRAMS, name, mode, topology)
+
+
+@pytest.mark.parametrize("name", ["data parallel", "two cores a replica"])
+@pytest.mark.parametrize("pod", PODS)
+def test_a_pod_sends_in_a_step_what_a_board_does(name, pod, tmp_path):
+    small, large = (
+        PROGRAMS[name].plan(tmp_path, "train", topology).figures
+        for topology in ("v5e:2x2", pod)
+    )
+    assert [(c.kind, c.count, c.bytes) for c in large.collectives] == [
+        (c.kind, c.count, c.bytes) for c in small.collectives
+    ]
