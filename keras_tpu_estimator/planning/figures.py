@@ -151,7 +151,7 @@ def of(
         sent,
         collectives.of(parts.others, board.num_cores),
         work.bytes_copied(step) * share,
-        state_copies.of(parts.body),
+        state_copies.of(parts.body, steps),
         callbacks.of(step),
         kernels,
         not all(run.is_known for run in step),

@@ -11,31 +11,34 @@ from keras_tpu_estimator.planning.hlo import Instruction
 _SMALL = 8 * 128 * 4
 
 
-def of(body: Computation | None) -> tuple[Allocation, ...]:
+def of(body: Computation | None, steps: int) -> tuple[Allocation, ...]:
     """The copies that a step makes in a chip's large memory.
 
-    Those of less than 4 KiB cost nothing, and are left out.
+    Those of less than 4 KiB cost nothing, and are left out. So are inputs and
+    outputs, of which there is one array for all steps.
 
     Args:
         body: That of the loop over steps; `None` if there is no such loop.
+        steps: How many it makes.
 
     Example:
 
     >>> from keras_tpu_estimator.planning import state_copies
-    >>> state_copies.of(None)
+    >>> state_copies.of(None, 1)
     ()
     """
-    return () if body is None else tuple(_copies(body))
+    return () if body is None else tuple(_copies(body, steps))
 
 
-def _copies(body: Computation) -> Iterator[Allocation]:
+def _copies(body: Computation, steps: int) -> Iterator[Allocation]:
     handed_on = set(body.root.operands) if body.root else set()
     for each in body.instructions:
         if each.opcode != "copy" or each.type[0].space:
             continue
         size = each.type[0].padded_bytes
-        is_of_state = each.name in handed_on or _is_given(body, each)
-        if size > _SMALL and is_of_state:
+        if size <= _SMALL or each.type[0].shape[:1] == (steps,):
+            continue
+        if each.name in handed_on or _is_given(body, each):
             yield allocations.of_instruction(each, size)
 
 

@@ -8,11 +8,12 @@ from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
-from tpu_lowering import MODES
-from tpu_lowering import job_on
-from tpu_lowering import lowered
-from tpu_lowering import machine_of
+from tpu_programs import MODES
+from tpu_programs import board
 
+from keras_tpu_estimator.planning.lowering import LoweredLoop
+
+MACHINE = board("v5e:2x2").machine()
 DATA = repeated(*regression_data(size=16))
 
 
@@ -38,7 +39,7 @@ def spread(devices, *rules):
 
 
 DEVICES = {
-    "objects": lambda: machine_of("v5e:2x2").devices,
+    "objects": lambda: MACHINE.devices,
     "names": lambda: [f"tpu:{n}" for n in range(4)],
     "others": lambda: keras.distribution.list_devices()[:4],
 }
@@ -49,7 +50,8 @@ def test_it_is_put_nothing_on(tmp_path, kind):
     with spread(DEVICES[kind](), "up/kernel"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         for mode in MODES:
-            text = lowered(job_on(made), mode, DATA).as_text()
+            loop = LoweredLoop.of(made._job, DATA, mode, MACHINE)
+            text = loop.lowered.as_text()
             assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
 
 
@@ -57,4 +59,4 @@ def test_rules_are_about_variables_alone(tmp_path):
     # Keras would have the output of the layer lie so, too.
     with spread(DEVICES["others"](), "up.*kernel|^up"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
-        lowered(job_on(made), "infer", DATA)
+        LoweredLoop.of(made._job, DATA, "infer", MACHINE)

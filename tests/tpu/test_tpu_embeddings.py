@@ -21,8 +21,8 @@ OPTIMIZERS = {
     "ProximalAdagrad": tables.ProximalAdagradParameters(0.1),
     "Adam": tables.AdamParameters(0.1),
     "FTRL": tables.FtrlParameters(0.1),
-    "Momentum": tables.MomentumParameters(0.1),
-    "RMSProp": tables.RMSPropParameters(0.1),
+    "Momentum": tables.MomentumParameters(0.1, 0.9),
+    "RMSProp": tables.RMSPropParameters(0.1, 0.9, 0.5, 1e-6),
 }
 FEATURES = ("ids", "others", "sequence", "weighted")
 
@@ -77,7 +77,7 @@ def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
         lambda folder: made(
             folder, model_fn=model_fn, embedding_config_spec=spec, **settings
         ),
-        input_fn,
+        lambda mode: input_fn,
         topologies=topologies,
         collectives=LAID_OUT,
     )
@@ -126,7 +126,7 @@ def test_nothing_of_a_tables_size_is_sent(tmp_path):
         lambda folder: made(
             folder, model_fn=model_fn, embedding_config_spec=spec
         ),
-        input_fn,
+        lambda mode: input_fn,
     )
     figures = program.plan(tmp_path, "train", "v5e:2x2").figures
     # Each id of the batch, with a row for it, on its way and back.

@@ -7,41 +7,48 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
 import tf1_golden  # isort: skip
 
+import functools
 import importlib
 
 import pytest
-from running import PROGRAMS
+from running import PROGRAMS as NAMES
 from running import make_estimator
-from tpu_facts import facts_of
-from tpu_lowering import MODES
-from tpu_lowering import job_on
-from tpu_lowering import lowered
+from tpu_programs import DATA_PARALLEL
+from tpu_programs import TOPOLOGIES
+from tpu_programs import Program
+from tpu_programs import rows
 
 pytestmark = tf1_golden.DEPRECATED
 
-# One of them for each kind.
-TOPOLOGIES = {
-    **dict.fromkeys(PROGRAMS, ("v5e:2x2",)),
-    "mnist_cnn": ("v5e:2x2", "v5e:4x4", "v4:2x2x1", "v6e:2x2"),
-}
+# One of them on each kind.
+TOPOLOGIES_OF = {"mnist_cnn": TOPOLOGIES}
 # Their moments are those of all cores.
-HAVE_SUMS_OF_THEIR_OWN = {"resnet_lars": 11}
+SUMS_OF = {"resnet_lars": {**DATA_PARALLEL, "train": {"all-reduce": 11}}}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("name", "topology"),
-    [(name, each) for name in PROGRAMS for each in TOPOLOGIES[name]],
-)
-def test_a_golden_program(name, topology, mode, tmp_path):
+def estimator_of(name, folder):
     program = importlib.import_module(name)
-    made = make_estimator(program, str(tmp_path), use_tpu=True)
-    trains = mode == "train"
-    input_fn = program.train_input_fn if trains else program.eval_input_fn
-    facts = facts_of(lowered(job_on(made, topology), mode, input_fn))
-    facts.check()
-    own = HAVE_SUMS_OF_THEIR_OWN.get(name)
-    if trains and own:
-        assert facts.collectives == {"all-reduce": own}
-    else:
-        facts.check_data_parallel(mode)
+    return make_estimator(program, str(folder), use_tpu=True)
+
+
+def input_fn_of(name, mode):
+    program = importlib.import_module(name)
+    is_training = mode == "train"
+    return program.train_input_fn if is_training else program.eval_input_fn
+
+
+PROGRAMS = {
+    name: Program(
+        functools.partial(estimator_of, name),
+        functools.partial(input_fn_of, name),
+        topologies=TOPOLOGIES_OF.get(name, TOPOLOGIES[:1]),
+        collectives=SUMS_OF.get(name, DATA_PARALLEL),
+        is_quick=True,
+    )
+    for name in NAMES
+}
+
+
+@pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
+def test_a_golden_program(name, mode, topology, compiles):
+    compiles(PROGRAMS, name, mode, topology)

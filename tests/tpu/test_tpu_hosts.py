@@ -5,8 +5,10 @@ import pytest
 from tpu_models import SIZE
 from tpu_models import convolutional
 from tpu_models import dense
+from tpu_models import input_fn
 from tpu_models import made
 from tpu_programs import ALONE
+from tpu_programs import DATA_PARALLEL
 from tpu_programs import LAID_OUT
 from tpu_programs import Program
 from tpu_programs import rows
@@ -15,13 +17,6 @@ RULES = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
 HOSTS = ("v5e:4x4", "v4:2x2x4", "v5p:2x2x2")
 PODS = ("v5e:16x16", "v4:8x8x16")
 REMAINDER = 5
-
-
-def input_fn(params):
-    """As many examples as a host asks for, of a batch for each core."""
-    size = params["batch_size"]
-    while True:
-        yield np.ones((size, SIZE), "float32"), np.ones((size, 1), "float32")
 
 
 def remainder_input_fn(params):
@@ -34,15 +29,13 @@ def remainder_input_fn(params):
 
 def on_hosts(network=dense, batch=2048, **settings):
     topologies = settings.pop("topologies", HOSTS)
-    fields = {
-        name: settings.pop(name)
-        for name in ("collectives", "input_fn", "modes")
-        if name in settings
-    }
+    collectives = settings.pop("collectives", DATA_PARALLEL)
+    given = settings.pop("input_fn", input_fn)
     return Program(
         lambda folder: made(folder, network, batch=batch, **settings),
+        lambda mode: given,
         topologies=topologies,
-        **{"input_fn": input_fn, **fields},
+        collectives=collectives,
     )
 
 

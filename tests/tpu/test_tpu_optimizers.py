@@ -1,12 +1,12 @@
 """All optimizers, with slots of their own and shared ones."""
 
+import dataclasses
+
 import keras
 import pytest
-from tpu_facts import facts_of
-from tpu_lowering import job_on
-from tpu_lowering import lowered
-from tpu_models import input_fn
 from tpu_models import made
+from tpu_programs import Program
+from tpu_programs import rows
 
 from keras_tpu_estimator import optimizers
 
@@ -24,7 +24,7 @@ def classes_in(module):
     }
 
 
-PROGRAMS = {
+OPTIMIZERS = {
     **classes_in(_KERAS),
     **{f"kte.{n}": each for n, each in classes_in(optimizers).items()},
     "Adam, amsgrad": lambda rate: _KERAS.Adam(rate, amsgrad=True),
@@ -49,20 +49,31 @@ PROGRAMS = {
 SHARED = ("Adafactor", "Adam", "Ftrl", "SGD", "kte.LAMB", "kte.SM3")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_an_optimizer(name, tmp_path):
-    job = job_on(made(tmp_path, optimizer=lambda: PROGRAMS[name](0.1)))
-    facts = facts_of(lowered(job, "train", input_fn))
-    facts.check()
-    facts.check_data_parallel("train")
+
+
+def program_of(name, **settings):
+    return Program(
+        lambda folder: made(
+            folder, optimizer=lambda: OPTIMIZERS[name](0.1), **settings
+        ),
+        modes=("train",),
+    )
+
+
+PROGRAMS = {name: program_of(name) for name in OPTIMIZERS} | {
+    f"{name}, shared": dataclasses.replace(
+        program_of(name, config={"shard_optimizer": True}), collectives={}
+    )
+    for name in SHARED
+}
+
+
+@pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
+def test_optimizers(name, mode, topology, compiles):
+    compiles(PROGRAMS, name, mode, topology)
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_an_optimizer_whose_slots_are_shared(name, tmp_path):
-    config = {"shard_optimizer": True}
-    estimator = made(
-        tmp_path, optimizer=lambda: PROGRAMS[name](0.1), config=config
-    )
-    facts = facts_of(lowered(job_on(estimator), "train", input_fn))
-    facts.check()
-    assert sum(facts.collectives.values()) <= 5
+def test_slots_are_shared_by_a_few_exchanges(name, tmp_path):
+    plan = PROGRAMS[f"{name}, shared"].plan(tmp_path, "train", "v5e:2x2")
+    assert sum(each.count for each in plan.figures.collectives) <= 5

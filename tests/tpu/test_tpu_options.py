@@ -7,7 +7,6 @@ from keras import layers
 from keras import ops
 from spread_networks import NETWORKS
 from spread_networks import RULES
-from tpu_models import SIZE
 from tpu_models import attentive
 from tpu_models import convolutional
 from tpu_models import dense
@@ -38,8 +37,13 @@ def option(network=dense, collectives=None, **settings):
         for name in ("input_fn", "modes", "topologies")
         if name in settings
     }
-    fields["collectives"] = collectives or DATA_PARALLEL
-    return Program(lambda folder: made(folder, network, **settings), **fields)
+    given = fields.pop("input_fn", input_fn)
+    return Program(
+        lambda folder: made(folder, network, **settings),
+        lambda mode: given,
+        collectives=collectives or DATA_PARALLEL,
+        **fields,
+    )
 
 
 def spread(network=dense, cores=2, rules=None, tpu=None, **settings):
@@ -91,7 +95,6 @@ def all_outputs_model_fn(features, labels, mode, params):
     kte.identity(y, name="outputs")
     averages = kte.ExponentialMovingAverage(0.9)
     if mode == kte.ModeKeys.EVAL:
-        averages.apply()
         return kte.TPUEstimatorSpec(
             mode, loss=loss, eval_metrics=(_metrics, [labels, y])
         )
@@ -104,7 +107,7 @@ def all_outputs_model_fn(features, labels, mode, params):
     return kte.TPUEstimatorSpec(
         mode,
         loss=loss,
-        train_op=averages.apply(train_op),
+        train_op=[train_op, averages.apply()],
         host_call=(_seen, [y]),
     )
 

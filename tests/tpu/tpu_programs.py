@@ -25,7 +25,7 @@ class Program:
 
     Attributes:
         make: Makes it, for a directory.
-        input_fn: Its input. Defaults to batches of 256 numbers.
+        input_fn_of: Its input, for a mode. Defaults to batches of 256 numbers.
         modes: Those that are compiled. Defaults to all.
         topologies: Where they are. Defaults to one host.
         collectives: What cores send each other in a step, by mode: how many
@@ -36,7 +36,7 @@ class Program:
     """
 
     make: Callable[[Any], Any]
-    input_fn: Callable[..., Any] = input_fn
+    input_fn_of: Callable[[str], Any] = lambda mode: input_fn
     modes: tuple[str, ...] = MODES
     topologies: tuple[str, ...] = TOPOLOGIES[:1]
     collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
@@ -47,7 +47,8 @@ class Program:
     def plan(self, folder, mode, topology):
         """Compiles a call."""
         job = self.make(folder)._job
-        return Plan.of(job, self.input_fn, mode, board(topology, self.is_quick))
+        where = board(topology, self.is_quick)
+        return Plan.of(job, self.input_fn_of(mode), mode, where)
 
     def check(self, plan):
         """Checks what holds of every program, and of this one."""
@@ -98,18 +99,25 @@ def check(plan, collectives):
         assert found == collectives
 
 
+def topologies_of(own):
+    """Where a program is compiled.
+
+    Args:
+        own: Where it is in each run of the tests.
+    """
+    whole = os.environ.get(_ON_ALL) == "all"
+    return tuple(dict.fromkeys((*own, *(TOPOLOGIES if whole else ()))))
+
+
 def rows(programs):
     """The name, the mode and the topology of each test.
 
     Args:
         programs: Each `Program` by its name.
     """
-    whole = os.environ.get(_ON_ALL) == "all"
     return [
         (name, mode, topology)
         for name, program in programs.items()
-        for topology in dict.fromkeys(
-            program.topologies + TOPOLOGIES * whole
-        )
+        for topology in topologies_of(program.topologies)
         for mode in program.modes
     ]
