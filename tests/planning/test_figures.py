@@ -176,3 +176,37 @@ def test_bounds_are_those_of_a_core():
 def test_code_is_no_part_of_the_peak():
     assert Memory({}, 1, 2, 4, limit=100).peak == 3
     assert Memory({}, 1, None, 4, limit=100).peak is None
+
+
+def test_calls_of_python_are_named():
+    def called(x):
+        with jax.named_scope("dense"):
+            jax.debug.print("{}", x[0, 0])
+            return jax.pure_callback(jnp.tanh, x, x)
+
+    x = lowering.array(V5E, (8, 128))
+    compiled = jax.jit(called).lower(x).compile()
+    names = figures.of(compiled, V5E, 1, {}).callbacks
+    assert set(names) == {"debug_print of dense", "pure_callback of dense"}
+    compiled = jax.jit(jnp.tanh).lower(x).compile()
+    assert not figures.of(compiled, V5E, 1, {}).callbacks
+
+
+def test_what_steps_hand_on_is_not_copied():
+    found, _ = _figures()
+    assert not found.state_copies
+    # A step that reads a whole array after it has written a part of it.
+    shape = (256, 256)
+
+    def run(state, rows):
+        def step(state, row):
+            after = state.at[row[0]].set(0.0)
+            return after, (state * after).sum()
+
+        return jax.lax.scan(step, state, rows)
+
+    state = lowering.array(V5E, shape)
+    rows = lowering.array(V5E, (3, 1), "int32")
+    compiled = jax.jit(run, donate_argnums=0).lower(state, rows).compile()
+    (copy,) = figures.of(compiled, V5E, 3, {}).state_copies
+    assert (copy.shape, copy.bytes) == (shape, 256 * 256 * 4)

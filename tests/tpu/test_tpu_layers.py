@@ -1,5 +1,8 @@
 """Layers of Keras, by family, in loops over steps."""
 
+import dataclasses
+
+import jax
 import keras
 import pytest
 from keras import layers
@@ -217,6 +220,12 @@ def stateful_recurrences(x, is_training):
     return joined(layers.LSTM(8, stateful=True)(x))
 
 
+def eigenvalues(x, is_training):
+    """Of matrices that are not symmetric, which XLA has on CPUs alone."""
+    square = sequences(layers.Dense(256)(x))
+    return joined(ops.real(jax.numpy.linalg.eigvals(square)))
+
+
 NETWORKS = (
     activations,
     algebra,
@@ -244,7 +253,9 @@ def program_of(network):
     return Program(lambda folder: made(folder, network), is_quick=True)
 
 
-PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS}
+PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {
+    "eigenvalues": dataclasses.replace(program_of(eigenvalues), refusal="'eig'")
+}
 
 
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))

@@ -31,6 +31,8 @@ class Program:
         collectives: What cores send each other in a step, by mode: how many
             there are of each kind. Defaults to that of data parallelism; what
             XLA makes of a layout is its own business, and is `None` here.
+        refusal: What the error says where there is one. Defaults to `None`, for
+            a program that compiles.
         is_quick: Whether the compiler leaves out what makes programs fast, for
             those that it works on for long. Defaults to `False`.
     """
@@ -42,6 +44,7 @@ class Program:
     collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
         default_factory=lambda: DATA_PARALLEL
     )
+    refusal: str | None = None
     is_quick: bool = False
 
     def plan(self, folder, mode, topology):

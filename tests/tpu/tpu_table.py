@@ -41,6 +41,13 @@ class Row:
         return self.group, self.name, self.topology, self.mode
 
 
+def refused(error):
+    """What is found where a program does not compile."""
+    text = " ".join(str(error).split())
+    told = text.split("It says: ")[0].split(" Received")[0]
+    return f"{type(error).__name__}: {re.sub(r'/\S+/', '', told).strip()}"
+
+
 @functools.cache
 def stored():
     """What the table says, by group, name, topology and mode."""
