@@ -9,6 +9,7 @@ It compiles all programs of the tests for all topologies of the table.
 import os
 import pathlib
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -35,16 +36,18 @@ def main(groups):
 
     recorder = Recorder()
     paths = [str(_HERE / f"test_tpu_{group}.py") for group in groups]
-    pytest.main(["-n", "0", "-q", "--tb=no", *paths or [str(_HERE)]], [recorder])
-    rows = [tpu_table.Row(*found) for found in recorder.rows]
-    made = {row.key: row.found for row in rows}
+    pytest.main(["-n", "2", "-q", "--tb=no", *paths or [str(_HERE)]], [recorder])
+    found = [tpu_table.Row(*row) for row in recorder.rows]
+    made = {row.key: row.found for row in found}
     others = {
         key: found
         for key, found in tpu_table.stored().items()
         if groups and key[0] not in groups
     }
     rows = (tpu_table.Row(*key, said) for key, said in (others | made).items())
-    tpu_table.STORED.write_text(tpu_table.written(rows))
+    versions = {name: metadata.version(name) for name in ("libtpu", "jax")}
+    title = f"By libtpu {versions['libtpu']}, and JAX {versions['jax']}."
+    tpu_table.STORED.write_text(f"{title}\n\n{tpu_table.written(rows)}")
 
 
 if __name__ == "__main__":

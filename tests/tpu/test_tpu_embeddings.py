@@ -42,9 +42,7 @@ def input_fn(params):
 
 def model_fn(features, labels, mode, params):
     """A layer over all that tables have looked up."""
-    parts = [
-        layers.Flatten()(features[name]) for name in (*FEATURES, "user")
-    ]
+    parts = [layers.Flatten()(features[name]) for name in (*FEATURES, "user")]
     y = layers.Dense(1)(ops.concatenate(parts, axis=1))
     if mode == kte.ModeKeys.PREDICT:
         return kte.TPUEstimatorSpec(mode, predictions={"y": y})
@@ -86,7 +84,8 @@ def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
 PROGRAMS = {
     **{
         name: with_tables(
-            optimizer, topologies=TOPOLOGIES if name == "Adam" else TOPOLOGIES[:1]
+            optimizer,
+            topologies=TOPOLOGIES if name == "Adam" else TOPOLOGIES[:1],
         )
         for name, optimizer in OPTIMIZERS.items()
     },

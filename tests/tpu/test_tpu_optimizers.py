@@ -49,8 +49,6 @@ OPTIMIZERS = {
 SHARED = ("Adafactor", "Adam", "Ftrl", "SGD", "kte.LAMB", "kte.SM3")
 
 
-
-
 def program_of(name, **settings):
     return Program(
         lambda folder: made(

@@ -6,7 +6,6 @@ import pytest
 from keras import layers
 from keras import ops
 from spread_networks import NETWORKS
-from spread_networks import RULES
 from tpu_models import attentive
 from tpu_models import convolutional
 from tpu_models import dense
@@ -194,13 +193,13 @@ PROGRAMS = {
         topologies=("v5e:2x2", "v5e:4x4"),
     ),
     "batch_axis": option(
-        transposed, batch_axis=[1, 0], input_fn=transposed_input_fn,
+        transposed,
+        batch_axis=[1, 0],
+        input_fn=transposed_input_fn,
         modes=("train", "eval"),
     ),
     "use_tpu=False": option(use_tpu=False, collectives=ALONE),
-    "eval_on_tpu=False": option(
-        eval_on_tpu=False, collectives=EVALUATED_ALONE
-    ),
+    "eval_on_tpu=False": option(eval_on_tpu=False, collectives=EVALUATED_ALONE),
     "debug_nans": option(config={"debug_nans": True}, collectives=ALONE),
     "micro_batches": option(
         convolutional, config={"micro_batches": 2}, modes=("train",)

@@ -102,7 +102,10 @@ def _of_group(group, rows, notes):
             for mode in modes
         )
 
-    lines = [[group.replace("_", " "), *topologies], ["---"] * -~len(topologies)]
+    lines = [
+        [group.replace("_", " "), *topologies],
+        ["---"] * -~len(topologies),
+    ]
     for name in dict.fromkeys(row.name for row in rows):
         lines.append([f"`{name}`", *(cell(name, each) for each in topologies)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
