@@ -36,7 +36,8 @@ def main(groups):
 
     recorder = Recorder()
     paths = [str(_HERE / f"test_tpu_{group}.py") for group in groups]
-    pytest.main(["-n", "2", "-q", "--tb=no", *paths or [str(_HERE)]], [recorder])
+    given = paths or [str(_HERE)]
+    pytest.main(["-n", "2", "-q", "--tb=short", *given], [recorder])
     found = [tpu_table.Row(*row) for row in recorder.rows]
     made = {row.key: row.found for row in found}
     others = {

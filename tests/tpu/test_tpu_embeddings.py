@@ -82,13 +82,8 @@ def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
 
 
 PROGRAMS = {
-    **{
-        name: with_tables(
-            optimizer,
-            topologies=TOPOLOGIES if name == "Adam" else TOPOLOGIES[:1],
-        )
-        for name, optimizer in OPTIMIZERS.items()
-    },
+    **{name: with_tables(each) for name, each in OPTIMIZERS.items()},
+    "Adam": with_tables(OPTIMIZERS["Adam"], topologies=TOPOLOGIES),
     "clipped, with decay": with_tables(
         tables.AdagradParameters(
             0.1,

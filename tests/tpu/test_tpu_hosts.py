@@ -1,5 +1,7 @@
 """Several hosts, whole pods of them, and batches that cores cannot share."""
 
+import functools
+
 import numpy as np
 import pytest
 from tpu_models import SIZE
@@ -10,7 +12,9 @@ from tpu_models import made
 from tpu_programs import ALONE
 from tpu_programs import DATA_PARALLEL
 from tpu_programs import LAID_OUT
+from tpu_programs import MODES
 from tpu_programs import Program
+from tpu_programs import board
 from tpu_programs import rows
 
 RULES = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
@@ -31,9 +35,11 @@ def on_hosts(network=dense, batch=2048, **settings):
     topologies = settings.pop("topologies", HOSTS)
     collectives = settings.pop("collectives", DATA_PARALLEL)
     given = settings.pop("input_fn", input_fn)
+    modes = settings.pop("modes", MODES)
     return Program(
         lambda folder: made(folder, network, batch=batch, **settings),
         lambda mode: given,
+        modes=modes,
         topologies=topologies,
         collectives=collectives,
     )
@@ -55,7 +61,7 @@ PROGRAMS = {
     "two cores a replica": spread(2, topologies=(*HOSTS, *PODS)),
     # A replica is a board of a host, and two of them.
     "four cores a replica": spread(4),
-    "eight cores a replica": spread(8),
+    "eight cores a replica": spread(8, modes=("train", "eval")),
     # The whole batch on each core of its host, which share nothing.
     "a remainder": on_hosts(
         input_fn=remainder_input_fn,
@@ -71,13 +77,18 @@ def test_hosts(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)
 
 
-@pytest.mark.parametrize("name", ["data parallel", "two cores a replica"])
+@pytest.mark.parametrize("make", [on_hosts, functools.partial(spread, 2)])
 @pytest.mark.parametrize("pod", PODS)
-def test_a_pod_sends_in_a_step_what_a_board_does(name, pod, tmp_path):
+def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
     small, large = (
-        PROGRAMS[name].plan(tmp_path, "train", topology).figures
-        for topology in ("v5e:2x2", pod)
+        make(batch=8 * board(name).num_cores).plan(tmp_path, "train", name)
+        for name in ("v5e:2x2", pod)
     )
-    assert [(c.kind, c.count, c.bytes) for c in large.collectives] == [
-        (c.kind, c.count, c.bytes) for c in small.collectives
+    sent = [
+        [(each.kind, each.count, each.bytes) for each in collectives]
+        for collectives in (
+            small.figures.collectives,
+            large.figures.collectives,
+        )
     ]
+    assert sent[0] == sent[1]

@@ -45,7 +45,9 @@ def refused(error):
     """What is found where a program does not compile."""
     text = " ".join(str(error).split())
     told = text.split("It says: ")[0].split(" Received")[0]
-    return f"{type(error).__name__}: {re.sub(r'/\S+/', '', told).strip()}"
+    # Without the folders of whoever has tried it.
+    plain = re.sub(r"/\S+/", "", told).strip()
+    return f"{type(error).__name__}: {plain}"
 
 
 @functools.cache
