@@ -128,6 +128,14 @@ def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
                 f"\n{name}: what kernels do is in no figure: "
                 f"{', '.join(sorted(set(figures.kernels)))}."
             )
+        if figures.callbacks:
+            yield (
+                f"\n{name}: each step waits for Python on the host, which is "
+                f"called by: {', '.join(figures.callbacks)}."
+            )
+        if figures.state_copies:
+            listed = "".join(f"\n  {each}" for each in figures.state_copies)
+            yield f"\n{name}: between two steps it copies{listed}"
         if figures.has_unknown_loops:
             yield (
                 f"\n{name}: it has loops of a length that is known only when "

@@ -94,6 +94,19 @@ def test_calls_of_few_steps(tmp_path, mode, most):
             own.plan(BATCHES, "v5e:1x1", mode, steps=steps)
 
 
+def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
+    def network(features, is_training):
+        del is_training
+        outputs = keras.layers.Dense(1)(features)
+        jax.debug.print("{}", outputs[0, 0])
+        return outputs
+
+    plan = estimator(tmp_path, network).plan(BATCHES, "v5e:2x2", "eval")
+    (name,) = plan.figures.callbacks
+    said = f"waits for Python on the host, which is called by: {name}."
+    assert said in capsys.readouterr().out
+
+
 def test_several_topologies_are_side_by_side(tmp_path, capsys):
     plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
     assert [plan.board.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
