@@ -53,7 +53,7 @@ def spread(cores, **settings):
 
 
 PROGRAMS = {
-    "data parallel": on_hosts(topologies=HOSTS + PODS),
+    "data parallel": on_hosts(topologies=(*HOSTS, "tpu7x:2x2x2", *PODS)),
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(
         config={"shard_optimizer": True}, collectives=LAID_OUT
