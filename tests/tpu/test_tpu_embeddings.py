@@ -8,9 +8,9 @@ from keras import ops
 from tpu_models import BATCH
 from tpu_models import made
 from tpu_programs import LAID_OUT
-from tpu_programs import TOPOLOGIES
 from tpu_programs import Program
 from tpu_programs import rows
+from tpu_table import TOPOLOGIES
 
 import keras_tpu_estimator as kte
 

@@ -14,9 +14,9 @@ import pytest
 from running import PROGRAMS as NAMES
 from running import make_estimator
 from tpu_programs import DATA_PARALLEL
-from tpu_programs import TOPOLOGIES
 from tpu_programs import Program
 from tpu_programs import rows
+from tpu_table import TOPOLOGIES
 
 pytestmark = tf1_golden.DEPRECATED
 

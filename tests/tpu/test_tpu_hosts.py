@@ -53,7 +53,11 @@ def spread(cores, **settings):
 
 
 PROGRAMS = {
-    "data parallel": on_hosts(topologies=(*HOSTS, "tpu7x:2x2x2", *PODS)),
+    "data parallel": on_hosts(topologies=HOSTS + PODS),
+    # There the compiler sums the gradients in two parts.
+    "data parallel, two cores a chip": on_hosts(
+        topologies=("tpu7x:2x2x2",), collectives=LAID_OUT
+    ),
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(
         config={"shard_optimizer": True}, collectives=LAID_OUT

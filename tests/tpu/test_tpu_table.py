@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 import tpu_table
-from tpu_programs import TOPOLOGIES
+from tpu_table import TOPOLOGIES
 from tpu_table import Row
 
 GROUPS = (
@@ -30,6 +30,7 @@ def test_what_is_written_is_read():
     assert "| `Dense` | train, infer | train [1] |" in text
     assert "\n1. refused: it has no tables.\n" in text
     assert list(tpu_table.read(text)) == ROWS
+    assert list(tpu_table.read(f"By libtpu.\n\n{text}")) == ROWS
 
 
 @pytest.mark.parametrize("group", GROUPS)

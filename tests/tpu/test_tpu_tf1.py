@@ -17,9 +17,9 @@ from tpu_models import made
 from tpu_programs import ALONE
 from tpu_programs import DATA_PARALLEL
 from tpu_programs import LAID_OUT
-from tpu_programs import TOPOLOGIES
 from tpu_programs import Program
 from tpu_programs import rows
+from tpu_table import TOPOLOGIES
 
 import keras_tpu_estimator as kte
 

@@ -13,6 +13,8 @@ STALE = (
 )
 PROPERTY = "tpu_compiled"
 COMPILES = "compiles"
+# The table has all programs on each of them, and some on others.
+TOPOLOGIES = ("v5e:2x2", "v5e:4x4", "v4:2x2x1", "v6e:2x2")
 _MODES = ("train", "eval", "infer")
 _CELL = re.compile(r"(train|eval|infer)( \[(\d+)\])?")
 
@@ -63,7 +65,7 @@ def read(text):
     notes = dict(re.findall(r"(?m)^(\d+)\. (.+)$", text))
     group, topologies = "", ()
     for line in text.splitlines():
-        if not line.startswith("| "):
+        if not line.startswith("| ") or line.startswith("| ---"):
             continue
         first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         if not first.startswith("`"):
@@ -92,7 +94,7 @@ def written(rows):
 
 
 def _of_group(group, rows, notes):
-    topologies = list(dict.fromkeys(row.topology for row in rows))
+    topologies = list(dict.fromkeys([*TOPOLOGIES, *(r.topology for r in rows)]))
     found = {(r.name, r.topology, r.mode): r.found for r in rows}
 
     def cell(name, topology):
