@@ -8,6 +8,7 @@ from keras import ops
 from tpu_models import BATCH
 from tpu_models import made
 from tpu_programs import LAID_OUT
+from tpu_programs import MODES
 from tpu_programs import Program
 from tpu_programs import rows
 from tpu_table import TOPOLOGIES
@@ -53,7 +54,7 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
+def with_tables(optimizer, topologies=TOPOLOGIES[:1], modes=MODES, **settings):
     """A program with a table for each combiner."""
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=optimizer,
@@ -76,13 +77,18 @@ def with_tables(optimizer, clip=None, topologies=TOPOLOGIES[:1], **settings):
             folder, model_fn=model_fn, embedding_config_spec=spec, **settings
         ),
         lambda mode: input_fn,
-        topologies=topologies,
+        modes,
+        topologies,
         collectives=LAID_OUT,
     )
 
 
 PROGRAMS = {
-    **{name: with_tables(each) for name, each in OPTIMIZERS.items()},
+    # What is evaluated and predicted does not depend on it.
+    **{
+        name: with_tables(each, modes=MODES[:1])
+        for name, each in OPTIMIZERS.items()
+    },
     "Adam": with_tables(OPTIMIZERS["Adam"], topologies=TOPOLOGIES),
     "clipped, with decay": with_tables(
         tables.AdagradParameters(

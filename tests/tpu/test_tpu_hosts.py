@@ -32,7 +32,8 @@ def remainder_input_fn(params):
 
 
 def on_hosts(network=dense, batch=2048, **settings):
-    topologies = settings.pop("topologies", HOSTS)
+    topologies = settings.pop("topologies", HOSTS[:1])
+    others = settings.pop("others", HOSTS[1:])
     collectives = settings.pop("collectives", DATA_PARALLEL)
     given = settings.pop("input_fn", input_fn)
     modes = settings.pop("modes", MODES)
@@ -41,6 +42,7 @@ def on_hosts(network=dense, batch=2048, **settings):
         lambda mode: given,
         modes=modes,
         topologies=topologies,
+        others=others,
         collectives=collectives,
     )
 
@@ -56,13 +58,13 @@ PROGRAMS = {
     "data parallel": on_hosts(topologies=HOSTS + PODS),
     # There the compiler sums the gradients in two parts.
     "data parallel, two cores a chip": on_hosts(
-        topologies=("tpu7x:2x2x2",), collectives=LAID_OUT
+        topologies=("tpu7x:2x2x2",), others=(), collectives=LAID_OUT
     ),
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(
         config={"shard_optimizer": True}, collectives=LAID_OUT
     ),
-    "two cores a replica": spread(2, topologies=(*HOSTS, *PODS)),
+    "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
     # A replica is a board of a host, and two of them.
     "four cores a replica": spread(4),
     "eight cores a replica": spread(8, modes=("train", "eval")),
@@ -71,6 +73,7 @@ PROGRAMS = {
         input_fn=remainder_input_fn,
         batch=32,
         topologies=("v5e:2x2",),
+        others=(),
         collectives=ALONE,
     ),
 }

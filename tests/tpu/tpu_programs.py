@@ -27,6 +27,8 @@ class Program:
         input_fn_of: Its input, for a mode. Defaults to batches of 256 numbers.
         modes: Those that are compiled. Defaults to all.
         topologies: Where they are. Defaults to one host.
+        others: Where they are for the table alone, beside those that it has
+            for all. Defaults to nowhere.
         collectives: What cores send each other in a step, by mode: how many
             there are of each kind. Defaults to that of data parallelism; what
             XLA makes of a layout is its own business, and is `None` here.
@@ -40,6 +42,7 @@ class Program:
     input_fn_of: Callable[[str], Any] = lambda mode: input_fn
     modes: tuple[str, ...] = MODES
     topologies: tuple[str, ...] = TOPOLOGIES[:1]
+    others: tuple[str, ...] = ()
     collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
         default_factory=lambda: DATA_PARALLEL
     )
@@ -104,14 +107,16 @@ def check(plan, collectives):
         assert found == collectives
 
 
-def topologies_of(own):
+def topologies_of(own, others=()):
     """Where a program is compiled.
 
     Args:
         own: Where it is in each run of the tests.
+        others: Where it is for the table alone. Defaults to nowhere else.
     """
     whole = os.environ.get(_ON_ALL) == "all"
-    return tuple(dict.fromkeys((*own, *(TOPOLOGIES if whole else ()))))
+    more = TOPOLOGIES + others if whole else ()
+    return tuple(dict.fromkeys(own + more))
 
 
 def rows(programs):
@@ -123,6 +128,6 @@ def rows(programs):
     return [
         (name, mode, topology)
         for name, program in programs.items()
-        for topology in topologies_of(program.topologies)
+        for topology in topologies_of(program.topologies, program.others)
         for mode in program.modes
     ]
