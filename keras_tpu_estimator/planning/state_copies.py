@@ -7,7 +7,7 @@ from keras_tpu_estimator.planning.allocations import Allocation
 from keras_tpu_estimator.planning.hlo import Computation
 from keras_tpu_estimator.planning.hlo import Instruction
 
-# A tile of a TPU, for which nothing smaller is stored.
+# Bytes of a tile of a TPU: less is hardly anything.
 _SMALL = 8 * 128 * 4
 
 
@@ -35,11 +35,11 @@ def _copies(body: Computation, steps: int) -> Iterator[Allocation]:
     for each in body.instructions:
         if each.opcode != "copy" or each.type[0].space:
             continue
-        size = each.type[0].padded_bytes
-        if size <= _SMALL or each.type[0].shape[:1] == (steps,):
+        array = each.type[0]
+        if array.bytes < _SMALL or array.shape[:1] == (steps,):
             continue
         if each.name in handed_on or _is_given(body, each):
-            yield allocations.of_instruction(each, size)
+            yield allocations.of_instruction(each, array.padded_bytes)
 
 
 def _is_given(body: Computation, copy: Instruction) -> bool:

@@ -45,11 +45,9 @@ class Row:
 
 def refused(error):
     """What is found where a program does not compile."""
-    text = " ".join(str(error).split())
-    told = text.split("It says: ")[0].split(" Received")[0]
-    # Without the folders of whoever has tried it.
-    plain = re.sub(r"/\S+/", "", told).strip()
-    return f"{type(error).__name__}: {plain}"
+    # Its first sentence, without the line of whoever has tried it.
+    text = re.split(r"\.\s|\.$| at \S+:\d", str(error))[0]
+    return f"{type(error).__name__}: {text}."
 
 
 @functools.cache
