@@ -9,11 +9,11 @@ from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
 from tpu_programs import MODES
-from tpu_programs import board
 
+from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 
-MACHINE = board("v5e:2x2").machine()
+MACHINE = topologies.parse("v5e:2x2").machine()
 DATA = repeated(*regression_data(size=16))
 
 

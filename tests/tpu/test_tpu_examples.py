@@ -12,11 +12,12 @@ import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
 import tpu_table
 from absl.flags import FLAGS as flags
 from tpu_programs import DATA_PARALLEL
-from tpu_programs import board
 from tpu_programs import check
 from tpu_programs import topologies_of
 
 from keras_tpu_estimator.loops.rehearsing import rehearsing
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
@@ -112,8 +113,9 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))
     names = topologies_of(own)
-    boards = [board(each, is_quick=True) for each in names]
-    rehearsal = Rehearsal(boards, write=lambda text: None)
+    boards = topologies.parse_each(names)
+    options = PlanOptions(quick=True)
+    rehearsal = Rehearsal(boards, lambda text: None, options)
     calls = [mode for mode in PROGRAMS[name] for _ in boards]
     try:
         with rehearsing(rehearsal):

@@ -12,10 +12,10 @@ from tpu_models import made
 from tpu_programs import ALONE
 from tpu_programs import DATA_PARALLEL
 from tpu_programs import LAID_OUT
-from tpu_programs import MODES
 from tpu_programs import Program
-from tpu_programs import board
 from tpu_programs import rows
+
+from keras_tpu_estimator.planning import topologies
 
 RULES = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
 HOSTS = ("v5e:4x4", "v4:2x2x4", "v5p:2x2x2")
@@ -32,16 +32,14 @@ def remainder_input_fn(params):
 
 
 def on_hosts(network=dense, batch=2048, **settings):
-    topologies = settings.pop("topologies", HOSTS[:1])
+    own = settings.pop("topologies", HOSTS[:1])
     others = settings.pop("others", HOSTS[1:])
     collectives = settings.pop("collectives", DATA_PARALLEL)
     given = settings.pop("input_fn", input_fn)
-    modes = settings.pop("modes", MODES)
     return Program(
         lambda folder: made(folder, network, batch=batch, **settings),
         lambda mode: given,
-        modes=modes,
-        topologies=topologies,
+        topologies=own,
         others=others,
         collectives=collectives,
     )
@@ -67,7 +65,7 @@ PROGRAMS = {
     "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
     # A replica is a board of a host, and two of them.
     "four cores a replica": spread(4),
-    "eight cores a replica": spread(8, modes=("train", "eval")),
+    "eight cores a replica": spread(8),
     # The whole batch on each core of its host, which share nothing.
     "a remainder": on_hosts(
         input_fn=remainder_input_fn,
@@ -87,15 +85,9 @@ def test_hosts(name, mode, topology, compiles):
 @pytest.mark.parametrize("make", [on_hosts, functools.partial(spread, 2)])
 @pytest.mark.parametrize("pod", PODS)
 def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
-    small, large = (
-        make(batch=8 * board(name).num_cores).plan(tmp_path, "train", name)
-        for name in ("v5e:2x2", pod)
-    )
-    sent = [
-        [(each.kind, each.count, each.bytes) for each in collectives]
-        for collectives in (
-            small.figures.collectives,
-            large.figures.collectives,
-        )
-    ]
-    assert sent[0] == sent[1]
+    found = []
+    for name in ("v5e:2x2", pod):
+        program = make(batch=8 * topologies.parse(name).num_cores)
+        figures = program.plan(tmp_path, "train", name).figures
+        found.append([(c.kind, c.count, c.bytes) for c in figures.collectives])
+    assert found[0] == found[1]

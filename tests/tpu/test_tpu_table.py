@@ -27,7 +27,7 @@ ROWS = [
 
 def test_what_is_written_is_read():
     text = tpu_table.written(ROWS)
-    assert "| `Dense` | train, infer | train [1] |" in text
+    assert "| `Dense` | train, infer |  | train [1] |  |" in text
     assert "\n1. refused: it has no tables.\n" in text
     assert list(tpu_table.read(text)) == ROWS
     assert list(tpu_table.read(f"By libtpu.\n\n{text}")) == ROWS

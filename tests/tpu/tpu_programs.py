@@ -11,7 +11,9 @@ from tpu_table import TOPOLOGIES
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
+from keras_tpu_estimator.planning.plans import PlanOptions
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 # As `tests.tpu.make_table` sets it: on all of them, not on a program's own.
@@ -51,9 +53,9 @@ class Program:
 
     def plan(self, folder, mode, topology):
         """Compiles a call."""
-        job = self.make(folder)._job
-        where = board(topology, self.is_quick)
-        return Plan.of(job, self.input_fn_of(mode), mode, where)
+        call = Call(self.make(folder)._job, self.input_fn_of(mode), mode)
+        options = PlanOptions(quick=self.is_quick)
+        return Plan.of(call, topologies.parse(topology), options)
 
     def check(self, plan):
         """Checks what holds of every program, and of this one."""
@@ -70,21 +72,6 @@ DATA_PARALLEL = {
 ALONE = dict.fromkeys(MODES, {})
 # XLA finds the places of what it has to send.
 LAID_OUT = dict.fromkeys(MODES)
-
-
-@dataclasses.dataclass(frozen=True)
-class _QuickBoard(topologies.TpuBoard):
-    """For which programs are compiled in a part of the time."""
-
-    @property
-    def compiler_options(self):
-        return {"exec_time_optimization_effort": -1.0}
-
-
-def board(name, is_quick=False):
-    """The board of a name."""
-    made = topologies.parse(name)
-    return _QuickBoard(made.chip, made.shape) if is_quick else made
 
 
 def check(plan, collectives):
