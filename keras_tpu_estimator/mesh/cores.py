@@ -61,7 +61,9 @@ class Cores:
     @property
     def context(self) -> ReplicaContext:
         """A fresh context for code of one of these cores."""
-        return ReplicaContext(self.topology.num_replicas, self.axes)
+        return ReplicaContext(
+            self.topology.num_replicas, self.axes, self.platform
+        )
 
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
