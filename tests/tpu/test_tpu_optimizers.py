@@ -65,4 +65,5 @@ def test_an_optimizer_whose_slots_are_shared(name, tmp_path):
     )
     facts = facts_of(lowered(job_on(estimator), "train", input_fn))
     facts.check()
-    assert sum(facts.collectives.values()) <= 5
+    # Sums of rows and columns of parts, in Adafactor.
+    assert sum(facts.collectives.values()) <= 6
