@@ -75,6 +75,7 @@ def of_estimator(network: Network, topology: str) -> Figures:
                 save_summary_steps=None,
                 tpu_config=kte.TPUConfig(iterations_per_loop=_STEPS),
                 shard_optimizer=network.by_hand.shares_slots,
+                random_bits="rbg",
             ),
             train_batch_size=size,
         )
