@@ -191,6 +191,11 @@ def on_platform(platform: str) -> Iterator[None]:
         _platform.reset(token)
 
 
+def platform() -> str | None:
+    """The kind of devices that `on_platform` says, or `None` outside."""
+    return _platform.get()
+
+
 @functools.cache
 def _ask_for_platform() -> None:
     """Puts `on_platform` before what Keras decides by devices, once."""
@@ -299,6 +304,18 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     if mask is not None:
         masking.set_keras_mask(tensor, mask)
     return tensor
+
+
+def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
+    """Has Keras take means and variances by another function from now on.
+
+    Args:
+        take: Called with Keras's function, and what that would be.
+    """
+    moments = nn.moments
+    if not hasattr(moments, "__wrapped__"):
+        taken = functools.partial(take, moments)
+        nn.moments = functools.update_wrapper(taken, moments)
 
 
 def around_seeds(key_of: Callable[[Any], Any]) -> None:
