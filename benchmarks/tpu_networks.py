@@ -11,6 +11,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from benchmarks import tpu_by_hand as by_hand
+from benchmarks import tpu_models_by_hand as models
 from benchmarks.models import mean_loss
 from benchmarks.tpu_by_hand import ByHand
 
@@ -73,16 +74,16 @@ def _bert(count: int, width: int, heads: int) -> Callable[[Any, bool], Any]:
 
     def logits(ids: Any, is_training: bool) -> Any:
         def dropped(x: Any) -> Any:
-            return layers.Dropout(by_hand.DROPOUT)(x, training=is_training)
+            return layers.Dropout(models.DROPOUT)(x, training=is_training)
 
-        x = layers.Embedding(by_hand.WORDS, width)(ids)
+        x = layers.Embedding(models.WORDS, width)(ids)
         for _ in range(count):
             y = _attention(x, heads, dropped)
             x = layers.LayerNormalization()(x + dropped(y))
             y = layers.Dense(4 * width, "gelu")(x)
             y = layers.Dense(width)(y)
             x = layers.LayerNormalization()(x + dropped(y))
-        return layers.Dense(by_hand.CLASSES)(x[:, 0])
+        return layers.Dense(models.CLASSES)(x[:, 0])
 
     return logits
 
@@ -112,7 +113,7 @@ def _resnet(x: Any, is_training: bool) -> Any:
 
     x = layers.ReLU()(convolution(x, 64, 7, 2))
     x = layers.MaxPooling2D(3, 2, padding="same")(x)
-    for filters, blocks, first in by_hand.STAGES:
+    for filters, blocks, first in models.STAGES:
         for block in range(blocks):
             strides = 1 if block else first
             y = layers.ReLU()(convolution(x, filters, 1))
@@ -132,14 +133,14 @@ TINY = Network(
     "tiny MLP 16-16-10",
     _mlp(16, 10),
     _adam,
-    ByHand(by_hand.Mlp((16, 16, 10)), by_hand.adam),
+    ByHand(models.Mlp((16, 16, 10)), by_hand.adam),
     (16,),
 )
 MLP = Network(
     "MLP 784-512-512-10",
     _mlp(512, 512, 10),
     _adam,
-    ByHand(by_hand.Mlp((784, 512, 512, 10)), by_hand.adam),
+    ByHand(models.Mlp((784, 512, 512, 10)), by_hand.adam),
     (784,),
     batch=256,
 )
@@ -147,7 +148,7 @@ WIDE = Network(
     "20 million weights, slots shared",
     _mlp(2048, 2048, 2048, 2048, 2048, 10),
     _adam,
-    ByHand(by_hand.Mlp((2048,) * 6 + (10,)), by_hand.adam, shares_slots=True),
+    ByHand(models.Mlp((2048,) * 6 + (10,)), by_hand.adam, shares_slots=True),
     (2048,),
     batch=8,
 )
@@ -155,7 +156,7 @@ BERT = Network(
     "two BERT layers with dropout, bfloat16",
     _bert(2, 256, 4),
     lambda: keras.optimizers.AdamW(1e-4, weight_decay=0.01),
-    ByHand(by_hand.Bert(2, 256, 4), by_hand.adamw, draws=True),
+    ByHand(models.Bert(2, 256, 4), by_hand.adamw, draws=True),
     (128,),
     "int32",
     batch=8,
@@ -165,7 +166,7 @@ RESNET = Network(
     "ResNet-50, bfloat16",
     _resnet,
     lambda: keras.optimizers.SGD(0.1, momentum=0.9),
-    ByHand(by_hand.ResNet(), by_hand.momentum),
+    ByHand(models.ResNet(), by_hand.momentum),
     (224, 224, 3),
     "bfloat16",
     batch=64,
