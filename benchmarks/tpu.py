@@ -12,6 +12,7 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from benchmarks import tpu_networks as networks
+from benchmarks import tpu_tables
 from benchmarks.table import Goal
 from benchmarks.table import Row
 from benchmarks.tpu_networks import Network
@@ -36,6 +37,11 @@ def rows() -> Iterator[Row]:
     """The figures of a step on a core."""
     for network, topology in CASES:
         yield from compared(network, topology)
+    yield from _rows(
+        f"{tpu_tables.NAME}, v5e:4x4",
+        tpu_tables.of_estimator("v5e:4x4", _STEPS),
+        tpu_tables.of_hand("v5e:4x4", _STEPS),
+    )
 
 
 def compared(network: Network, topology: str) -> Iterator[Row]:
@@ -46,7 +52,10 @@ def compared(network: Network, topology: str) -> Iterator[Row]:
         topology: The board.
     """
     ours, peer = of_estimator(network, topology), of_hand(network, topology)
-    where = f"{network.name}, {topology}"
+    yield from _rows(f"{network.name}, {topology}", ours, peer)
+
+
+def _rows(where: str, ours: Figures, peer: Figures) -> Iterator[Row]:
     kinds = {
         "cycles": (ours.cycles, peer.cycles, "", 1.03),
         "network": (ours.sent, peer.sent, "B", 1.02),
