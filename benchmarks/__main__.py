@@ -15,6 +15,7 @@ from benchmarks import inference
 from benchmarks import layers
 from benchmarks import memory
 from benchmarks import tf1
+from benchmarks import tpu
 from benchmarks import train
 from benchmarks.table import render
 
@@ -33,6 +34,7 @@ _GROUPS = {
     "checkpoints": checkpoints.rows,
     "imports": imports.rows,
     "tf1": tf1.rows,
+    "tpu": tpu.rows,
 }
 
 

@@ -133,6 +133,10 @@ class RunConfig:
             `TPUEstimator.plan(save=...)` has compiled: those that are there
             are run, and others are compiled. What is read is run, so nobody
             else may be able to write there. Defaults to `None`, for none.
+        random_bits: The generator of random bits, of initial values, dropout
+            and `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last
+            two take a TPU less time. Defaults to `None`, which is JAX's
+            `jax_default_prng_impl`, and that "threefry2x32".
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -187,6 +191,7 @@ class RunConfig:
     )
     shard_optimizer: bool = False
     executables: PathLike | None = None
+    random_bits: str | None = None
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:

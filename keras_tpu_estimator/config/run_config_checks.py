@@ -193,6 +193,11 @@ _CHECKS = (
         "'model' and None, such as {'.*kernel': (None, 'model')}",
     ),
     _Check("shard_optimizer", lambda value: isinstance(value, bool), "a bool"),
+    _Check(
+        "random_bits",
+        lambda value: value in ("threefry2x32", "rbg", "unsafe_rbg"),
+        "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
+    ),
     _Check("tf_random_seed", is_int, "an int, or None for no seed"),
     _Check("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
     _Check(

@@ -91,7 +91,8 @@ class EstimatorModel(SavedByWeights):
             model_fn: As `TPUEstimator` takes it.
             params: Hyperparameters for it. Defaults to none.
             config: Configuration for it. Of a `RunConfig`, `micro_batches`,
-                `dtype_policy` and `remat` count, too. Defaults to `None`.
+                `dtype_policy`, `remat` and `random_bits` count, too. Defaults
+                to `None`.
             cores: The cores that share each batch. Defaults to one core.
             seed: Makes initial values and random layers repeatable. Defaults
                 to `None`.

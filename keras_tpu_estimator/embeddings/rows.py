@@ -77,22 +77,28 @@ def _used(
 
     As many as there could be: the rest are past the end.
     """
-    numbers, values = [], []
+    numbers, factors, sources, gradients = [], [], [], []
+    first = 0
     for each in batch:
-        (ids, factors), gradient = spread.of_all(each)
-        if gradient.ndim == 2:
-            gradient = gradient[:, None]
+        (ids, weights), gradient = spread.of_all(each)
+        gradient = gradient.reshape(-1, gradient.shape[-1])
+        # Of an example, or where rows stay apart, of an id.
+        repeated = ids.size // max(1, len(gradient))
         numbers.append(spread.own_numbers(ids, count).reshape(-1))
-        product = factors[..., None] * gradient
-        values.append(product.reshape(-1, product.shape[-1]))
-    own = jnp.concatenate(numbers)
-    order = jnp.argsort(own)
-    own = own[order]
+        factors.append(weights.reshape(-1))
+        sources.append(first + jnp.arange(ids.size) // repeated)
+        gradients.append(gradient)
+        first += len(gradient)
+    # Products, which are larger, are made in their order.
+    own, source, factor = jax.lax.sort(
+        tuple(map(jnp.concatenate, (numbers, sources, factors))), num_keys=1
+    )
+    products = jnp.concatenate(gradients)[source] * factor[:, None]
     # Of none, too.
     is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
     which = jnp.cumsum(is_first) - 1
     summed = jax.ops.segment_sum(
-        jnp.concatenate(values)[order],
+        products,
         which,
         num_segments=len(own),
         indices_are_sorted=True,

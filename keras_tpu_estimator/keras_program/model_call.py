@@ -34,6 +34,7 @@ from keras_tpu_estimator.summary.collecting import Collector
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.identity import names_collected
+from keras_tpu_estimator.tracing.moments import in_one_pass
 from keras_tpu_estimator.tracing.variables import Values
 
 CallModelFn: TypeAlias = Callable[
@@ -83,6 +84,7 @@ class ModelCall:
 
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
+        in_one_pass()
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
             labels, is_padding = None, labels

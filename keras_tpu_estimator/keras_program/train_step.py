@@ -1,6 +1,7 @@
 """One step of training: forward, backward, update, on every core."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -104,20 +105,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
         outputs["loss"] = cores.mean(outputs["loss"])
         return synchronize(updates, own, forward.last.objects, cores), outputs
 
-    def updated_by(compute: _Compute) -> _Compute:
-        def step(
-            values: Values, features: Features, labels: Labels
-        ) -> tuple[Values, Outputs]:
-            changed, outputs = compute(values, features, labels)
-            outputs = dict(outputs)
-            outputs[REPORTS], updated = update(
-                {**values, **changed}, *outputs.pop(_REDUCED)
-            )
-            step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
-            return {**changed, **updated, **step}, outputs
-
-        return step
-
+    updated_by = functools.partial(_updated_by, cores, ops, update)
     function: Any = (
         updated_by(call.on_cores(gradients_of, _REDUCED))
         if cores.share_slots
@@ -126,6 +114,31 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
     return call.step(function, reads, assigned, _is_grouped(call, ops))
+
+
+def _updated_by(
+    cores: Cores, ops: Sequence[Update], update: Captured, compute: _Compute
+) -> _Compute:
+    """What computes gradients as a step, which updates variables by them."""
+    trained = {v.path for op in _of_optimizers(ops) for v in op.variables}
+
+    def step(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
+        changed, outputs = compute(values, features, labels)
+        outputs = dict(outputs)
+        reduced, rates = outputs.pop(_REDUCED)
+        before = {**values, **changed}
+        before |= {p: cores.like_slot(before[p], p) for p in trained}
+        reduced = _of_variables(ops, reduced, cores.like_slot)
+        outputs[REPORTS], updated = update(before, reduced, rates)
+        updated |= {
+            p: cores.gathered(updated[p], p) for p in trained & updated.keys()
+        }
+        step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
+        return {**changed, **updated, **step}, outputs
+
+    return step
 
 
 def _reduced(
@@ -141,11 +154,17 @@ def _reduced(
             op.reduced(next(others if op.loss is None else gradients))
             for op in ops
         ]
+    return _of_variables(ops, reduced, cores.like_variable)
+
+
+def _of_variables(
+    ops: Sequence[Update],
+    reduced: Sequence[Nest],
+    laid: Callable[[jax.Array, str], jax.Array],
+) -> list[Nest]:
+    """What ops are given, with gradients laid as their variables' paths say."""
     return [
-        [
-            cores.like_variable(g, v.path)
-            for g, v in zip(each, op.variables, strict=True)
-        ]
+        [laid(g, v.path) for g, v in zip(each, op.variables, strict=True)]
         if isinstance(op, TrainOp)
         else each
         for op, each in zip(ops, reduced, strict=True)

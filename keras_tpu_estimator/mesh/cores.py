@@ -61,7 +61,9 @@ class Cores:
     @property
     def context(self) -> ReplicaContext:
         """A fresh context for code of one of these cores."""
-        return ReplicaContext(self.topology.num_replicas, self.axes)
+        return ReplicaContext(
+            self.topology.num_replicas, self.axes, self.platform
+        )
 
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
@@ -266,6 +268,34 @@ class Cores:
             return gradient
         axes = self.layout.axes(path, gradient.shape)
         return self._laid(gradient, map(self._mesh_axes, axes))
+
+    def like_slot(self, x: jax.Array, path: str) -> jax.Array:
+        """Has replicas share a variable or its gradient as they do its slots.
+
+        Else XLA may have each of them update all of it.
+
+        Args:
+            x: What all of them have, outside of `per_core`.
+            path: The path of the variable.
+        """
+        if not self.share_slots:
+            return x
+        sharding = self.variable_sharding(path, x.shape, owner=path)
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    def gathered(self, value: jax.Array, path: str) -> jax.Array:
+        """Has all replicas have a variable of which each has made its part.
+
+        Args:
+            value: The variable's value, outside of `per_core`.
+            path: Its path.
+        """
+        if not self.share_slots:
+            return value
+        return jax.lax.with_sharding_constraint(
+            self.like_slot(value, path),
+            self.variable_sharding(path, value.shape),
+        )
 
     def _laid(
         self, x: jax.Array, axes: Iterable[str | tuple[str, ...] | None]

@@ -1,4 +1,4 @@
-"""Sums and means over axes of a mesh, which no dtype is too small for."""
+"""Sums and means over axes of a mesh, in a dtype that holds them."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -11,7 +11,10 @@ from keras_tpu_estimator.mesh.replica_groups import Groups
 
 
 def sum_over(
-    nest: Nest, axes: Sequence[str], groups: Groups | None = None
+    nest: Nest,
+    axes: Sequence[str],
+    groups: Groups | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
 ) -> Nest:
     """The sums over axes; of booleans, how many are true.
 
@@ -20,12 +23,18 @@ def sum_over(
         axes: The axes, which are those of the `shard_map` that is traced.
         groups: Groups of cores that have sums of their own. Defaults to one of
             all.
+        dtype: What floats are cast to on the way. Defaults to `None`: float32
+            at least, for of what one core has in float16, all of them may have
+            too much.
     """
-    return _reduced(jax.lax.psum, nest, axes, groups)
+    return _reduced(jax.lax.psum, nest, axes, groups, dtype)
 
 
 def mean_over(
-    nest: Nest, axes: Sequence[str], groups: Groups | None = None
+    nest: Nest,
+    axes: Sequence[str],
+    groups: Groups | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
 ) -> Nest:
     """The means over axes; floats of integers.
 
@@ -33,8 +42,9 @@ def mean_over(
         nest: As in `sum_over`.
         axes: The same.
         groups: The same.
+        dtype: The same.
     """
-    return _reduced(jax.lax.pmean, nest, axes, groups)
+    return _reduced(jax.lax.pmean, nest, axes, groups, dtype)
 
 
 def _reduced(
@@ -42,17 +52,16 @@ def _reduced(
     nest: Nest,
     axes: Sequence[str],
     groups: Groups | None,
+    dtype: jax.typing.DTypeLike | None,
 ) -> Nest:
     def one(leaf: jax.Array) -> jax.Array:
-        dtype = jnp.asarray(leaf).dtype
-        is_narrow = jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4
-        if not is_narrow:
+        own = jnp.asarray(leaf).dtype
+        if not jnp.issubdtype(own, jnp.floating):
             return reduction(leaf, axes, axis_index_groups=groups)
-        # Of what one core has in float16, all of them may have too much. And
-        # XLA ends the process where it is to sum bfloat16 over some of the
-        # axes of a mesh of CPUs.
-        wide = jnp.asarray(leaf, jnp.float32)
-        reduced = reduction(wide, axes, axis_index_groups=groups)
-        return reduced.astype(dtype)
+        given = dtype or jnp.promote_types(own, jnp.float32)
+        reduced = reduction(
+            jnp.asarray(leaf, given), axes, axis_index_groups=groups
+        )
+        return reduced.astype(own)
 
     return jax.tree.map(one, nest)

@@ -5,6 +5,8 @@ import contextvars
 import dataclasses
 from collections.abc import Iterator
 
+import jax
+
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.mesh.reductions import mean_over
 from keras_tpu_estimator.mesh.reductions import sum_over
@@ -18,10 +20,12 @@ class ReplicaContext:
     Attributes:
         num_replicas: Cores that run this code together.
         axes: Names of the mesh axes they lie on; empty for one core.
+        platform: What kind of devices they are. Defaults to "cpu".
     """
 
     num_replicas: int
     axes: tuple[str, ...]
+    platform: str = "cpu"
 
 
 _ONE_REPLICA = ReplicaContext(num_replicas=1, axes=())
@@ -90,13 +94,46 @@ def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
     return mean_in_groups(x, None)
 
 
-def sum_in_groups(x: Nest, groups: Groups | None) -> Nest:
-    """Sums tensors over the cores of each group; `None` for all cores."""
-    axes = replica_context().axes
-    return sum_over(x, axes, groups) if axes else x
+def sum_in_groups(
+    x: Nest,
+    groups: Groups | None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Nest:
+    """Sums tensors over the cores of each group.
+
+    Args:
+        x: Nest of tensors of this core.
+        groups: The groups; `None` for one of all cores.
+        dtype: As in `sum_over`.
+    """
+    context = replica_context()
+    if not context.axes:
+        return x
+    return sum_over(x, context.axes, groups, _held(dtype, context))
 
 
-def mean_in_groups(x: Nest, groups: Groups | None) -> Nest:
-    """Averages tensors over the cores of each group; `None` for all cores."""
-    axes = replica_context().axes
-    return mean_over(x, axes, groups) if axes else x
+def mean_in_groups(
+    x: Nest,
+    groups: Groups | None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> Nest:
+    """Averages tensors over the cores of each group.
+
+    Args:
+        x: Nest of tensors of this core.
+        groups: The groups; `None` for one of all cores.
+        dtype: As in `mean_over`.
+    """
+    context = replica_context()
+    if not context.axes:
+        return x
+    return mean_over(x, context.axes, groups, _held(dtype, context))
+
+
+def _held(
+    dtype: jax.typing.DTypeLike | None, context: ReplicaContext
+) -> jax.typing.DTypeLike | None:
+    """The dtype, where it may be less than float32."""
+    # XLA ends the process where it is to sum bfloat16 over some of the axes of
+    # a mesh of CPUs.
+    return None if context.platform == "cpu" else dtype

@@ -17,6 +17,7 @@ from keras_tpu_estimator.mesh.replica_groups import check_groups
 from keras_tpu_estimator.mesh.replica_groups import check_partition
 from keras_tpu_estimator.model_fn import slots
 from keras_tpu_estimator.model_fn.updates import Gradient
+from keras_tpu_estimator.model_fn.updates import ReduceDtype
 from keras_tpu_estimator.model_fn.updates import Reduction
 from keras_tpu_estimator.model_fn.updates import TrainOp
 from keras_tpu_estimator.model_fn.updates import single_optimizers
@@ -41,10 +42,14 @@ class CrossShardOptimizer:
             gradients alone, and so trains a model of its own; the first core's
             is what is saved, evaluated and shown. Defaults to `None`, for one
             group of all replicas.
+        reduce_dtype: The dtype that gradients are combined in: "float32", or
+            "bfloat16", which is half as much to send. Defaults to `None`, for
+            that of each gradient, but for float16 that of `"float32"`. A CPU
+            adds in float32 at least.
 
     Raises:
-        ValueError: `reduction` is none of the two, or `group_assignment` is
-            malformed.
+        ValueError: `reduction` or `reduce_dtype` is none of these, or
+            `group_assignment` is malformed.
         TypeError: `opt` is no Keras optimizer.
 
     Example:
@@ -62,6 +67,7 @@ class CrossShardOptimizer:
         reduction: str = "mean",
         name: str = "CrossShardOptimizer",
         group_assignment: Groups | None = None,
+        reduce_dtype: ReduceDtype | None = None,
     ):
         if not isinstance(opt, keras.optimizers.Optimizer):
             raise TypeError(
@@ -76,12 +82,19 @@ class CrossShardOptimizer:
                 "`reduction` should be 'mean' or 'sum'. Received: "
                 f"reduction={reduction!r}"
             )
+        if reduce_dtype not in (None, "bfloat16", "float32"):
+            raise ValueError(
+                "`reduce_dtype` should be 'bfloat16', 'float32', or None for "
+                "the dtype of each gradient. Received: "
+                f"reduce_dtype={reduce_dtype!r}"
+            )
         if group_assignment is not None:
             check_groups(group_assignment)
         self.optimizer = opt
         self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
         self.name = name
         self._groups = group_assignment
+        self._reduce_dtype = reduce_dtype
 
     def minimize(
         self,
@@ -114,6 +127,7 @@ class CrossShardOptimizer:
             loss=scalar(loss),
             reduction=self.reduction,
             groups=self._several_groups(),
+            reduce_dtype=self._reduce_dtype,
         )
 
     def compute_gradients(
@@ -179,6 +193,7 @@ class CrossShardOptimizer:
             gradients=grads,
             reduction="sum",
             groups=self._several_groups(),
+            reduce_dtype=self._reduce_dtype,
         )
 
     def variables(self) -> list[keras.Variable]:

@@ -21,6 +21,7 @@ from keras_tpu_estimator.tracing.variables import scope_for
 
 Gradient = Any
 Reduction = Literal["mean", "sum"]
+ReduceDtype = Literal["bfloat16", "float32"]
 
 
 class Update(abc.ABC):
@@ -88,6 +89,8 @@ class TrainOp(Update):
             several cores.
         groups: Lists of replica numbers, each of which combines gradients
             among its own; `None` for one group of all.
+        reduce_dtype: The dtype that gradients are combined in, "float32" or
+            "bfloat16"; `None` for that of each gradient.
 
     Raises:
         ValueError: The optimizer expects a scaled loss.
@@ -108,6 +111,7 @@ class TrainOp(Update):
     gradients: tuple[Gradient, ...] | None = None
     reduction: Reduction | None = None
     groups: Groups | None = None
+    reduce_dtype: ReduceDtype | None = None
     _rates: tuple[Any, ...] = dataclasses.field(init=False, default=())
 
     def __post_init__(self) -> None:
@@ -137,14 +141,24 @@ class TrainOp(Update):
 
     def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
         """Combines gradients over the cores."""
-        reduce: dict[Reduction | None, Callable[[Any, Any], Any]] = {
+        reduce: dict[Reduction | None, Callable[..., Any]] = {
             "mean": replica_context.mean_in_groups,
             "sum": replica_context.sum_in_groups,
-            None: lambda gradients, groups: gradients,
+            None: lambda gradient, groups, dtype: gradient,
         }
-        combined: tuple[Gradient, ...]
-        combined = reduce[self.reduction](tuple(tensors), self.groups)
-        return combined
+        return tuple(
+            reduce[self.reduction](
+                gradient, self.groups, self._added_in(gradient)
+            )
+            for gradient in tensors
+        )
+
+    def _added_in(self, gradient: Gradient) -> str | None:
+        """The dtype that gradients of all cores are added in."""
+        if self.reduce_dtype is not None:
+            return self.reduce_dtype
+        # float16 may not hold their sum.
+        return None if gradient.dtype == "float16" else gradient.dtype
 
     def apply(self, tensors: Sequence[Gradient]) -> None:
         """Updates the variables by gradients of all cores."""

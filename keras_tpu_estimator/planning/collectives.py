@@ -102,12 +102,27 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
         kind = run.instruction.opcode.removesuffix("-start")
         if kind not in KINDS:
             continue
+        if _is_scattered(run):
+            # They share a number, and are written once.
+            yield "reduce-scatter", run
+            continue
         if run.is_fused:
             identity = (kind, *_IDENTITY.findall(run.instruction.text))
             if identity in seen:
                 continue
             seen.add(identity)
         yield kind, run
+
+
+def _is_scattered(run: Run) -> bool:
+    """Whether a fusion keeps of a sum no more than the core's part."""
+    root = run.computation.root
+    return (
+        run.is_fused
+        and root is not None
+        and root.opcode == "dynamic-slice"
+        and root.operands[0] == run.instruction.name
+    )
 
 
 def _operands(run: Run) -> tuple[ArrayType, ...]:

@@ -11,6 +11,7 @@ import keras
 
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.tracing import random_bits
 
 _SMALL = (jnp.bfloat16, jnp.float16)
 
@@ -28,12 +29,15 @@ class TraceOptions:
             Defaults to 1.
         records: Whether its summaries are among the outputs of TRAIN and EVAL.
             Defaults to `False`.
+        random_bits: The generator of random bits, as in `RunConfig`. Defaults
+            to `None`, for JAX's default.
     """
 
     dtype_policy: str | None = None
     remat: str | None = None
     micro_batches: int = 1
     records: bool = False
+    random_bits: str | None = None
 
     @classmethod
     def of(cls, config: Any) -> "TraceOptions":
@@ -45,20 +49,22 @@ class TraceOptions:
             config.remat,
             config.micro_batches or 1,
             records=bool(config.save_summary_steps),
+            random_bits=config.random_bits,
         )
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Sets the dtype policy of Keras for the time of a `with` block."""
-        if self.dtype_policy is None:
-            yield
-            return
-        before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(self.dtype_policy)
-        try:
-            yield
-        finally:
-            keras.config.set_dtype_policy(before)
+        """Sets what is Keras's for the time of a `with` block."""
+        with random_bits.made_by(self.random_bits):
+            if self.dtype_policy is None:
+                yield
+                return
+            before = keras.config.dtype_policy()
+            keras.config.set_dtype_policy(self.dtype_policy)
+            try:
+                yield
+            finally:
+                keras.config.set_dtype_policy(before)
 
     def outputs(self, tensors: Nest) -> Nest:
         """Tensors that leave the device: under a policy, none is small."""

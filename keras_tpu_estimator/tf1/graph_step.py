@@ -36,6 +36,7 @@ from keras_tpu_estimator.tf1.step_checks import check_concatenable
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import SEED
+from keras_tpu_estimator.tracing import random_bits
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -51,6 +52,7 @@ class GraphStep:
         mode: A value of `ModeKeys`.
         example: What the step is given.
         metrics: Where metrics of the graph itself are entered.
+        bits: The generator of random bits, as in `RunConfig`.
 
     Attributes:
         local: The names of the variables that belong to one call, and that
@@ -63,7 +65,9 @@ class GraphStep:
         mode: str,
         example: StepInput,
         metrics: GraphMetrics,
+        bits: str | None,
     ):
+        self._by_device = random_bits.are_by_device(bits)
         self._model = model
         self._mode, self._example = mode, example.without_data()
         self._metric_fn: HostFunction | None = None
@@ -154,7 +158,9 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        results = iter(primitive.run(lifted, key, args, cores.axes))
+        results = iter(
+            primitive.run(lifted, key, args, cores.axes, self._by_device)
+        )
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
         if "loss" in outputs:

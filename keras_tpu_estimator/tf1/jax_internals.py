@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import mlir as jax_mlir
 from jax.extend.core import Primitive
 from jax.extend.mlir import ir
@@ -99,6 +100,7 @@ def inlined(
     name: str,
     operands: Sequence[Any],
     replacement: Callable[[Any], Callable[..., jax.Array] | None],
+    draws_by_device: bool = False,
 ) -> list[Any]:
     """Calls a module inside the one that JAX is lowering.
 
@@ -109,12 +111,17 @@ def inlined(
         operands: Its operands. Their width is made to fit.
         replacement: Given an operation of the module, returns a function of its
             operands for JAX to put in its place, or `None` to leave it.
+        draws_by_device: Whether random bits are those of the device's own
+            generator. Defaults to `False`.
 
     Returns:
         Its results as JAX has them, as many as it expects.
     """
     parsed = ir.Module.parse(module)
     for number, op in enumerate(list(_operations(parsed))):
+        if draws_by_device and op.name == _BITS:
+            _draw_by_device(op)
+            continue
         function = replacement(op)
         if function is not None:
             _replace(context, parsed, f"{_BY_JAX}_{number}", op, function)
@@ -133,6 +140,13 @@ def inlined(
 
 
 _BY_JAX = "kte_by_jax"
+_BITS = "stablehlo.rng_bit_generator"
+# A key and a counter of two words, as TensorFlow asks for; and what is odd, and
+# so keeps apart what it multiplies.
+_PHILOX_STATE = (3,)
+_ODD = np.array([0xD1B54A32D192ED03, 0x9E3779B97F4A7C15], np.uint64)
+# What a draw adds to the state.
+_DRAWN = np.array([0, 1 << 32, 0], np.uint64)
 
 
 def _as(kind: Any, value: Any) -> Any:
@@ -210,3 +224,45 @@ def _operations(op: Any) -> Iterator[Any]:
             for inner in block:
                 yield inner.operation
                 yield from _operations(inner)
+
+
+def _draw_by_device(op: Any) -> None:
+    """Has an operation's bits made by the generator of the device.
+
+    Its state is one word shorter, and each kind of device counts it on in a way
+    of its own: so what tells draws apart is in both of its words.
+    """
+    state = op.operands[0]
+    kind = ir.RankedTensorType(state.type)
+    if tuple(kind.shape) != _PHILOX_STATE:
+        return
+    with op.location, ir.InsertionPoint(op):
+        key, low, high = (
+            stablehlo.slice(state, [word], [word + 1], [1]) for word in range(3)
+        )
+        stream = stablehlo.add(low, high)
+        keys, streams = (
+            stablehlo.concatenate([word, word], dimension=0)
+            for word in (key, stream)
+        )
+        odd, drawn = map(_constant_words, (_ODD, _DRAWN))
+        own = stablehlo.xor(keys, stablehlo.multiply(streams, odd))
+        made = stablehlo.RngBitGeneratorOp(
+            own.type,
+            op.results[1].type,
+            stablehlo.RngAlgorithmAttr.get("DEFAULT"),
+            own,
+        )
+        state = stablehlo.add(state, drawn)
+    op.results[0].replace_all_uses_with(state)
+    op.results[1].replace_all_uses_with(made.results[1])
+    op.erase()
+
+
+def _constant_words(words: np.ndarray) -> Any:
+    """A constant of 64-bit words."""
+    kind: Any = ir.RankedTensorType.get(
+        words.shape, ir.IntegerType.get_unsigned(64)
+    )
+    made: Any = ir.DenseElementsAttr
+    return stablehlo.constant(made.get(words, type=kind))

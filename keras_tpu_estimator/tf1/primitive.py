@@ -20,7 +20,11 @@ _NAME = "tf1_step"
 
 
 def run(
-    lifted: Lifted, key: jax.Array, args: Sequence[Any], axes: tuple[str, ...]
+    lifted: Lifted,
+    key: jax.Array,
+    args: Sequence[Any],
+    axes: tuple[str, ...],
+    by_device: bool = False,
 ) -> list[jax.Array]:
     """Runs a lifted step.
 
@@ -29,22 +33,24 @@ def run(
         key: Two integers of 32 bits, without sign, for random numbers.
         args: Its inputs, and then the values of what it reads.
         axes: The mesh axes that sums over cores are about; none for one core.
+        by_device: Whether each kind of devices draws numbers of its own.
+            Defaults to `False`.
 
     Returns:
         What was fetched, and then the new values of what it changes.
     """
-    results: list[jax.Array] = _step.bind(key, *args, lifted=lifted, axes=axes)
+    results: list[jax.Array] = _step.bind(
+        key, *args, lifted=lifted, axes=axes, by_device=by_device
+    )
     return results
 
 
-def _run_alone(*args: Any, lifted: Lifted, axes: tuple[str, ...]) -> Any:
-    return jax.jit(functools.partial(_step.bind, lifted=lifted, axes=axes))(
-        *args
-    )
+def _run_alone(*args: Any, **settings: Any) -> Any:
+    return jax.jit(functools.partial(_step.bind, **settings))(*args)
 
 
-def _abstract(*args: Any, lifted: Lifted, axes: tuple[str, ...]) -> Any:
-    del args, axes
+def _abstract(*args: Any, lifted: Lifted, **settings: Any) -> Any:
+    del args, settings
     return list(lifted.avals)
 
 
@@ -53,6 +59,7 @@ def _lower(
     *operands: Any,
     lifted: Lifted,
     axes: tuple[str, ...],
+    by_device: bool,
     for_cpu: bool = False,
 ) -> Any:
     def replacement(op: Any) -> Callable[..., jax.Array] | None:
@@ -62,7 +69,7 @@ def _lower(
         return tuned(function) if function else None
 
     return jax_internals.inlined(
-        context, lifted.module, _NAME, operands, replacement
+        context, lifted.module, _NAME, operands, replacement, by_device
     )
 
 

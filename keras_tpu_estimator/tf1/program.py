@@ -40,7 +40,8 @@ class TF1Program:
         seed: int | None = None,
         options: TraceOptions | None = None,
     ):
-        _check_options(TraceOptions() if options is None else options)
+        self._options = TraceOptions() if options is None else options
+        _check_options(self._options)
         self.store = VariableStore(seed)
         self._call_model_fn = call_model_fn
         self._seed = seed
@@ -66,7 +67,9 @@ class TF1Program:
         if key not in self._steps:
             tell(f"Calling model_fn for mode {mode!r}")
             model = build(self._call_model_fn, mode, example, self._seed)
-            step = GraphStep(model, mode, example, self._metrics)
+            step = GraphStep(
+                model, mode, example, self._metrics, self._options.random_bits
+            )
             enter(self.store, model, step.local)
             self._steps[key] = step.of_all_cores()
         return self._steps[key]

@@ -18,8 +18,10 @@ import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
 from keras.src.backend.common.name_scope import current_path
+from keras.src.backend.jax import image
 from keras.src.backend.jax import nn
 from keras.src.backend.jax import numpy as keras_numpy
+from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.tree import tree_api
@@ -189,6 +191,11 @@ def on_platform(platform: str) -> Iterator[None]:
         _platform.reset(token)
 
 
+def platform() -> str | None:
+    """The kind of devices that `on_platform` says, or `None` outside."""
+    return _platform.get()
+
+
 @functools.cache
 def _ask_for_platform() -> None:
     """Puts `on_platform` before what Keras decides by devices, once."""
@@ -297,6 +304,40 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     if mask is not None:
         masking.set_keras_mask(tensor, mask)
     return tensor
+
+
+def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
+    """Has Keras take means and variances by another function from now on.
+
+    Args:
+        take: Called with Keras's function, and what that would be.
+    """
+    moments = nn.moments
+    if not hasattr(moments, "__wrapped__"):
+        taken = functools.partial(take, moments)
+        nn.moments = functools.update_wrapper(taken, moments)
+
+
+def around_seeds(key_of: Callable[[Any], Any]) -> None:
+    """Has Keras give JAX keys made of its seeds from now on.
+
+    Args:
+        key_of: Makes a key of the array that Keras would give it.
+    """
+    for module, name in ((keras_random, "jax_draw_seed"), (image, "draw_seed")):
+        draw = getattr(module, name)
+        if not hasattr(draw, "__wrapped__"):
+            setattr(module, name, _of_drawn(key_of, draw))
+
+
+def _of_drawn(
+    key_of: Callable[[Any], Any], draw: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    @functools.wraps(draw)
+    def drawn(seed: Any) -> Any:
+        return key_of(draw(seed))
+
+    return drawn
 
 
 def around_creation(

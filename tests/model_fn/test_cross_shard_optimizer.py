@@ -458,6 +458,19 @@ def test_bad_wrappers_are_errors():
         kte.CrossShardOptimizer(keras.optimizers.SGD(), reduction="max")
 
 
+def test_a_wrong_reduce_dtype():
+    with pytest.raises(ValueError, match="'float32', or None"):
+        kte.CrossShardOptimizer(keras.optimizers.SGD(), reduce_dtype="int8")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_cpus_reduce_in_float32_at_least(dtype, tmp_path):
+    model_fn = minimizing(lambda: keras.optimizers.SGD(1.0), reduce_dtype=dtype)
+    trained = train_once(model_fn, tmp_path, use_tpu=True)
+    expected = weights() - loss_gradient(weights())
+    np.testing.assert_allclose(trained["w"], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("make_cores", [lambda: ONE_CORE, all_cores])
 def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
     """Answering a gradient request must not cost a second pass."""

@@ -17,6 +17,7 @@ MAKE = {
     "adam": lambda: kte.optimizers.AdamWeightDecay(
         0.02, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
+    "clipped": lambda: keras.optimizers.Adam(0.02, global_clipnorm=0.5),
     "lamb": lambda: kte.optimizers.LAMB(
         0.02, weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
@@ -25,6 +26,7 @@ MAKE = {
 }
 SLOTS = {
     "adam": {"m": "momentum", "v": "velocity"},
+    "clipped": {"m": "momentum", "v": "velocity"},
     "lamb": {"m": "momentum", "v": "velocity"},
     "lars": {"momentum": "momentum"},
     "sm3": {"accumulator_1": "accumulator_1", "momentum": "momentum"},

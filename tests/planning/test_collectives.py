@@ -108,6 +108,28 @@ def test_what_several_fusions_hold_counts_once(chain, count):
     assert found.count == count
 
 
+def test_a_sum_of_which_a_core_keeps_a_part_is_scattered():
+    # As libtpu writes it, all of them under one number.
+    scattered = "".join(
+        f"%all-reduce-scatter.{number} (p: bf16[16,128]) -> bf16[2,128] {{\n"
+        "  %p = bf16[16,128] parameter(0)\n"
+        f"  %s.{number} = bf16[16,128] all-reduce(%p), channel_id=1\n"
+        "  %i = u32[] partition-id()\n"
+        f"  ROOT %d.{number} = bf16[2,128] dynamic-slice(%s.{number}, %i, %i)\n"
+        "}\n"
+        for number in (1, 2)
+    )
+    (found,) = _of(
+        _X,
+        "%f = bf16[2,128] fusion(%x), calls=%all-reduce-scatter.1",
+        "%g = bf16[2,128] fusion(%x), calls=%all-reduce-scatter.2",
+        others=scattered,
+    ).values()
+    assert (found.kind, found.count) == ("reduce-scatter", 2)
+    assert found.total == 2 * _BYTES
+    assert found.sent == 2 * _BYTES * 7 / 8
+
+
 def test_collectives_of_loops_count_as_often_as_they_run():
     module = hlo.parse(recorded.LOOPS)
     parts = loops.split(module, steps=3)

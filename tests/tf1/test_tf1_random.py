@@ -58,6 +58,27 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     assert len({tuple(row) for row in expected["record"]}) == STEPS
 
 
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("name", ["rbg", "unsafe_rbg"])
+def test_a_generator_of_the_devices(tmp_path, name, use_tpu):
+    data = batches(*classes_data(5))
+    model_fn = model_fn_of(with_dropout, sgd)
+    kinds = {
+        "own": {"random_bits": name},
+        "again": {"random_bits": name},
+        "philox": {},
+    }
+    own, again, philox = (
+        trained(model_fn, tmp_path / kind, data, use_tpu=use_tpu, config=config)
+        for kind, config in kinds.items()
+    )
+    assert_same(again, own, rtol=0, atol=0)
+    drawn = own["record"]
+    assert np.abs(drawn - philox["record"]).min() > 0
+    assert len(np.unique(drawn)) == drawn.size
+    assert 0 <= drawn.min() < 0.5 < drawn.max() < 1
+
+
 def test_another_seed_draws_other_numbers(tmp_path):
     data = batches(*classes_data(5), steps=2)
     model_fn = model_fn_of(with_dropout, sgd)

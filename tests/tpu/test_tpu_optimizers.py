@@ -74,4 +74,5 @@ def test_optimizers(name, mode, topology, compiles):
 @pytest.mark.parametrize("name", SHARED)
 def test_slots_are_shared_by_a_few_exchanges(name, tmp_path):
     plan = PROGRAMS[f"{name}, shared"].plan(tmp_path, "train", "v5e:2x2")
-    assert sum(each.count for each in plan.figures.collectives) <= 5
+    # Sums of rows and columns of parts, in Adafactor.
+    assert sum(each.count for each in plan.figures.collectives) <= 6

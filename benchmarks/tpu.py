@@ -1,0 +1,128 @@
+"""Our loops against those by hand, by the figures of the TPU's compiler.
+
+They are the same in every run, and take no TPU. Cycles have no entry for what
+cores send to each other, which has rows of its own.
+"""
+
+import tempfile
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+import keras_tpu_estimator as kte
+from benchmarks import tpu_networks as networks
+from benchmarks import tpu_tables
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.tpu_networks import Network
+from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.planning import figures
+from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.figures import Figures
+
+_STEPS = 4
+_FEW_BYTES = 2**20
+CASES = (
+    (networks.TINY, "v5e:2x2"),
+    (networks.MLP, "v5e:2x2"),
+    (networks.WIDE, "v5e:2x2"),
+    (networks.WIDE, "v5e:4x4"),
+    (networks.BERT, "v5e:2x2"),
+    (networks.RESNET, "v5e:2x2"),
+)
+
+
+def rows() -> Iterator[Row]:
+    """The figures of a step on a core."""
+    for network, topology in CASES:
+        yield from compared(network, topology)
+    yield from _rows(
+        f"{tpu_tables.NAME}, v5e:4x4",
+        tpu_tables.of_estimator("v5e:4x4", _STEPS),
+        tpu_tables.of_hand("v5e:4x4", _STEPS),
+    )
+
+
+def compared(network: Network, topology: str) -> Iterator[Row]:
+    """The figures of one network.
+
+    Args:
+        network: The network.
+        topology: The board.
+    """
+    ours, peer = of_estimator(network, topology), of_hand(network, topology)
+    yield from _rows(f"{network.name}, {topology}", ours, peer)
+
+
+def _rows(where: str, ours: Figures, peer: Figures) -> Iterator[Row]:
+    kinds = {
+        "cycles": (ours.cycles, peer.cycles, "", 1.03),
+        "network": (ours.sent, peer.sent, "B", 1.02),
+        "temporary memory": (_held(ours), _held(peer), "B", 1.05),
+        "arguments": (_given(ours), _given(peer), "B", 1.02),
+    }
+    for kind, (own, other, unit, most) in kinds.items():
+        goal = Goal("ratio", most=most)
+        yield Row(f"{kind}, {where}", own or 0, other or 1, unit, goal)
+
+
+def of_estimator(network: Network, topology: str) -> Figures:
+    """Those of the network as Keras code.
+
+    Args:
+        network: The network.
+        topology: The board.
+    """
+    board = topologies.parse(topology)
+    size = network.batch * board.num_cores
+    with tempfile.TemporaryDirectory() as directory:
+        estimator = kte.TPUEstimator(
+            network.model_fn,
+            config=kte.RunConfig(
+                model_dir=directory,
+                save_summary_steps=None,
+                tpu_config=kte.TPUConfig(iterations_per_loop=_STEPS),
+                shard_optimizer=network.by_hand.shares_slots,
+                random_bits="rbg",
+            ),
+            train_batch_size=size,
+        )
+
+        def input_fn(params: dict[str, int]) -> Iterator[tuple[object, object]]:
+            size = params["batch_size"]
+            x = np.zeros((size, *network.shape), jax.numpy.dtype(network.dtype))
+            while True:
+                yield x, np.zeros(size, "int32")
+
+        plan = estimator.plan(input_fn, topology, print_fn=None)
+    found: Figures = plan.figures
+    return found
+
+
+def of_hand(network: Network, topology: str) -> Figures:
+    """Those of the same by hand.
+
+    Args:
+        network: The network.
+        topology: The board.
+    """
+    board = topologies.parse(topology)
+    size = (_STEPS, network.batch * board.num_cores)
+    batches = (
+        jax.ShapeDtypeStruct((*size, *network.shape), network.dtype),
+        jax.ShapeDtypeStruct(size, "int32"),
+    )
+    devices = np.array(board.machine().devices)
+    lowered, kinds = network.by_hand.lowered(devices, batches)
+    compiled = compiling.compiled(lowered, board)
+    return figures.of(compiled, board, _STEPS, kinds)
+
+
+def _held(found: Figures) -> int:
+    """Bytes that a step holds meanwhile, of which a few are none."""
+    return max(found.memory.temporary or 0, _FEW_BYTES)
+
+
+def _given(found: Figures) -> int:
+    return sum(each.real for each in found.memory.arguments.values())

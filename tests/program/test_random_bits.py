@@ -1,0 +1,156 @@
+"""Random numbers by every generator of JAX."""
+
+import jax
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.tracing import random_bits
+
+X, Y = regression_data(size=8)
+
+
+def network(features, is_training):
+    x = keras.layers.Dense(64, "relu")(features)
+    x = keras.layers.Dropout(0.5)(x, training=is_training)
+    return keras.layers.Dense(1)(x)
+
+
+def trained(model_dir, steps=8, use_tpu=True, rate=0.01, **config):
+    """The variables after some steps."""
+    model_fn = model_fn_of(network, lambda: keras.optimizers.SGD(rate))
+    estimator = estimator_of(model_fn, model_dir, use_tpu, config=config)
+    estimator.train(repeated(X, Y), max_steps=steps)
+    return kte.checkpoints.read(estimator.latest_checkpoint())
+
+
+@pytest.fixture
+def jax_default():
+    """Sets JAX's own generator, as `jax_default("rbg")`."""
+    before = jax.config.values["jax_default_prng_impl"]
+    yield lambda name: jax.config.update("jax_default_prng_impl", name)
+    jax.config.update("jax_default_prng_impl", before)
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("name", random_bits.GENERATORS)
+def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
+    settings = {"random_bits": name, "use_tpu": use_tpu}
+    whole = trained(tmp_path / "whole", **settings)
+    # Four steps are once through the data.
+    trained(tmp_path / "part", steps=4, **settings)
+    assert_same(trained(tmp_path / "part", **settings), whole)
+
+
+def test_each_generator_has_numbers_of_its_own(tmp_path):
+    kernels = {
+        name: trained(tmp_path / str(name), 1, random_bits=name)["dense/kernel"]
+        for name in (None, "threefry2x32", "rbg")
+    }
+    np.testing.assert_array_equal(kernels[None], kernels["threefry2x32"])
+    assert not np.allclose(kernels[None], kernels["rbg"])
+
+
+@pytest.mark.parametrize("name", random_bits.BY_DEVICE)
+def test_the_default_of_jax_is_honoured(tmp_path, jax_default, name):
+    expected = trained(tmp_path / "told", random_bits=name)
+    jax_default(name)
+    assert_same(trained(tmp_path / "default"), expected)
+    # A layer outside of any model_fn.
+    layer = keras.layers.Dense(4)
+    assert layer(X).shape == (len(X), 4)
+
+
+def test_a_choice_is_more_than_the_default_of_jax(tmp_path, jax_default):
+    expected = trained(tmp_path / "default")
+    jax_default("rbg")
+    assert_same(
+        trained(tmp_path / "told", random_bits="threefry2x32"), expected
+    )
+
+
+def test_initial_values_do_not_depend_on_where_they_are_made(tmp_path):
+    settings = {"random_bits": "rbg", "steps": 1, "rate": 0.0}
+    one = trained(tmp_path / "one", use_tpu=False, **settings)
+    eight = trained(tmp_path / "eight", **settings)
+    assert_same(eight, one)
+
+
+def test_cores_draw_numbers_of_their_own(tmp_path):
+    def drawing(features, is_training):
+        seen = keras.Variable(keras.ops.zeros(64), trainable=False, name="seen")
+        if is_training:
+            drawn = keras.random.uniform(
+                (64,), seed=keras.random.SeedGenerator()
+            )
+            seen.assign(drawn)
+        return keras.layers.Dense(1)(features)
+
+    estimator = estimator_of(
+        model_fn_of(drawing), tmp_path, True, config={"random_bits": "rbg"}
+    )
+    estimator.train(repeated(X, Y), steps=1)
+    # The mean of eight is closer to the middle than one.
+    spread = np.std(estimator.get_variable_value("seen"))
+    assert spread == pytest.approx((1 / 12 / 8) ** 0.5, rel=0.3)
+
+
+def test_a_generator_that_jax_does_not_have(tmp_path):
+    with pytest.raises(ValueError, match="'unsafe_rbg', or None"):
+        kte.RunConfig(random_bits="philox")
+
+
+def test_keys_of_ones_own_are_left_alone():
+    key = jax.random.key(3, impl="threefry2x32")
+    expected = jax.random.normal(key, (4,))
+    with random_bits.made_by("rbg"):
+        found = keras.random.normal((4,), seed=key)
+    np.testing.assert_array_equal(found, expected)
+
+
+ONES = np.ones((2, 8, 8, 1), "float32")
+DRAWS = {
+    "beta": lambda seed: keras.random.beta((9,), 2.0, 3.0, seed=seed),
+    "binomial": lambda seed: keras.random.binomial((9,), 9, 0.5, seed=seed),
+    "categorical": lambda seed: keras.random.categorical(
+        np.zeros((1, 99), "float32"), 9, seed=seed
+    ),
+    "dropout": lambda seed: keras.random.dropout(ONES, 0.5, seed=seed),
+    "elastic_transform": lambda seed: keras.ops.image.elastic_transform(
+        ONES * np.arange(8, dtype="float32")[:, None], seed=seed
+    ),
+    "gamma": lambda seed: keras.random.gamma((9,), 2.0, seed=seed),
+    "normal": lambda seed: keras.random.normal((9,), seed=seed),
+    "randint": lambda seed: keras.random.randint((9,), 0, 99, seed=seed),
+    "shuffle": lambda seed: keras.random.shuffle(np.arange(99), seed=seed),
+    "truncated_normal": lambda seed: keras.random.truncated_normal(
+        (9,), seed=seed
+    ),
+    "uniform": lambda seed: keras.random.uniform((9,), seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_all_of_keras_draws_by_it(name, jax_default):
+    threefry = DRAWS[name](3)
+    with random_bits.made_by("rbg"):
+        rbg = DRAWS[name](3)
+    assert not np.array_equal(threefry, rbg)
+    jax_default("rbg")
+    np.testing.assert_array_equal(DRAWS[name](3), rbg)
+
+
+def test_none_of_keras_was_forgotten():
+    functions = {n for n in dir(keras.random) if n.islower() and n[0] != "_"}
+    assert functions == DRAWS.keys() - {"elastic_transform"}

@@ -1,0 +1,14 @@
+"""Loops against those by hand, as `python -m benchmarks tpu` compares more."""
+
+import pytest
+
+from benchmarks import tpu
+from benchmarks import tpu_networks as networks
+
+NETWORKS = [networks.TINY, networks.MLP]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.name)
+def test_it_is_as_good_as_by_hand(network):
+    missed = [row for row in tpu.compared(network, "v5e:2x2") if not row.is_ok]
+    assert not missed

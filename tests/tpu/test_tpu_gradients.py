@@ -1,0 +1,75 @@
+"""What cores send to each other, by the TPU's compiler."""
+
+import keras
+import pytest
+from helpers import estimator_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+
+DATA = repeated(*regression_data(size=256))
+
+
+def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
+    """The figures of a training."""
+
+    def model_fn(features, labels, mode, params):
+        x = keras.ops.cast(features, dtype)
+        x = keras.layers.Dense(256, "relu", dtype=dtype)(x)
+        y = keras.layers.Dense(1, dtype=dtype)(x)
+        loss = keras.ops.mean((y - keras.ops.cast(labels, dtype)) ** 2)
+        wrapped = kte.CrossShardOptimizer(
+            optimizer or keras.optimizers.Adam(), **settings
+        )
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=wrapped.minimize(loss)
+        )
+
+    made = estimator_of(model_fn, tmp_path, use_tpu=True, config=config or {})
+    return made.plan(DATA, "v5e:2x2", print_fn=None).figures
+
+
+WEIGHTS = 256 * 256 + 256 + 256 + 1
+
+
+def reduced(figures):
+    """Bytes of what is reduced, by dtype."""
+    (each,) = [c for c in figures.collectives if c.kind == "all-reduce"]
+    return dict(each.bytes)
+
+
+# What a user chooses, and the bytes of a gradient.
+CHOICES = [
+    ("bfloat16", None, "bfloat16"),
+    ("bfloat16", "float32", "float32"),
+    ("float32", None, "float32"),
+    ("float32", "bfloat16", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "chosen", "sent"), CHOICES)
+def test_gradients_are_sent_as_they_are(tmp_path, dtype, chosen, sent):
+    found = reduced(planned(tmp_path, dtype, reduce_dtype=chosen))
+    size = {"bfloat16": 2, "float32": 4}[sent]
+    assert found[sent] == pytest.approx(size * WEIGHTS, rel=0.01)
+    # With the loss, and what XLA sums in another dtype than it is told.
+    assert sum(found.values()) == pytest.approx(size * WEIGHTS, rel=0.01)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_replicas_that_share_slots_share_the_update(tmp_path, clip):
+    found = planned(
+        tmp_path,
+        "float32",
+        config={"shard_optimizer": True},
+        optimizer=keras.optimizers.Adam(global_clipnorm=clip),
+    )
+    sent = {each.kind: each.total for each in found.collectives}
+    kernel = 4 * 256 * 256
+    # XLA pads what it scatters, and moves the part that was padded.
+    assert sent["reduce-scatter"] == pytest.approx(kernel, rel=0.3)
+    assert sent["all-gather"] == pytest.approx(kernel, rel=0.02)
+    assert (
+        sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel
+    )

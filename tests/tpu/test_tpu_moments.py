@@ -1,0 +1,37 @@
+"""Moments of activations in bfloat16, by the TPU's compiler."""
+
+import pytest
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+from keras import layers
+from keras import ops
+
+from keras_tpu_estimator.tracing import moments
+
+DATA = repeated(*regression_data(examples=32, size=256))
+NORMS = {
+    "batch": lambda x: layers.BatchNormalization()(x, training=True),
+    "layer": lambda x: layers.LayerNormalization()(x),
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_one_pass_takes_less_than_two(tmp_path, kind, monkeypatch):
+    def network(features, is_training):
+        x = ops.reshape(features, (-1, 16, 16, 1))
+        x = NORMS[kind](layers.Conv2D(128, 3, padding="same")(x))
+        return layers.Dense(1, dtype="float32")(ops.mean(x, (1, 2)))
+
+    def cycles():
+        config = {"dtype_policy": "mixed_bfloat16"}
+        made = estimator_of(
+            model_fn_of(network), tmp_path, True, 32, config=config
+        )
+        return made.plan(DATA, "v5e:2x2", print_fn=None).figures.cycles
+
+    one = cycles()
+    monkeypatch.setattr(moments.keras_internals, "platform", lambda: "cpu")
+    two = cycles()
+    assert one < 0.9 * two, (one, two)
