@@ -43,6 +43,8 @@ def told(request, record_property):
     others = []
 
     def tell(name, mode, topology, found=tpu_table.COMPILES):
+        if topology in tpu_table.GPUS:
+            return
         row = tpu_table.Row(group, name, topology, mode, found)
         # Workers send no classes.
         record_property(tpu_table.PROPERTY, dataclasses.astuple(row))

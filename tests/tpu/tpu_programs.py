@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tpu_models import input_fn
+from tpu_table import GPUS
 from tpu_table import TOPOLOGIES
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.gpus import is_installed
 from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
 from keras_tpu_estimator.planning.plans import PlanOptions
@@ -103,7 +105,8 @@ def topologies_of(own, others=()):
     """
     whole = os.environ.get(_ON_ALL) == "all"
     more = TOPOLOGIES + others if whole else ()
-    return tuple(dict.fromkeys(own + more))
+    gpus = GPUS if is_installed() else ()
+    return tuple(dict.fromkeys(own + more + gpus))
 
 
 def rows(programs):

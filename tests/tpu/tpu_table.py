@@ -15,6 +15,8 @@ PROPERTY = "tpu_compiled"
 COMPILES = "compiles"
 # The table has all programs on each of them, and some on others.
 TOPOLOGIES = ("v5e:2x2", "v5e:4x4", "v4:2x2x1", "v6e:2x2")
+# Where their compiler is installed, which tests do not ask for; not in it.
+GPUS = ("h100:1x4",)
 _MODES = ("train", "eval", "infer")
 _CELL = re.compile(r"(train|eval|infer)( \[(\d+)\])?")
 
