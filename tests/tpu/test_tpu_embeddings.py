@@ -80,6 +80,7 @@ def with_tables(optimizer, topologies=TOPOLOGIES[:1], modes=MODES, **settings):
         modes,
         topologies,
         collectives=LAID_OUT,
+        is_quick=True,
     )
 
 

@@ -39,7 +39,10 @@ PROGRAMS = {
 }
 TOPOLOGIES_OF = {"many_hosts": ("v5e:4x4",)}
 SIZES = {
-    "bert_tiny": {"SENTENCES": 300, "HELD_OUT": 100, "LAYERS": 1},
+    "bert_tiny": {
+        **{"SENTENCES": 300, "HELD_OUT": 100, "WORDS": 500},
+        **{"HIDDEN": 16, "HEADS": 2, "LAYERS": 1},
+    },
     "recommender": {"BATCH": 256},
     "tf1_bert_tiny": {"LAYERS": 1},
 }
