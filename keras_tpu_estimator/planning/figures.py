@@ -61,7 +61,8 @@ class Figures:
             collectives; `None` if it does not say.
         collectives: What cores send to each other in a step, by kind.
         others: The same beside the loop over steps, for the whole of it.
-        copied: Bytes of its copies of arrays in the large memory.
+        copied: Bytes of its copies of arrays in the large memory; `None` if
+            that is not known.
         state_copies: Those of them that are of what one step hands on to the
             next, such as variables.
         callbacks: The operations in it that call Python on the host.
@@ -79,7 +80,7 @@ class Figures:
     cycles: float | None
     collectives: tuple[Collective, ...]
     others: tuple[Collective, ...]
-    copied: float
+    copied: float | None
     state_copies: tuple[Allocation, ...]
     callbacks: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -91,7 +92,14 @@ class Figures:
 
     def of_any_effort(self) -> Self:
         """Those alone that are the same however much the compiler has tried."""
-        return dataclasses.replace(self, bytes=None, cycles=None, bounds=None)
+        return dataclasses.replace(
+            self,
+            bytes=None,
+            cycles=None,
+            copied=None,
+            state_copies=(),
+            bounds=None,
+        )
 
     @property
     def sent(self) -> float:

@@ -239,6 +239,7 @@ def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
     assert quick.collectives == slow.collectives
     assert quick.aliases == slow.aliases
     assert (quick.bytes, quick.cycles, quick.bounds) == (None, None, None)
+    assert (quick.copied, quick.state_copies) == (None, ())
     table = capsys.readouterr().out
     assert "cycles" not in table
     assert "moves" not in table
