@@ -8,6 +8,7 @@ from benchmarks import checkpoints
 from benchmarks import cores
 from benchmarks import embeddings
 from benchmarks import exported
+from benchmarks import gpu
 from benchmarks import host_calls
 from benchmarks import hosts
 from benchmarks import imports
@@ -34,6 +35,7 @@ _GROUPS = {
     "checkpoints": checkpoints.rows,
     "imports": imports.rows,
     "tf1": tf1.rows,
+    "gpu": gpu.rows,
     "tpu": tpu.rows,
 }
 

@@ -162,6 +162,16 @@ BERT = Network(
     batch=8,
     policy="bfloat16",
 )
+BERT_BASE = Network(
+    "BERT-base, bfloat16",
+    _bert(12, 768, 12),
+    lambda: keras.optimizers.AdamW(1e-4, weight_decay=0.01),
+    ByHand(models.Bert(12, 768, 12), by_hand.adamw, draws=True),
+    (128,),
+    "int32",
+    batch=32,
+    policy="bfloat16",
+)
 RESNET = Network(
     "ResNet-50, bfloat16",
     _resnet,
