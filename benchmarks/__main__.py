@@ -13,6 +13,7 @@ from benchmarks import host_calls
 from benchmarks import hosts
 from benchmarks import imports
 from benchmarks import inference
+from benchmarks import input as input_benchmark
 from benchmarks import layers
 from benchmarks import memory
 from benchmarks import tf1
@@ -25,6 +26,7 @@ _GROUPS = {
     "convolutions": layers.convolutions,
     "sequences": layers.sequences,
     "inference": inference.rows,
+    "input": input_benchmark.rows,
     "exported": exported.rows,
     "calls": calls.rows,
     "cores": cores.rows,

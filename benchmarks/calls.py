@@ -17,6 +17,7 @@ def rows() -> Iterator[Row]:
     """Repeated calls on one batch, and a short training on its own."""
     mlp = Mlp((784, 128, 10), batch=128)
     peer = mlp.keras_model(metrics=["accuracy"])
+    trained = mlp.keras_model(steps_per_execution=100)
     x, y = mlp.data(mlp.batch)
     dataset = endless(mlp, examples=12_800)
     with tempfile.TemporaryDirectory() as directory:
@@ -27,6 +28,9 @@ def rows() -> Iterator[Row]:
                 "short": lambda: ours.train(lambda params: dataset, steps=100),
                 "long": lambda: ours.train(
                     lambda params: dataset, steps=100 + 100 * _MORE_LOOPS
+                ),
+                "Keras": lambda: trained.fit(
+                    dataset, steps_per_epoch=100, shuffle=False, verbose=0
                 ),
             },
             repetitions=7,
@@ -56,4 +60,11 @@ def rows() -> Iterator[Row]:
         1e3 * (train["long"] - train["short"]) / _MORE_LOOPS,
         "ms",
         Goal("excess", most=150),
+    )
+    yield Row(
+        "a second train of 100 steps, against Keras fit",
+        1e3 * train["short"],
+        1e3 * train["Keras"],
+        "ms",
+        Goal("ratio", most=1.0),
     )

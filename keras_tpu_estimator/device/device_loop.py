@@ -89,17 +89,16 @@ class DeviceLoop:
         features: Features,
         labels: Labels,
         is_part: bool = False,
-        may_stay: bool = False,
     ) -> Nest:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
             mode: A value of `ModeKeys`.
-            features: Nest of arrays of shape `[steps, batch, ...]`.
+            features: Nest of arrays of shape `[steps, batch, ...]`, which
+                nothing changes any more.
             labels: The same, or `None`.
             is_part: Whether they are the part of this host alone. Defaults to
                 `False`.
-            may_stay: As in `Batch`. Defaults to `False`.
 
         Returns:
             What `run` takes.
@@ -109,7 +108,7 @@ class DeviceLoop:
             # Few steps: a compiled function copies them by itself, and faster.
             mode != ModeKeys.TRAIN
             # Or it takes them where they are.
-            or (may_stay and cores.platform == "cpu")
+            or cores.platform == "cpu"
         ):
             return features, labels
         if is_part:

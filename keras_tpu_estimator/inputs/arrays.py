@@ -9,13 +9,12 @@ import numpy as np
 from keras_tpu_estimator.base.types import Nest
 
 
-def as_arrays(nest: Any, copied: bool = False) -> Nest:
+def as_arrays(nest: Any) -> Nest:
     """A nest of what NumPy understands as one of its arrays.
 
     Args:
         nest: Any nest. Mappings that are no dicts, such as those of tokenizers,
             become dicts.
-        copied: Whether to copy what is an array already. Defaults to `False`.
 
     Returns:
         A nest of arrays, whose bytes are in the order of this machine.
@@ -32,10 +31,10 @@ def as_arrays(nest: Any, copied: bool = False) -> Nest:
 
     def one(leaf: Any) -> Nest:
         if isinstance(leaf, Mapping):
-            return as_arrays(dict(leaf), copied)
+            return as_arrays(dict(leaf))
         if isinstance(leaf, np.ma.MaskedArray):
             _check_not_masked(leaf)
-        array = np.array(leaf) if copied else np.asarray(leaf)
+        array = np.asarray(leaf)
         if array.dtype.isnative:
             return array
         return array.astype(array.dtype.newbyteorder("="))

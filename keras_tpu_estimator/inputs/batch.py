@@ -82,13 +82,24 @@ class Example:
         """The same with the arrays of these names marked as shared."""
         return _sharing(self, names)
 
-    def repeated(self, steps: int) -> "Batch":
-        """The same step again and again, without a copy."""
+    def copied(self) -> Self:
+        """The same in arrays of its own."""
+        return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
+
+    def repeated(self, steps: int, may_stay: bool = False) -> "Batch":
+        """The same step again and again, without a copy.
+
+        Args:
+            steps: How often.
+            may_stay: As in `Batch`. Defaults to `False`.
+        """
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
             return np.broadcast_to(leaf, (steps, *leaf.shape))
 
-        return Batch(*jax.tree.map(repeat, (self.features, self.labels)))
+        nest = self.features, self.labels
+        features, labels = jax.tree.map(repeat, nest)
+        return Batch(features, labels, may_stay)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +110,8 @@ class Batch:
         features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
             `Shared` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
-        may_stay: Whether nothing changes the arrays any more, and they lie in
-            memory as a CPU's programs take them. Defaults to `False`.
+        may_stay: Whether nothing changes the arrays any more. Defaults to
+            `False`.
     """
 
     features: Features
@@ -110,9 +121,6 @@ class Batch:
     @classmethod
     def joined(cls, batches: Sequence["Batch"]) -> Self:
         """The steps of several batches, one after the other."""
-        if len(batches) == 1:
-            only = batches[0]
-            return cls(only.features, only.labels, only.may_stay)
         nests = [(batch.features, batch.labels) for batch in batches]
         return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
 
@@ -148,11 +156,12 @@ class Batch:
 
     def split(self, steps: int) -> tuple["Batch", "Batch"]:
         """The first so many steps, and the others."""
-        nest = (self.features, self.labels)
-        return (
-            Batch(*jax.tree.map(lambda a: a[:steps], nest)),
-            Batch(*jax.tree.map(lambda a: a[steps:], nest)),
-        )
+        return self._part(slice(steps)), self._part(slice(steps, None))
+
+    def _part(self, steps: slice) -> "Batch":
+        nest = self.features, self.labels
+        features, labels = jax.tree.map(lambda a: a[steps], nest)
+        return Batch(features, labels, self.may_stay)
 
 
 def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:

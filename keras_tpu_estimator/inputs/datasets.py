@@ -59,7 +59,9 @@ class Dataset(Form):
         if not can_be_stacked(self._value):
             return 0
         step_bytes = _step_bytes(self._value, batch_size)
-        return even_share(steps, step_bytes, max_bytes)
+        share = even_share(steps, step_bytes, max_bytes)
+        # A stack of one would be a copy for nothing.
+        return share if share > 1 else 0
 
     def in_stacks(self, batches: int) -> "StackedDataset":
         """The same with so many batches an item."""

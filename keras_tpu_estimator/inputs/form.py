@@ -23,10 +23,12 @@ class Form(abc.ABC):
         is_single: Whether it is one batch, which training repeats.
         stacked: How many batches an item is made of; 0 for items that are
             batches.
+        may_stay: Whether nothing changes an item when the next one is read.
     """
 
     is_single = False
     stacked = 0
+    may_stay = True
 
     def __init__(self, value: Any):
         self._value = value

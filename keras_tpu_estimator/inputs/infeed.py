@@ -21,7 +21,8 @@ class Infeed(Generic[T]):
 
     Args:
         produce: Called again and again; `None` is the end.
-        depth: How many items may wait. Defaults to 2.
+        depth: How many items may wait, as a function of the newest if it is
+            not a number. Defaults to 2.
         is_cancelled: Whether to end when no item is ready, instead of waiting
             for one; asked again and again. Defaults to never.
         give_up: Called by `close`, lest `produce` wait for others. Defaults to
@@ -42,7 +43,7 @@ class Infeed(Generic[T]):
     def __init__(
         self,
         produce: Callable[[], T | None],
-        depth: int = 2,
+        depth: int | Callable[[T], int] = 2,
         is_cancelled: Callable[[], bool] = lambda: False,
         give_up: Callable[[], None] = lambda: None,
     ):
@@ -123,9 +124,10 @@ class Infeed(Generic[T]):
             self._changed.notify_all()
 
     def _hand_over(self, item: T) -> None:
+        depth = self._depth(item) if callable(self._depth) else self._depth
         with self._changed:
             self._changed.wait_for(
-                lambda: len(self._ready) < self._depth or self._is_over
+                lambda: len(self._ready) < depth or self._is_over
             )
             if not self._is_over:
                 self._ready.append(item)

@@ -12,6 +12,7 @@ from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.call import call_input_fn
 from keras_tpu_estimator.inputs.chunks import batches_among
 from keras_tpu_estimator.inputs.context import Deployment
+from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
 from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.inputs.packing import pack
@@ -21,6 +22,9 @@ from keras_tpu_estimator.inputs.reading import Reading
 from keras_tpu_estimator.inputs.request import InputRequest
 from keras_tpu_estimator.inputs.shared import joined_of_cores
 from keras_tpu_estimator.inputs.sources import Source
+from keras_tpu_estimator.inputs.sources import even_share
+from keras_tpu_estimator.inputs.stacking import Buffers
+from keras_tpu_estimator.inputs.stacking import Stack
 
 
 class InputReader:
@@ -101,13 +105,18 @@ class InputReader:
         request = self._request
         if self._stacked:
             return batches_among(self._readings[0], request.check())
+        may_stay = all(form.may_stay for form in forms)
         parts = [_checked(reading, request) for reading in self._readings]
-        examples = _combined(parts, request)
+        if request.plan.is_per_core:
+            examples = _combined(parts, request.plan, may_stay)
+            may_stay = True
+        else:
+            (examples,) = parts
         if request.repeat and all(form.is_single for form in forms):
             for form in forms:
                 form.check_repeated()
-            return _repeated(examples, request.chunk)
-        return (example.repeated(1) for example in examples)
+            return _repeated(examples, request)
+        return (example.repeated(1, may_stay) for example in examples)
 
 
 def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
@@ -143,20 +152,25 @@ def _checked(reading: Reading, request: InputRequest) -> Iterator[Example]:
         step += 1
 
 
-def _repeated(examples: Iterator[Example], steps: int) -> Iterator[Batch]:
-    """The only batch there is, for ever."""
+def _repeated(
+    examples: Iterator[Example], request: InputRequest
+) -> Iterator[Batch]:
+    """The only batch there is, for ever, stacked once."""
     for example in examples:
-        yield from itertools.repeat(example.repeated(steps))
+        one = example.repeated(1)
+        steps = even_share(request.chunk, one.step_bytes, request.max_bytes)
+        stack = Stack(Buffers(), one, steps)
+        stack.add(example.repeated(steps))
+        yield from itertools.repeat(stack.batch())
 
 
 def _combined(
-    parts: list[Iterator[Example]], request: InputRequest
+    parts: list[Iterator[Example]], plan: InputPlan, may_stay: bool
 ) -> Iterator[Example]:
     """One batch a step out of those of several calls, in order."""
-    if not request.plan.is_per_core:
-        yield from parts[0]
-        return
-    each = request.plan.batches_per_call
+    each = plan.batches_per_call
+    if not may_stay and each > 1:
+        parts = [map(Example.copied, part) for part in parts]
     while True:
         taken = [
             (example.features, example.labels)

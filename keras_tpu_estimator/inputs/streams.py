@@ -12,8 +12,6 @@ The methods are looked for in the iterator, and then in what it is made of.
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.inputs.arrays import as_arrays
-from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
 
@@ -21,7 +19,7 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 class Stream(Form):
-    """An iterable of batches.
+    """An iterable of batches, which may fill the same arrays again.
 
     Example:
 
@@ -41,6 +39,8 @@ class Stream(Form):
     >>> next(Stream(Numbers()).items(numbers.state_of(items)))
     3
     """
+
+    may_stay = False
 
     def check(self, plan: InputPlan) -> None:
         """Streams are allowed everywhere."""
@@ -66,7 +66,3 @@ class Stream(Form):
                 if hasattr(owner, save) and hasattr(owner, load):
                     return {save: getattr(owner, save)()}
         return None
-
-    def example(self, item: Any) -> Example:
-        """The batch that an item is, copied: arrays may be filled again."""
-        return Example.of(as_arrays(item, copied=True))

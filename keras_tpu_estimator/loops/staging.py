@@ -16,6 +16,10 @@ from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
 from keras_tpu_estimator.loops.plan import LoopPlan
 from keras_tpu_estimator.program.steps import Step
 
+# So many bytes may wait for the devices, and two parts at least: a thread that
+# has filled the devices' queue need not be woken for each part then.
+_WAITING_BYTES, _MOST_WAITING = 2**27, 8
+
 
 @dataclasses.dataclass(frozen=True)
 class StagedSteps:
@@ -87,20 +91,23 @@ def stage_ahead(
                 batch, is_part = taken.batch, taken.is_part
                 left -= batch.steps
                 data = runtime.loop.put(
-                    mode,
-                    batch.features,
-                    batch.labels,
-                    is_part,
-                    batch.may_stay,
+                    mode, batch.features, batch.labels, is_part
                 )
                 yield StagedSteps(mode, batch, data, not left, is_part)
 
     staged = stage()
     return Infeed(
         lambda: next(staged, None),
+        _depth,
         is_cancelled=is_cancelled,
         give_up=steps.give_up,
     )
+
+
+def _depth(staged: StagedSteps) -> int:
+    """How many parts may wait that are as large."""
+    size = staged.batch.steps * staged.batch.step_bytes
+    return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
 
 
 def parts_of_loop(

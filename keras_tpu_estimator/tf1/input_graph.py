@@ -178,6 +178,7 @@ class _Eager(Form):
         super().__init__(kept)
         self._form = form
         self.is_single, self.stacked = form.is_single, form.stacked
+        self.may_stay = form.may_stay
 
     def check(self, plan: InputPlan) -> None:
         """Checks as the form does."""

@@ -76,6 +76,21 @@ def test_only_so_many_items_are_made_ahead(depth):
         wait_until(lambda: len(made) == depth + 2)
 
 
+def test_how_many_are_made_ahead_may_depend_on_them():
+    made = []
+
+    def produce():
+        made.append(len(made))
+        return made[-1]
+
+    # Of the numbers from 2 on, only one may wait.
+    with Infeed(produce, lambda number: 3 if number < 2 else 1) as infeed:
+        wait_until(lambda: is_waited_in(infeed))
+        assert made == [0, 1, 2]
+        assert [next(infeed), next(infeed)] == [0, 1]
+        wait_until(lambda: len(made) == 4)
+
+
 def test_items_are_made_on_another_thread():
     with Infeed(threading.current_thread) as infeed:
         assert next(infeed) is not threading.current_thread()

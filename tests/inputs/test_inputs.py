@@ -53,14 +53,15 @@ def source_of(steps, max_bytes):
 @pytest.mark.parametrize(
     ("wanted", "max_bytes", "expected"),
     [
-        (9, 24, [2, 2, 1]),
-        (9, 11, [1] * 5),
-        (4, 36, [2, 2, 1]),  # Four in equal parts, each less than three.
-        (9, 1e9, [5]),
+        (18, 9 * 12, [9, 9, 2]),
+        (18, 11, [1] * 20),
+        (18, 7 * 12, [1] * 20),  # So few are not worth a copy.
+        (12, 11 * 12, [6, 6, 6, 2]),  # Twelve in equal parts.
+        (30, 1e9, [20]),
     ],
 )
 def test_large_stacks_come_in_equal_parts(wanted, max_bytes, expected):
-    source = source_of(5, max_bytes)
+    source = source_of(20, max_bytes)
     taken = list(iter(lambda: source.take(wanted), None))
     assert [batch.steps for batch in taken] == expected
     assert source.take(9) is None
@@ -77,15 +78,17 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
         def after_run(self, context, values):
             losses.append([float(value) for value in values.results])
 
-    for limit in (2**23, 3 * 16 * 4 * 4):  # Three steps of x and y.
+    # All steps of x and y, eight, and each by itself.
+    for limit in (2**23, 8 * 16 * 4 * 4, 3 * 16 * 4 * 4):
         monkeypatch.setattr(placement, "_MAX_BYTES", limit)
         estimator = estimator_of(
-            model_fn_of(linear), tmp_path / str(limit), iterations=5, batch=16
+            model_fn_of(linear), tmp_path / str(limit), iterations=9, batch=16
         )
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16).repeat()
-        estimator.train(lambda params, d=data: d, steps=9, hooks=[Losses()])
-    np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-6)
-    assert [step for _, step in losses] == [5, 9, 5, 9]
+        estimator.train(lambda params, d=data: d, steps=16, hooks=[Losses()])
+    np.testing.assert_allclose(losses[:2], losses[2:4], rtol=1e-6)
+    np.testing.assert_allclose(losses[:2], losses[4:], rtol=1e-6)
+    assert [step for _, step in losses] == [9, 16] * 3
 
 
 def training_steps(input_fn, model_dir, **settings):
@@ -219,5 +222,5 @@ def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
             tf.data.Dataset.from_tensor_slices((x, y)).repeat(5).batch(2)
         )
     )
-    assert len(waiting) == 15
+    assert len(waiting) == 30
     assert max(waiting) <= 1

@@ -214,9 +214,35 @@ def test_only_the_end_of_a_dataset_is_looked_at():
     assert without_prefetch(mapped) is mapped
 
 
-def test_a_users_arrays_may_not_stay():
-    (batch, *_) = taken(pipeline(generator(), chunk=1), 1)
-    assert not batch.may_stay
+def test_a_dataset_of_large_batches_is_not_copied():
+    data = dataset(drop=True).repeat(3)
+    # No two of 4 rows of 3 floats and an integer.
+    request = {"chunk": 4, "max_bytes": 100, "repeat": False}
+    batches = taken(pipeline(data, **request), 4)
+    assert [batch.steps for batch in batches] == [1] * len(batches)
+    np.testing.assert_array_equal(rows(batches), np.tile(X, (3, 1)))
+    assert not any(batch.features.flags.writeable for batch in batches)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_users_arrays_are_copied_before_the_next_batch(chunk):
+    def filled():
+        x, y = np.empty((4, 3), "float32"), np.empty(4, "int32")
+        for number in range(6):
+            x[...] = y[...] = number
+            yield x, y
+
+    batches = taken(pipeline(filled(), chunk=chunk, repeat=False), chunk)
+    numbers = rows(batches, lambda batch: batch.labels)
+    np.testing.assert_array_equal(numbers, np.repeat(np.arange(6), 4))
+    np.testing.assert_array_equal(rows(batches)[:, 0], numbers)
+
+
+def test_one_batch_is_stacked_once():
+    with pipeline((X[:4], Y[:4]), chunk=6) as pipe:
+        first, second = pipe.take(6), pipe.take(6)
+    assert first.features.ctypes.data == second.features.ctypes.data
+    np.testing.assert_array_equal(rows([first]), np.tile(X[:4], (6, 1)))
 
 
 def test_stacked_batches_of_different_lengths_are_named():
@@ -253,9 +279,11 @@ def test_a_smaller_last_batch_comes_by_itself(make):
 
 
 def test_no_more_is_stacked_from_so_many_bytes_on():
-    # Two batches of 4 rows of 3 floats and an integer.
+    # Eight batches of 3 floats and an integer.
+    limited = pipeline(generator(size=1), size=1, chunk=12, max_bytes=8 * 16)
+    assert [batch.steps for batch in taken(limited, steps=12)] == [6, 6]
     limited = pipeline(generator(), chunk=3, max_bytes=2 * 4 * 16)
-    assert [batch.steps for batch in taken(limited, steps=3)] == [2, 1]
+    assert [batch.steps for batch in taken(limited, steps=3)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""Steps copied once, into memory that is used again when nobody reads it."""
+
+import gc
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from keras_tpu_estimator.inputs.batch import Batch
+from keras_tpu_estimator.inputs.batch import Example
+from keras_tpu_estimator.inputs.sources import Source
+from keras_tpu_estimator.inputs.stacking import Buffers
+from keras_tpu_estimator.inputs.stacking import Stack
+from keras_tpu_estimator.inputs.stacking import is_ready
+
+FLOAT = np.dtype("float32")
+
+
+def address(array):
+    return array.ctypes.data
+
+
+def address_on(device_array):
+    return device_array.unsafe_buffer_pointer()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, bool, ml_dtypes.bfloat16, "int64"])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 0), (1,)])
+def test_buffers_are_aligned_and_writable(shape, dtype):
+    array = Buffers().empty(shape, np.dtype(dtype))
+    assert array.shape == shape and array.dtype == dtype
+    assert address(array) % 64 == 0 or not array.size
+    array[...] = 1
+    assert array.all()
+
+
+def test_a_part_keeps_all_of_its_buffer():
+    buffers = Buffers()
+    part = buffers.empty((4, 4), FLOAT).reshape(2, 8)[1:].view("int32").T
+    part[...] = 7
+    assert not np.shares_memory(buffers.empty((4, 4), FLOAT), part)
+    assert (part == 7).all()
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_memory_that_jax_reads_is_not_used_again(count):
+    buffers = Buffers()
+    array = buffers.empty((8, 1024), FLOAT)
+    array[...] = 1
+    own = address(array)
+    mesh = jax.make_mesh((count,), ("x",), devices=jax.devices()[:count])
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    on_device = jax.block_until_ready(jax.device_put(array, rows))
+    # Otherwise nothing is shown here.
+    assert address_on(on_device.addressable_data(0)) == own
+    del array
+    other = buffers.empty((8, 1024), FLOAT)
+    assert address(other) != own
+    other[...] = 2
+    assert float(on_device.sum()) == 8 * 1024
+    del on_device
+    gc.collect()
+    jax.block_until_ready(jnp.zeros(()) + 1)  # When JAX lets go of it.
+    assert address(buffers.empty((8, 1024), FLOAT)) == own
+
+
+def test_programs_on_their_way_read_what_was_there():
+    buffers = Buffers()
+
+    @jax.jit
+    def slow_sum(x):
+        return jax.lax.fori_loop(
+            0, 20, lambda i, total: total + jnp.sum(jnp.sin(x) * 0 + x), 0.0
+        )
+
+    sums = []
+    for step in range(20):
+        array = buffers.empty((256, 256), FLOAT)
+        array[...] = step
+        sums.append(slow_sum(array))
+        del array
+    np.testing.assert_allclose(sums, np.arange(20) * 20 * 2**16, rtol=1e-5)
+
+
+def refilled(count):
+    """Steps that all lie in one array, filled again for each."""
+    array = np.zeros((2, 3), "float32")
+    for number in range(count):
+        array[...] = number
+        yield Example({"x": array}, None).repeated(1)
+
+
+def test_each_step_is_copied_before_the_next_is_made():
+    source = Source(refilled(7), max_bytes=1e9)
+    batches = [source.take(n) for n in (3, 1, 3)]
+    numbers = [batch.features["x"][:, 0, 0].tolist() for batch in batches]
+    assert numbers == [[0, 1, 2], [3], [4, 5, 6]]
+    assert all(is_ready(batch) for batch in batches)
+
+
+def test_buffers_of_steps_that_are_over_are_used_again():
+    source = Source(refilled(40), max_bytes=1e9)
+    addresses = {address(source.take(4).features["x"]) for _ in range(10)}
+    assert len(addresses) == 1
+
+
+def test_what_may_stay_is_not_copied():
+    stack = Buffers().empty((4, 2, 16), FLOAT)
+    stack[...] = np.arange(4)[:, None, None]
+    pieces = [Batch(stack, None, may_stay=True)]
+    source = Source(iter(pieces), max_bytes=1e9)
+    first, rest = source.take(3), source.take(3)
+    assert address(first.features) == address(stack)
+    assert address(rest.features) == address(stack[3])
+    assert first.may_stay and rest.may_stay
+
+
+def test_what_programs_cannot_read_in_place_is_copied():
+    array = Buffers().empty((3, 4, 8), FLOAT)
+    array[...] = np.arange(96).reshape(3, 4, 8)
+    for unlike in (array[:, :, ::2], array.reshape(-1)[1:85].reshape(3, 4, 7)):
+        piece = Batch(unlike, None, may_stay=True)
+        assert not is_ready(piece)
+        taken = Source(iter([piece]), max_bytes=1e9).take(3)
+        assert is_ready(taken)
+        np.testing.assert_array_equal(taken.features, unlike)
+
+
+def test_a_stack_has_as_many_steps_as_were_added():
+    example = Example((np.ones((2, 3), "int32"), None), np.ones(2, "float64"))
+    stack = Stack(Buffers(), example.repeated(1), steps=5)
+    stack.add(example.repeated(2))
+    stack.add(example.repeated(1))
+    batch = stack.batch()
+    assert batch.steps == stack.steps == 3
+    assert jax.tree.structure(batch.features) == jax.tree.structure((0, None))
+    assert batch.labels.dtype == np.float64 and batch.labels.shape == (3, 2)
+    assert batch.features[0].dtype == np.int32
