@@ -127,19 +127,25 @@ def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
     assert names[place + 1] == "all-reduce"
 
 
+def very_wide(features, is_training):
+    """Of which the activations weigh more than all else."""
+    del is_training
+    x = keras.layers.Dense(2**14, activation="relu")(features)
+    return keras.layers.Dense(1)(x)
+
+
 def test_what_does_not_fit_is_an_error(tmp_path):
-    own = estimator(tmp_path, batch=2**26)
-    shape = jax.ShapeDtypeStruct((2**26, 128), "float32")
-    huge = np.broadcast_to(np.zeros(1, "float32"), shape.shape)
+    batch = 2**20
+    own = estimator(tmp_path, very_wide, batch=batch)
 
     def input_fn(params):
-        return huge, np.broadcast_to(np.zeros(1, "float32"), (2**26, 1))
+        return np.zeros((batch, 8), "float32"), np.zeros((batch, 1), "float32")
 
     with pytest.raises(DoesNotFitError, match="would fit") as raised:
         own.plan(input_fn, "v5e:2x2")
     error = raised.value
     assert error.board == "v5e:2x2"
-    assert 0 < error.batch_size < 2**26
+    assert 0 < error.batch_size < batch
     # Beside another topology it is a column.
     plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
     refusal, plan = plans
