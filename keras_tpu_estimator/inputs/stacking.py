@@ -1,6 +1,5 @@
 """Steps copied one after the other into memory that is used again."""
 
-import collections
 import math
 import weakref
 
@@ -11,6 +10,8 @@ from keras_tpu_estimator.inputs.batch import Batch
 
 # A CPU's programs read arrays where they are if they begin at such an address.
 _ALIGNMENT = 64
+# Bytes that are kept where nothing of their size is wanted.
+_MOST_FREE = 2**28
 
 
 class Buffers:
@@ -33,7 +34,8 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._free: dict[int, list[np.ndarray]] = collections.defaultdict(list)
+        # The oldest first. What is given back is added at any time.
+        self._free: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array whose values are to be set.
@@ -43,14 +45,25 @@ class Buffers:
             dtype: Its dtype.
         """
         size = math.prod(shape) * dtype.itemsize
-        free = self._free[size]
-        memory = free.pop() if free else np.empty(size + _ALIGNMENT, "uint8")
+        memory = self._taken(size + _ALIGNMENT)
         start = -memory.ctypes.data % _ALIGNMENT
         # Every view holds this array: NumPy looks no further than a
         # `memoryview` for what owns the memory.
         owner = np.frombuffer(memory.data[start : start + size], np.uint8)
-        weakref.finalize(owner, free.append, memory).atexit = False
+        weakref.finalize(owner, self._free.append, memory).atexit = False
         return owner.view(dtype).reshape(shape)
+
+    def _taken(self, size: int) -> np.ndarray:
+        """Free memory of a size, or else new one."""
+        free = self._free
+        # The newest, which may be in a cache.
+        places = reversed(range(len(free)))
+        index = next((n for n in places if free[n].nbytes == size), None)
+        memory = np.empty(size, "uint8") if index is None else free.pop(index)
+        # That of other sizes may never be wanted again.
+        while sum(each.nbytes for each in free) > _MOST_FREE:
+            free.pop(0)
+        return memory
 
 
 class Stack:

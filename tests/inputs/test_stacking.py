@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.inputs import stacking
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
 from keras_tpu_estimator.inputs.sources import Source
@@ -138,3 +139,20 @@ def test_a_stack_has_as_many_steps_as_were_added():
     assert jax.tree.structure(batch.features) == jax.tree.structure((0, None))
     assert batch.labels.dtype == np.float64 and batch.labels.shape == (3, 2)
     assert batch.features[0].dtype == np.int32
+
+
+def test_memory_of_many_sizes_is_not_kept(monkeypatch):
+    monkeypatch.setattr(stacking, "_MOST_FREE", 10_000)
+    buffers = Buffers()
+    for size in range(1000, 1100):
+        buffers.empty((size,), FLOAT)
+    kept = sum(each.nbytes for each in buffers._free)
+    # And what was given back since.
+    assert 0 < kept <= 10_000 + 4 * 1100 + 64
+
+
+def test_arrays_without_numbers_are_stacked():
+    example = Example(np.ones((4, 0), "float32"), np.ones((4, 1), "float32"))
+    stack = Stack(Buffers(), example.repeated(1), steps=2)
+    stack.add(example.repeated(2))
+    assert stack.batch().features.shape == (2, 4, 0)
