@@ -123,5 +123,7 @@ def rows(programs):
         (name, mode, topology)
         for name, program in programs.items()
         for topology in topologies_of(program.topologies, program.others)
+        # What a TPU refuses, GPUs may take.
+        if not (program.refusal and topology in GPUS)
         for mode in program.modes
     ]
