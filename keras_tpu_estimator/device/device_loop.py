@@ -19,11 +19,11 @@ from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.waiting import Waiting
 from keras_tpu_estimator.base.waiting import tell
 from keras_tpu_estimator.device import shapes
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.distributed_program import DistributedProgram
+from keras_tpu_estimator.device.distributed_program import MetricsState
 from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.nan_search import Compiled
 from keras_tpu_estimator.device.nan_search import checking_nans
-from keras_tpu_estimator.device.program_model import MetricsState
 from keras_tpu_estimator.device.scan import scan_with_newest
 from keras_tpu_estimator.device.stored_loops import StoredLoop
 from keras_tpu_estimator.device.variable_places import VariablePlaces
@@ -39,10 +39,10 @@ _OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
 
 
 class DeviceLoop:
-    """Runs a model's steps on the devices, compiled once for each shape.
+    """Runs a program's steps on the devices, compiled once for each shape.
 
     Args:
-        model: The model whose steps are run.
+        program: The program whose steps are run.
         places: Where its variables lie.
         debug_nans: Whether training finds the operation that the first NaN
             comes from. Defaults to `False`.
@@ -53,14 +53,14 @@ class DeviceLoop:
 
     def __init__(
         self,
-        model: EstimatorModel,
+        program: DistributedProgram,
         places: VariablePlaces,
         debug_nans: bool = False,
         waiting: Waiting | None = None,
         executables: Executables | None = None,
     ):
         self._waiting = waiting or Waiting()
-        self._model = model
+        self._program = program
         self._places = places
 
         def compiled(
@@ -103,7 +103,10 @@ class DeviceLoop:
         Returns:
             What `run` takes.
         """
-        layout, cores = self._model.layout(mode), self._model.layout(mode).cores
+        layout, cores = (
+            self._program.layout(mode),
+            self._program.layout(mode).cores,
+        )
         if cores.mesh is None and (
             # Few steps: a compiled function copies them by itself, and faster.
             mode != ModeKeys.TRAIN
@@ -127,7 +130,7 @@ class DeviceLoop:
         Returns:
             What `predict` takes.
         """
-        layout = self._model.layout(ModeKeys.PREDICT)
+        layout = self._program.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
         sharding = layout.sharding(batch_size((features, is_padding)))
@@ -146,11 +149,11 @@ class DeviceLoop:
         """
         alone = step.mode == ModeKeys.PREDICT
         places = (self._places.own if alone else self._places).of(step.reads)
-        values = shapes.of_values(self._model.program.store, places)
+        values = shapes.of_values(self._program.store, places)
         if alone:
             return *step.split(values), batches
-        whole = self._model.layout(step.mode).cores.replicated
-        metrics = shapes.of_arrays(self._model.metrics_state(), whole)
+        whole = self._program.layout(step.mode).cores.replicated
+        metrics = shapes.of_arrays(self._program.metrics_state(), whole)
         return *step.split(values), metrics, batches
 
     def devices(self, step: Step) -> tuple[jax.Device, ...]:
@@ -159,7 +162,7 @@ class DeviceLoop:
         Args:
             step: The step.
         """
-        return self._model.layout(step.mode).cores.devices
+        return self._program.layout(step.mode).cores.devices
 
     def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
         """Traces what `run` or `predict` compiles, without any value.
@@ -231,7 +234,7 @@ class DeviceLoop:
 
     def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
         """What `arguments` has for batches that were put on the devices."""
-        place = self._model.layout(step.mode).cores.replicated
+        place = self._program.layout(step.mode).cores.replicated
         return self.arguments(step, shapes.of_data(data, place))
 
     def _run(
@@ -245,7 +248,7 @@ class DeviceLoop:
         fetch: tuple[str, ...],
     ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
         tell(f"Compiling the steps of mode {step.mode!r}")
-        run_step = functools.partial(self._model.run_step, step)
+        run_step = functools.partial(self._program.run_step, step)
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
             assigned, metrics = state
@@ -264,7 +267,7 @@ class DeviceLoop:
             one, (assigned, metrics), batches
         )
         assigned = self._places.pinned(assigned)
-        cores = self._model.layout(step.mode).cores
+        cores = self._program.layout(step.mode).cores
         outputs = cores.whole_on_hosts(outputs | newest)
         return assigned, metrics, losses, outputs
 
@@ -278,7 +281,7 @@ class DeviceLoop:
         fetch: tuple[str, ...],
     ) -> tuple[Values, Outputs, Outputs]:
         tell(f"Compiling the steps of mode {step.mode!r}")
-        run_step = self._model.to_compile(step)
+        run_step = self._program.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
         wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}

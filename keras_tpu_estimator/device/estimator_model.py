@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.device.distributed_program import DistributedProgram
 from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.device.model_files import SavedByWeights
 from keras_tpu_estimator.device.program_model import FOR_METRIC_FN
@@ -24,9 +23,7 @@ from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
-from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.tracing.variables import is_accumulator
 
 _WHOLE = sys.maxsize
@@ -43,9 +40,7 @@ class EstimatorModel(SavedByWeights):
     `evaluate` and of `fit(validation_data=...)`.
 
     Args:
-        program: The variables and steps to run.
-        layouts: How the cores share the batches of each mode. By default one
-            core has them whole.
+        program: The variables and steps to run, and the cores that do it.
 
     Example:
 
@@ -67,14 +62,9 @@ class EstimatorModel(SavedByWeights):
 
     test_function: Callable[..., Any]
 
-    def __init__(
-        self,
-        program: Program,
-        layouts: Mapping[str, BatchLayout] | None = None,
-    ):
-        super().__init__(program, layouts)
-        # What `metric_fn` has counted; none before the first evaluation.
-        self._host_metrics: HostMetrics | None = None
+    def __init__(self, program: DistributedProgram):
+        super().__init__(program)
+        self._made_metrics: HostMetrics | None = None
 
     @classmethod
     def from_model_fn(
@@ -108,25 +98,8 @@ class EstimatorModel(SavedByWeights):
             ModeKeys.EVAL: BatchLayout(cores),
             ModeKeys.PREDICT: BatchLayout(cores),
         }
-        return cls(make_program(call, seed, TraceOptions.of(config)), layouts)
-
-    def prepare(
-        self, mode: str, features: Features, labels: Labels = None
-    ) -> Step:
-        """Traces `model_fn` for inputs like these, if it has not been.
-
-        Args:
-            mode: A value of `ModeKeys`.
-            features: Nest of arrays, batch first.
-            labels: The same, or `None`.
-
-        Returns:
-            The step. Its variables are the model's from now on.
-        """
-        step = super().prepare(mode, features, labels)
-        if mode == ModeKeys.EVAL and self._host_metrics is None:
-            self._host_metrics = step.metric_fn and HostMetrics(step.metric_fn)
-        return step
+        program = make_program(call, seed, TraceOptions.of(config))
+        return cls(DistributedProgram(program, layouts))
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""
@@ -185,11 +158,19 @@ class EstimatorModel(SavedByWeights):
         store = self.program.store
         counts = {
             path
-            for path in self._valued
+            for path in store.valued
             if is_accumulator(store.variables[path])
         }
         if counts:
-            self.assign(store.initial_values(counts))
+            store.assign(store.initial_values(counts))
+
+    @property
+    def _host_metrics(self) -> HostMetrics | None:
+        """What `metric_fn` counts; none before the first evaluation."""
+        step = self.program.prepared.get(ModeKeys.EVAL)
+        if self._made_metrics is None and step and step.metric_fn:
+            self._made_metrics = HostMetrics(step.metric_fn)
+        return self._made_metrics
 
     def _with_metrics(self, logs: dict[str, Any]) -> dict[str, Any]:
         """Logs with what `metric_fn` has counted, in place of its tensors."""
@@ -205,9 +186,8 @@ class EstimatorModel(SavedByWeights):
         self, keeps: bool = False
     ) -> contextlib.AbstractContextManager[None]:
         """Keeps Keras, which uses up arrays, from those of a running loop."""
-        if self.lender is None:
-            return contextlib.nullcontext()
-        return self.lender.apart(keeps)
+        lender = self.program.store.lender
+        return lender.apart(keeps) if lender else contextlib.nullcontext()
 
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
@@ -218,7 +198,7 @@ class EstimatorModel(SavedByWeights):
             data = jax.tree.map(lambda array: array[:size], (x, y))
         elif iter(x) is not x:
             data = next(iter(x))
-        elif mode in self._prepared:
+        elif mode in self.program.prepared:
             return
         else:
             raise ValueError(

@@ -10,10 +10,10 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.device import restoring
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.device.versions import Source
 from keras_tpu_estimator.program.steps import Step
+from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
@@ -24,7 +24,7 @@ class KeptValues(Mapping[str, jax.Array]):
     A checkpoint is read only if it has others, or more.
 
     Args:
-        model: The model.
+        store: The variables.
         places: Where the values lie.
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one, or `None`.
@@ -36,12 +36,11 @@ class KeptValues(Mapping[str, jax.Array]):
 
     def __init__(
         self,
-        model: EstimatorModel,
+        store: VariableStore,
         places: VariablePlaces,
         warm_start: WarmStartSettings | None,
     ):
-        self._model = model
-        self._store = model.program.store
+        self._store = store
         self._places = places
         self._warm_start = warm_start
         # Whose `init_fn` has set initial values.
@@ -101,7 +100,7 @@ class KeptValues(Mapping[str, jax.Array]):
             self._initialized.clear()
         self.source = source  # Under the name that was asked for.
         self._values = usable(self._values)
-        wanted = {*step.reads, *self._model.paths()}
+        wanted = {*step.reads, *self._store.without_slots()}
         if slots:
             wanted |= self._store.slots
         self._fetch(wanted - self._values.keys(), step, checkpoint)

@@ -67,7 +67,9 @@ class SavedByWeights(ProgramModel):
 
     def load_own_variables(self, store: Any) -> None:
         """Takes the variables from a file; Keras calls it."""
-        self.assign(model_weights.read(self._model_variables, store))
+        self.program.store.assign(
+            model_weights.read(self._model_variables, store)
+        )
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Raises an error before a file is made, as `get_config` does.
@@ -110,12 +112,12 @@ class SavedByWeights(ProgramModel):
 
     def _check_prepared(self, call: str) -> None:
         """Checks that there are variables, and gives them values."""
-        if not self._prepared:
+        if not self.program.prepared:
             raise ValueError(
                 f"`{call}` needs a model that knows its variables. Received "
                 "one that has seen no input. Call `model.prepare(mode, "
                 "features, labels)` with a batch, or `fit`, `evaluate` or "
                 "`predict`, first."
             )
-        if self.lender is None:
+        if self.program.store.lender is None:
             self.initialize()

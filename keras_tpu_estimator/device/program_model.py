@@ -1,10 +1,6 @@
 """A program as a Keras model: its variables, and steps over their values."""
 
-import contextlib
-import types
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Protocol
 from typing import TypeAlias
 
 import jax
@@ -16,17 +12,12 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.cpu.tuning import tuned
+from keras_tpu_estimator.device.distributed_program import DistributedProgram
 from keras_tpu_estimator.device.model_optimizer import ModelOptimizer
 from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.program.program import Program
-from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import StepFunction
 from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.tracing.rows_variable import give
-from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
@@ -36,48 +27,24 @@ KerasState: TypeAlias = tuple[list[jax.Array], ...]
 FOR_METRIC_FN = "tensors for metric_fn"
 
 
-class Lender(Protocol):
-    """Who has the values of a model's variables while a loop runs."""
-
-    def show(self) -> None:
-        """Gives the variables the loop's current values."""
-
-    def apart(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
-        """Lets the variables have arrays of their own in a `with` block.
-
-        Args:
-            keeps: Whether what becomes of them counts after the block.
-        """
-
-
 class ProgramModel(keras.Model):
     """The variables and the steps of a program, as Keras has them.
 
     Args:
-        program: The variables and steps to run.
-        layouts: How the cores share the batches of each mode. By default one
-            core has them whole.
+        program: The variables and steps to run, and the cores that do it.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        layouts: Mapping[str, BatchLayout] | None = None,
-    ):
+    def __init__(self, program: DistributedProgram):
         super().__init__(name="estimator_model")
         self.program = program
-        self.layouts = types.MappingProxyType(dict(layouts or {}))
-        self._loss_mean = keras.metrics.Mean(name="loss")
         # Keras tracks what is appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
-        self._valued: set[str] = set()
-        self._prepared: set[str] = set()
-        # Who gives the variables their values while a loop runs.
-        self.lender: Lender | None = None
         # Keras compiles a model only with its `compile`.
         super().compile(optimizer=None)
         self.optimizer = ModelOptimizer(self.global_step)
         self.built = True
+        program.when_prepared.append(self._track_new_variables)
+        self._track_new_variables()
 
     @property
     def global_step(self) -> keras.Variable:
@@ -87,7 +54,7 @@ class ProgramModel(keras.Model):
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
         """The mean loss, which Keras resets and reports."""
-        return [self._loss_mean]
+        return [self.program.loss_mean]
 
     def prepare(
         self, mode: str, features: Features, labels: Labels = None
@@ -102,49 +69,14 @@ class ProgramModel(keras.Model):
         Returns:
             The step. Its variables are the model's from now on.
         """
-        step = self._step(mode, features, labels)
-        self._prepared.add(mode)
-        self._track_new_variables()
-        return step
-
-    def layout(self, mode: str) -> BatchLayout:
-        """How the cores share the batches of a mode."""
-        return self.layouts.get(mode, BatchLayout())
+        return self.program.prepare(mode, features, labels)
 
     def initialize(self) -> None:
         """Gives initial values to variables that have none yet."""
-        missing = self.program.store.variables.keys() - self._valued
+        store = self.program.store
+        missing = store.variables.keys() - store.valued
         if missing:
-            self.assign(self.program.store.initial_values(missing))
-
-    def to_compile(self, step: Step) -> StepFunction:
-        """A step's function as it is compiled for the cores that run it."""
-        if self.layout(step.mode).cores.platform == "cpu":
-            return tuned(step.function)
-        return step.function
-
-    def run_step(
-        self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
-    ) -> tuple[Values, list[jax.Array], Outputs]:
-        """One step of training or evaluation, as a pure function.
-
-        Args:
-            step: The step.
-            values: The values that it reads, by path.
-            metrics: The values of the metrics' variables.
-            batch: A pair of features and labels.
-
-        Returns:
-            The values that changed, the metrics' new values, and the outputs;
-            among them as `loss` the mean over examples so far.
-        """
-        changed, outputs = self.to_compile(step)(values, *batch)
-        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
-        metrics = self._loss_mean.stateless_update_state(
-            metrics, outputs["loss"], sample_weight=weight
-        )
-        mean = self._loss_mean.stateless_result(metrics)
-        return changed, metrics, outputs | {"loss": mean}
+            store.assign(store.initial_values(missing))
 
     def train_step(
         self, state: KerasState, data: Nest
@@ -194,9 +126,11 @@ class ProgramModel(keras.Model):
         features, is_padding = features_and_labels(data)
         if is_padding is None:
             is_padding = jnp.zeros((batch_size(features),), bool)
-        step = self._step(ModeKeys.PREDICT, features, is_padding)
+        step = self.program.step(ModeKeys.PREDICT, features, is_padding)
         values = self._by_path(state)
-        changed, outputs = self.to_compile(step)(values, features, is_padding)
+        changed, outputs = self.program.to_compile(step)(
+            values, features, is_padding
+        )
         _, others = self._as_state(values | changed, len(state))
         return outputs["predictions"], others
 
@@ -205,28 +139,10 @@ class ProgramModel(keras.Model):
 
         Keras calls it whenever a callback reads its attribute `model`.
         """
-        if self.lender is not None:
-            self.lender.show()
+        lender = self.program.store.lender
+        if lender is not None:
+            lender.show()
         super().jax_state_sync()
-
-    def paths(self) -> list[str]:
-        """Paths of the variables that `state` lists without slots."""
-        return [v.path for v in self._model_variables]
-
-    def metrics_state(self) -> MetricsState:
-        """The metrics' values before anything was counted."""
-        return [np.zeros(v.shape, v.dtype) for v in self.metrics_variables]
-
-    def assign(self, values: AnyValues) -> None:
-        """Gives the model's variables these values by path."""
-        for path, value in values.items():
-            give(self.program.store.variables[path], value)
-        self._valued.update(values)
-
-    def _step(self, mode: str, features: Features, labels: Labels) -> Step:
-        return self.program.step(
-            mode, self.layout(mode).step_input(features, labels)
-        )
 
     def _track_new_variables(self) -> None:
         store, slots = self.program.store, self.optimizer.variables
@@ -245,9 +161,11 @@ class ProgramModel(keras.Model):
         """A step between the lists that Keras has and values by path."""
         *lists, metrics = state
         batch = features_and_labels(data)
-        step = self._step(mode, *batch)
+        step = self.program.step(mode, *batch)
         values = self._by_path(lists)
-        changed, metrics, outputs = self.run_step(step, values, metrics, batch)
+        changed, metrics, outputs = self.program.run_step(
+            step, values, metrics, batch
+        )
         new = self._as_state(values | changed, len(lists))
         logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
         if "eval_metrics" in outputs:

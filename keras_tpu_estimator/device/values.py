@@ -16,7 +16,6 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.device.call_values import CallValues
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.kept_values import KeptValues
 from keras_tpu_estimator.device.kept_values import usable
 from keras_tpu_estimator.device.saving import ToSave
@@ -24,6 +23,7 @@ from keras_tpu_estimator.device.saving import check_whole
 from keras_tpu_estimator.device.variable_places import VariablePlaces
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.program.store import VariableStore
 from keras_tpu_estimator.tracing.rows_variable import given
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
@@ -36,7 +36,7 @@ class ModelValues:
     Between calls it keeps them, and reads a checkpoint only if that has others.
 
     Args:
-        model: The model.
+        store: The variables.
         places: Where the values lie.
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one. Defaults to `None`.
@@ -44,18 +44,17 @@ class ModelValues:
 
     def __init__(
         self,
-        model: EstimatorModel,
+        store: VariableStore,
         places: VariablePlaces,
         warm_start: WarmStartSettings | None = None,
     ):
-        self._model = model
-        self._store = model.program.store
+        self._store = store
         self._places = places
         self._put = places.put
         self._own_copies = places.own_copies
         self._check_places = places.check
         self._warm_start = warm_start
-        self._kept = KeptValues(model, places, warm_start)
+        self._kept = KeptValues(store, places, warm_start)
         self._borrowers = 0
         # Calls that user code may look into, the innermost last; the one whose
         # values the variables have now, and which arrays these are.
@@ -90,7 +89,7 @@ class ModelValues:
         finally:
             lasting = self._lasting(values, step)
             self._kept.keep(lasting, values.source, values.overridden)
-            self._model.assign(lasting)
+            self._store.assign(lasting)
 
     @contextlib.contextmanager
     def lent(
@@ -115,7 +114,7 @@ class ModelValues:
         if self._is_alone(step.mode) or (
             is_new and step.mode == ModeKeys.PREDICT
         ):
-            kept = KeptValues(self._model, self._places.own, self._warm_start)
+            kept = KeptValues(self._store, self._places.own, self._warm_start)
         values = self._loaded(kept, step, checkpoint, slots)
         self._borrowers += 1
         try:
@@ -143,7 +142,7 @@ class ModelValues:
 
     def complete(self, values: CallValues, step: Step) -> None:
         """Adds initial values of what the model has come to have since."""
-        missing = {*self._model.paths(), *step.reads}.difference(values)
+        missing = {*self._store.without_slots(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))
             values.update(self._put_for(initial, values.mode))
@@ -191,7 +190,7 @@ class ModelValues:
         """
         outer = self._shown
         self._visible.append(values)
-        self._model.lender = self
+        self._store.lender = self
         try:
             yield
         finally:
@@ -199,7 +198,7 @@ class ModelValues:
                 self._take_back()
             self._visible.pop()
             if not self._visible:
-                self._model.lender = None
+                self._store.lender = None
             elif self._visible[-1] is outer:
                 self.show()
 
@@ -209,7 +208,7 @@ class ModelValues:
         if self._shown is values:
             return
         self._take_back()
-        self._model.assign(values)
+        self._store.assign(values)
         self._lent = {path: self._current(path) for path in values}
         self._shown = values
 
@@ -227,7 +226,7 @@ class ModelValues:
         # Keras knows nothing of other hosts.
         own = self._own_copies(before)
         check_whole("Keras's own loops", before, own)
-        self._model.assign(jax.tree.map(jnp.copy, own))
+        self._store.assign(jax.tree.map(jnp.copy, own))
         try:
             yield
         finally:
@@ -236,7 +235,7 @@ class ModelValues:
 
     def _give_again(self, before: Values) -> None:
         """Gives the variables the arrays that they had."""
-        self._model.assign(before)
+        self._store.assign(before)
         for path, value in before.items():
             if value is self._lent[path]:
                 self._lent[path] = self._current(path)

@@ -15,7 +15,7 @@ from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.device.distributed_program import DistributedProgram
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -119,12 +119,12 @@ def load_model(
     specs, nest = jax.tree.flatten(features)
     samples = shapes.samples(specs)
     program = make_program(served, seed, options)
-    model = EstimatorModel(program, {ModeKeys.PREDICT: BatchLayout()})
-    step = model.prepare(
+    distributed = DistributedProgram(program)
+    step = distributed.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )
     try:
-        with Runtime.of(model).values.lent(step, checkpoint) as values:
+        with Runtime.of(distributed).values.lent(step, checkpoint) as values:
             known = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error

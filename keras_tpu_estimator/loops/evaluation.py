@@ -174,6 +174,7 @@ class EvaluationLoop:
         infeed: Infeed[StagedSteps],
         steps: int | None,
     ):
+        self._job = job
         self._runtime = job.runtime
         self._hosts = job.hosts
         self._step = step
@@ -182,7 +183,7 @@ class EvaluationLoop:
         self._done = 0
         self._progress = Progress(values)
         self._host_metrics = job.host_metrics(step)
-        self._metrics = self._runtime.model.metrics_state()
+        self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()
         self._result: dict[str, Any] = {}
@@ -207,7 +208,7 @@ class EvaluationLoop:
             step.
         """
         hook_list = hooks_around(
-            hooks, self._runtime, self._progress, self._step.graph
+            hooks, self._job, self._progress, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()

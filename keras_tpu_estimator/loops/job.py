@@ -20,6 +20,7 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
 from keras_tpu_estimator.config.run_config import RunConfig
+from keras_tpu_estimator.device.distributed_program import DistributedProgram
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.host_metrics import HostMetrics
@@ -80,7 +81,7 @@ class Job:
 
     @functools.cached_property
     def runtime(self) -> Runtime:
-        """The model on the devices, made when the cores are first needed."""
+        """The program on the devices, made when they are first needed."""
         call = ModelFn(
             self.model_fn,
             self.params,
@@ -93,15 +94,21 @@ class Job:
         cores = self.placement.cores
         with self._variables_off_devices():
             program = make_program(call, self.seed, options, cores)
-            model = EstimatorModel(program, layouts)
+            distributed = DistributedProgram(program, layouts)
         folder = self.config.executables
         return Runtime.of(
-            model,
+            distributed,
             self.config.debug_nans,
             self.warm_start,
             shows_progress(self.config.progress),
             None if folder is None else Executables(os.fsdecode(folder)),
         )
+
+    @functools.cached_property
+    def model(self) -> EstimatorModel:
+        """The program as a Keras model, made for who looks at it."""
+        with self._variables_off_devices():
+            return EstimatorModel(self.runtime.program)
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
         """Has Keras put no variables on devices that need not be there."""

@@ -11,18 +11,18 @@ import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.hooks.hook_list import HookList
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session_run_hook import Hook
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.tracing.rows_variable import own_rows
 
 
 def hooks_around(
     hooks: Iterable[Hook],
-    runtime: Runtime,
+    job: Job,
     progress: Progress,
     graph: Any = None,
 ) -> HookList:
@@ -30,11 +30,11 @@ def hooks_around(
 
     Args:
         hooks: Hooks and Keras callbacks.
-        runtime: The model.
+        job: What the calls have in common.
         progress: Where the loop is.
         graph: As in `Step`. Defaults to `None`.
     """
-    live = LiveModel(runtime, progress)
+    live = LiveModel(job, progress)
     session = Session(live.fetch, live, progress.wait, graph)
     return HookList(with_callbacks(hooks), session)
 
@@ -43,20 +43,24 @@ class LiveModel:
     """Inside its `with` block, the Keras model is where the loop is.
 
     Args:
-        runtime: The model and its values.
+        job: What the calls have in common.
         progress: Where the loop is.
 
     Attributes:
-        model: The model.
         mode: What the loop does, a value of `ModeKeys`.
     """
 
-    def __init__(self, runtime: Runtime, progress: Progress):
-        self.model: EstimatorModel = runtime.model
+    def __init__(self, job: Job, progress: Progress):
         self.mode = progress.values.mode
-        self._values = runtime.values
+        self._job = job
+        self._values = job.runtime.values
         self._progress = progress
         self._blocks: list[contextlib.AbstractContextManager[None]] = []
+
+    @property
+    def model(self) -> EstimatorModel:
+        """The model."""
+        return self._job.model
 
     @property
     def step(self) -> int:
@@ -78,7 +82,7 @@ class LiveModel:
             KeyError: There is nothing of that name.
         """
         value = self._progress.fetch(name)
-        rows = self.model.program.store.rows
+        rows = self._job.runtime.program.store.rows
         # Not what else has this name.
         is_variable = value is self._progress.values.get(name)
         if is_variable and name in rows:

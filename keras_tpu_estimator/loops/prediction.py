@@ -14,7 +14,6 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.device.call_values import CallValues
-from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.inputs.infeed import Infeed
@@ -70,7 +69,7 @@ class Prediction:
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
             with job.runtime.values.lent(step, checkpoint, slots) as values:
-                loop = PredictionLoop(job.runtime, step, values, steps)
+                loop = PredictionLoop(job, step, values, steps)
                 yield from loop.run(first, hooks)
 
 
@@ -118,7 +117,7 @@ class PredictionLoop:
     """Feeds, runs and accompanies the devices in one `predict`.
 
     Args:
-        runtime: The model.
+        job: The estimator's functions and settings.
         step: The step of PREDICT, for batches like the first.
         values: The variables' values.
         steps: The input.
@@ -126,12 +125,13 @@ class PredictionLoop:
 
     def __init__(
         self,
-        runtime: Runtime,
+        job: Job,
         step: Step,
         values: CallValues,
         steps: PaddedSteps,
     ):
-        self._runtime = runtime
+        self._job = job
+        self._runtime = job.runtime
         self._step = step
         self._steps = steps
         self._values = values
@@ -153,7 +153,7 @@ class PredictionLoop:
             hooks: Called around each batch.
         """
         hook_list = hooks_around(
-            hooks, self._runtime, self._progress, self._step.graph
+            hooks, self._job, self._progress, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()

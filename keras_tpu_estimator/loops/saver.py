@@ -239,7 +239,7 @@ class Saver:
         return self._key(self._model_dir)
 
     def _trained_paths(self) -> set[str]:
-        variables = self._runtime.model.program.store.variables
+        variables = self._runtime.program.store.variables
         return {path for path, each in variables.items() if each.trainable}
 
 

@@ -100,7 +100,7 @@ class TrainingLoop:
         self._runtime = training.job.runtime
         self._step = step
         self._steps: dict[Any, Step] = {}
-        self._none_counted = training.job.runtime.model.metrics_state()
+        self._none_counted = training.job.runtime.program.metrics_state()
         self._plan = plan
         self._infeed = infeed
         self._positions = positions
@@ -219,7 +219,7 @@ class TrainingLoop:
         part: an error would leave them behind, and two programs at once can
         lock simulated cores.
         """
-        cores = self._runtime.model.layout(ModeKeys.TRAIN).cores
+        cores = self._runtime.program.layout(ModeKeys.TRAIN).cores
         return (
             (cores.mesh is None or cores.platform != "cpu")
             and not self._job.hosts.are_several
@@ -236,7 +236,7 @@ class TrainingLoop:
             self._progress, self._infeed, self._outfeed, self._metrics
         )
         session = TrainingSession(
-            self._runtime,
+            self._job,
             self._progress,
             self._saver,
             self._training.owner,

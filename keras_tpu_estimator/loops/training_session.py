@@ -9,11 +9,11 @@ import numpy as np
 
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.hooks.session import Session
 from keras_tpu_estimator.hooks.session import T
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hosts.conversation import Conversation
+from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.live_model import LiveModel
 from keras_tpu_estimator.loops.progress import Progress
 from keras_tpu_estimator.loops.saver import Saver
@@ -25,7 +25,7 @@ class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
-        runtime: The model.
+        job: What the calls have in common.
         progress: The loop's current values.
         saver: Writes them.
         estimator: Who trains.
@@ -36,7 +36,7 @@ class TrainingSession(Session):
 
     def __init__(
         self,
-        runtime: Runtime,
+        job: Job,
         progress: Progress,
         saver: Saver,
         estimator: Any,
@@ -44,9 +44,9 @@ class TrainingSession(Session):
         is_interrupted: Callable[[], bool],
         call: Conversation,
     ):
-        live = LiveModel(runtime, progress)
+        live = LiveModel(job, progress)
         super().__init__(live.fetch, live, progress.wait)
-        self._runtime = runtime
+        self._store = job.runtime.program.store
         self._progress = progress
         self._saver = saver
         self._estimator = estimator
@@ -98,7 +98,7 @@ class TrainingSession(Session):
     @property
     def _paths(self) -> list[str]:
         """Paths of the variables, in the order of creation."""
-        variables = self._runtime.model.program.store.variables
+        variables = self._store.variables
         return [path for path in variables if path in self._progress.values]
 
     def evaluate(

@@ -97,7 +97,7 @@ class LoweredLoop:
             step,
             length,
             batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
-            job.runtime.model.program.store,
+            job.runtime.program.store,
             loop.arguments(step, batches),
             traced,
             compiling.lowered(traced),
@@ -151,7 +151,7 @@ def _of_steps(
         return jax.ShapeDtypeStruct((steps, *leaf.shape[1:]), leaf.dtype)
 
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
-    layout = job.runtime.model.layout(mode)
+    layout = job.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
     staged = StagedSteps(mode, batch, batches, True, is_part)
     return staged.prepare(job.runtime), batches
@@ -165,7 +165,7 @@ def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
     if first is None:
         raise _empty(mode)
     batches = shapes.of_steps(
-        job.runtime.model.layout(mode), mode, first.features, first.is_padding
+        job.runtime.program.layout(mode), mode, first.features, first.is_padding
     )
     return job.runtime.prepare(mode, first.features, first.is_padding), batches
 

@@ -1,11 +1,13 @@
 """The variables of one program, and how they come by their initial values."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +18,27 @@ from keras_tpu_estimator.model_fn.initialization import Target
 from keras_tpu_estimator.tracing import keras_internals
 from keras_tpu_estimator.tracing.capture import Captured
 from keras_tpu_estimator.tracing.capture import capture
+from keras_tpu_estimator.tracing.rows_variable import give
 from keras_tpu_estimator.tracing.variables import AnyValues
 from keras_tpu_estimator.tracing.variables import Values
 from keras_tpu_estimator.tracing.variables import is_accumulator
 from keras_tpu_estimator.tracing.variables import is_seed
 
 GLOBAL_STEP = "global_step"
+
+
+class Lender(Protocol):
+    """Who has the values of variables while a loop runs."""
+
+    def show(self) -> None:
+        """Gives the variables the loop's current values."""
+
+    def apart(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
+        """Lets the variables have arrays of their own in a `with` block.
+
+        Args:
+            keeps: Whether what becomes of them counts after the block.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +80,8 @@ class VariableStore:
             nothing.
         rows: Numbers of rows by path, of variables whose rows lie over all
             cores. On the devices they may have more.
+        valued: Paths of those that `assign` has given values.
+        lender: Who gives them their values while a loop runs, or `None`.
     """
 
     def __init__(self, seed: int | None = None):
@@ -74,6 +93,8 @@ class VariableStore:
         self.constants: set[str] = set()
         self.saved_dtypes: dict[str, np.dtype] = {}
         self.rows: dict[str, int] = {}
+        self.valued: set[str] = set()
+        self.lender: Lender | None = None
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
@@ -164,6 +185,12 @@ class VariableStore:
         read = self.target.values(missing, self.device_dtype)
         return {path: jnp.asarray(value) for path, value in read.items()}
 
+    def assign(self, values: AnyValues) -> None:
+        """Gives variables these values by path."""
+        for path, value in values.items():
+            give(self.variables[path], value)
+        self.valued.update(values)
+
     def as_saved(self, path: str) -> SavedVariable:
         """What describes a variable, as checkpoints are compared with it."""
         variable = self.variables[path]
@@ -178,6 +205,10 @@ class VariableStore:
     def weights(self) -> list[str]:
         """Paths of the variables that other programs may have as well."""
         return [p for p in self.saved_paths() if not is_seed(self.variables[p])]
+
+    def without_slots(self) -> list[str]:
+        """Paths of the variables that not only optimizers use."""
+        return [path for path in self.variables if path not in self.slots]
 
     def saved_paths(self) -> list[str]:
         """Paths of the variables that belong into a checkpoint."""

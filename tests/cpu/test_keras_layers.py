@@ -129,7 +129,7 @@ def modes_of(network, cores=ONE_CORE, **config):
 
     @jax.jit
     def both(values):
-        compiled = run(map(model.to_compile, steps), values)
+        compiled = run(map(model.program.to_compile, steps), values)
         return compiled, run((step.function for step in steps), values)
 
     return both(values_of(model.program.store))
@@ -195,9 +195,9 @@ def test_keras_loops_come_to_the_same(monkeypatch):
 def test_only_steps_for_a_cpu_are_rewritten(monkeypatch):
     model = kte.EstimatorModel.from_model_fn(model_fn_for(two_axes))
     step = model.prepare(ModeKeys.TRAIN, *small(*NETWORKS[two_axes]))
-    assert model.to_compile(step) is not step.function
+    assert model.program.to_compile(step) is not step.function
     monkeypatch.setattr(Cores, "platform", "tpu")
-    assert model.to_compile(step) is step.function
+    assert model.program.to_compile(step) is step.function
 
 
 def compare(found, expected, rtol=1e-5):

@@ -128,7 +128,7 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
     with runtime.values.lent(step, None) as lent:
         values = jax.tree.map(jax.numpy.copy, dict(lent))
     assigned, others = step.split(values)
-    metrics = runtime.model.metrics_state()
+    metrics = runtime.program.metrics_state()
     runtime.loop.run(step, values, metrics, runtime.loop.put("train", *steps))
     assert len(ran(log.records)) == 1
     assert assigned and all(each.is_deleted() for each in assigned.values())

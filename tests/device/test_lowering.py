@@ -41,7 +41,7 @@ def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
     )._job.runtime
     data, nest = staged(runtime, mode)
-    found = shapes.of_steps(runtime.model.layout(mode), mode, *nest)
+    found = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
     for array, shape in zip(
         jax.tree.leaves(data), jax.tree.leaves(found), strict=True
     ):
@@ -60,7 +60,7 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
     data, nest = staged(runtime, mode)
     one = nest if mode == "infer" else jax.tree.map(lambda a: a[0], nest)
     step = runtime.prepare(mode, *one)
-    batches = shapes.of_steps(runtime.model.layout(mode), mode, *nest)
+    batches = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
     compiled = runtime.loop.trace(step, batches).lower().compile()
     with runtime.values.lent(step, None) as lent:
         values = dict(lent)
@@ -72,7 +72,7 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
             took[1]["predictions"]["y"], ran[1]["predictions"]["y"]
         )
         return
-    metrics = runtime.model.metrics_state()
+    metrics = runtime.program.metrics_state()
     ran = runtime.loop.run(
         step, jax.tree.map(jax.numpy.copy, values), metrics, data
     )

@@ -714,7 +714,7 @@ def test_nothing_is_assigned_for_callbacks_that_do_not_look(
     estimator, monkeypatch
 ):
     assigned = []
-    assign = kte.EstimatorModel.assign
+    assign = VariableStore.assign
     monkeypatch.setattr(
         kte.EstimatorModel,
         "assign",

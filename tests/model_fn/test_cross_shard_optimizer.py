@@ -498,7 +498,7 @@ def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
             model.optimizer.variables,
         )
         values = ([initial[v.path] for v in variables] for variables in lists)
-        state = (*values, model.metrics_state())
+        state = (*values, model.program.metrics_state())
         lowered = jax.jit(model.train_step).lower(state, (X, Y))
         return lowered.compile().as_text().count(" dot(")
 
