@@ -30,12 +30,13 @@ from keras_tpu_estimator.checkpoints.warm_start_settings import (
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.config.tpu_config import TPUConfig
+from keras_tpu_estimator.counterparts import table
 from keras_tpu_estimator.device.estimator_model import EstimatorModel
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.export.keras_file import export_keras
 from keras_tpu_estimator.hosts.errors import HostError
 from keras_tpu_estimator.hosts.starting import initialize
 from keras_tpu_estimator.keras_models.from_keras import from_keras
+from keras_tpu_estimator.keras_program.keras_file import export_keras
 from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
 from keras_tpu_estimator.mesh.replica_context import cross_replica_sum
 from keras_tpu_estimator.model_fn.clipping import clip_by_global_norm
@@ -59,6 +60,7 @@ from keras_tpu_estimator.model_fn.variable_scopes import AUTO_REUSE
 from keras_tpu_estimator.model_fn.variable_scopes import variable_scope
 from keras_tpu_estimator.tracing.gradient_requests import gradients
 from keras_tpu_estimator.tracing.identity import identity
+from keras_tpu_estimator.tracing.leftovers import LeftoverError
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 from keras_tpu_estimator.workflow.exporter import Exporter
@@ -67,6 +69,8 @@ from keras_tpu_estimator.workflow.exporters import LatestExporter
 from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
+
+LeftoverError.advice = staticmethod(table.advice)
 
 __version__ = "0.1.0"
 

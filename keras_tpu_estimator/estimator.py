@@ -40,8 +40,7 @@ from keras_tpu_estimator.embeddings.limits import check_usable
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
-from keras_tpu_estimator.front_ends import is_tf1
-from keras_tpu_estimator.front_ends import written_like
+from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.hooks.stall import watched
@@ -49,8 +48,6 @@ from keras_tpu_estimator.hooks.validation import validate_hooks
 from keras_tpu_estimator.hooks.validation import validate_listeners
 from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.agreement import Hosts
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
-from keras_tpu_estimator.keras_program.bound_model_fn import check_signature
 from keras_tpu_estimator.loops import rehearsing
 from keras_tpu_estimator.loops.evaluation import Evaluation
 from keras_tpu_estimator.loops.evaluation import eval_dir
@@ -60,6 +57,8 @@ from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.program.bound_model_fn import check_signature
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.storage import trusted
 
@@ -198,7 +197,7 @@ class TPUEstimator:
         hosts = Hosts.of_this_process(config.host_timeout_secs)
         check_usable(
             embedding_config_spec,
-            is_tf1(model_fn),
+            front_end_of(model_fn).why_no_tables,
             config,
             batch_axis=batch_axis,
         )
@@ -265,7 +264,7 @@ class TPUEstimator:
             spec = call(features, labels, mode, {"use_tpu": False})
             return spec.as_estimator_spec()
 
-        return written_like(self._job.model_fn, model_fn)
+        return self._job.front_end.like(self._job.model_fn, model_fn)
 
     def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
         """The `model_fn` with its params bound, which returns its own specs.
@@ -739,7 +738,7 @@ class TPUEstimator:
             if path is None
             else checkpoints.resolve(path)
         )
-        job = self._job
+        job, settings = self._job, self._export_settings
         model_fn = ModelFn(
             job.model_fn,
             job.params,
@@ -749,7 +748,10 @@ class TPUEstimator:
         with job.hosts.call("export_saved_model") as call:
             return call.by_chief(
                 lambda: run_export(
-                    export, self._export_settings, model_fn, checkpoint
+                    export,
+                    settings,
+                    job.front_end.graph_builder(model_fn, settings),
+                    checkpoint,
                 )
             )
 

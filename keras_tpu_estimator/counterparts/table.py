@@ -92,6 +92,24 @@ def find(name: str) -> Counterpart | None:
     )
 
 
+def advice(name: str) -> str:
+    """What to write in place of a name, as a sentence without its full stop.
+
+    Args:
+        name: As `find` takes it.
+
+    Example:
+
+    >>> advice("tf.unheard_of")
+    'Port it to Keras or JAX; see docs/migrating.md'
+    """
+    counterpart = find(name)
+    if counterpart is None:
+        return f"Port it to Keras or JAX; see {PAGE}"
+    note = f" ({counterpart.note})" if counterpart.note else ""
+    return f"Its counterpart: {counterpart.now}{note}; see {counterpart.page}"
+
+
 def _exact(name: str) -> tuple[str, Row, Section] | None:
     for alias, usual in (("", ""), *_ALIASES):
         if name.startswith(alias):

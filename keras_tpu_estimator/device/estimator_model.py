@@ -16,12 +16,12 @@ from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.device.model_files import SavedByWeights
 from keras_tpu_estimator.device.program_model import FOR_METRIC_FN
 from keras_tpu_estimator.device.program_model import features_and_labels
-from keras_tpu_estimator.front_ends import make_program
+from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.mesh.cores import ONE_CORE
 from keras_tpu_estimator.mesh.cores import Cores
 from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.tracing.variables import is_accumulator
@@ -98,7 +98,9 @@ class EstimatorModel(SavedByWeights):
             ModeKeys.EVAL: BatchLayout(cores),
             ModeKeys.PREDICT: BatchLayout(cores),
         }
-        program = make_program(call, seed, TraceOptions.of(config))
+        front_end = front_end_of(model_fn)
+        options = TraceOptions.of(config)
+        program = front_end.make_program(call, seed, options)
         return cls(DistributedProgram(program, layouts))
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:

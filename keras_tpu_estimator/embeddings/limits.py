@@ -6,13 +6,13 @@ from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 
 
 def check_usable(
-    spec: object, is_tf1: bool, config: Any, **others: Any
+    spec: object, why_none: str | None, config: Any, **others: Any
 ) -> None:
     """Checks that an estimator can have tables.
 
     Args:
         spec: The value of `embedding_config_spec`; `None` passes.
-        is_tf1: Whether `model_fn` builds graphs of TF1.
+        why_none: Why `model_fn` takes none, or `None` where it does.
         config: The `RunConfig`.
         **others: Other arguments of the estimator that have to be `None`.
 
@@ -28,13 +28,8 @@ def check_usable(
             f"kte.experimental.EmbeddingConfigSpec. Received: {spec!r} of type "
             f"{type(spec).__name__}. Make one of tables and features."
         )
-    if is_tf1:
-        raise NotImplementedError(
-            "With embedding_config_spec model_fn should be written with Keras "
-            "or JAX. Received one that builds graphs of TensorFlow 1. Make its "
-            "columns with tf.feature_column.embedding_column there, and leave "
-            "embedding_config_spec out."
-        )
+    if why_none is not None:
+        raise NotImplementedError(why_none)
     partition_dims = config.tpu_config.input_partition_dims
     unfit = {
         "TPUConfig.input_partition_dims": partition_dims is not None,

@@ -13,8 +13,8 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
 
 _requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
     contextvars.ContextVar("batch_configs", default=None)

@@ -2,33 +2,25 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Protocol
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
-from keras_tpu_estimator.export.loading import load_model
-from keras_tpu_estimator.export.lowering import lower
-from keras_tpu_estimator.export.rebuilding import rebuild
+from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
-from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.export.serving_graph import build_graph
-from keras_tpu_estimator.export.tf1_graph import ServedTF1ModelFn
-from keras_tpu_estimator.export.tf1_graph import build_tf1_graph
-from keras_tpu_estimator.front_ends import is_tf1
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -38,6 +30,7 @@ _TAGS = {
     ModeKeys.PREDICT: "serve",
 }
 _SERVING = (ServingInputReceiver, TensorServingInputReceiver)
+_SUPERVISED = (SupervisedInputReceiver,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,18 +93,52 @@ class Export:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plan:
-    """One graph to build: its mode, its tags, and how `model_fn` is called."""
+class GraphPlan:
+    """One graph to build, and how `model_fn` is called in it.
+
+    Attributes:
+        mode: The mode that it is called in.
+        tag_sets: The tags of each metagraph that it is.
+        use_tpu: The value of `params["use_tpu"]`.
+        receiver_fn: The user's function, called in the graph.
+        kinds: The types that it should return.
+    """
 
     mode: str
     tag_sets: Sequence[tuple[str, ...]]
     use_tpu: bool
+    receiver_fn: ReceiverFn
+    kinds: tuple[type[Receiver], ...]
+
+
+class GraphBuilder(Protocol):
+    """Builds the graphs of an export; each front end has its own.
+
+    Attributes:
+        is_tried: Whether they are other programs than the model's own, so that
+            they are tried once.
+    """
+
+    is_tried: bool
+
+    def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
+        """Builds one graph.
+
+        Args:
+            plan: What it is.
+            checkpoint: The prefix of the checkpoint.
+
+        Raises:
+            TypeError: A function returned something else than it should.
+            ValueError: Receivers, model, signatures or checkpoint do not fit
+                each other.
+        """
 
 
 def run_export(
     export: Export,
     settings: ExportSettings,
-    model_fn: ModelFn,
+    builder: GraphBuilder,
     checkpoint: str,
 ) -> str:
     """Exports a model, and tries what was exported.
@@ -119,7 +146,7 @@ def run_export(
     Args:
         export: What is to be exported.
         settings: What the estimator says about it.
-        model_fn: The user's function.
+        builder: Builds its graphs.
         checkpoint: The prefix of the checkpoint.
 
     Returns:
@@ -134,15 +161,11 @@ def run_export(
     """
     plans = list(_plans(export.receiver_fns, settings))
     with (
-        _first_request(settings, model_fn) as first_request,
+        _first_request(settings, builder) as first_request,
         folders.export_folder(export.base) as (temporary, final),
     ):
         graphs = [
-            (
-                _build(export, settings, plan, model_fn, checkpoint),
-                plan.tag_sets,
-            )
-            for plan in plans
+            (builder.build(plan, checkpoint), plan.tag_sets) for plan in plans
         ]
         saved_model.write(
             temporary, graphs, export.as_text, export.strip_default_attrs
@@ -155,17 +178,17 @@ def run_export(
 
 
 def _first_request(
-    settings: ExportSettings, model_fn: ModelFn
+    settings: ExportSettings, builder: GraphBuilder
 ) -> contextlib.AbstractContextManager[FirstRequest | None]:
-    """What tries an export, if it is another program than the model's own."""
-    if is_tf1(model_fn.function):
+    """What tries an export, if that is wanted."""
+    if not builder.is_tried:
         return contextlib.nullcontext()
     return FirstRequest(settings.timeout_secs)
 
 
 def _plans(
     receiver_fns: Mapping[str, ReceiverFn], settings: ExportSettings
-) -> Iterator[_Plan]:
+) -> Iterator[GraphPlan]:
     """The graphs of an export, TRAIN first and PREDICT last."""
     if not settings.to_cpu and not settings.to_tpu:
         raise ValueError(
@@ -175,6 +198,10 @@ def _plans(
     for mode, tag in _TAGS.items():
         if mode not in receiver_fns:
             continue
+        kinds = _SERVING if mode == ModeKeys.PREDICT else _SUPERVISED
+        plan = functools.partial(
+            GraphPlan, mode, receiver_fn=receiver_fns[mode], kinds=kinds
+        )
         if mode != ModeKeys.PREDICT:
             if settings.to_tpu:
                 _logger.warning(
@@ -183,45 +210,17 @@ def _plans(
                     mode,
                     tag,
                 )
-            yield _Plan(mode, [(tag,)], use_tpu=False)
+            yield plan([(tag,)], use_tpu=False)
             continue
         cpu: list[tuple[str, ...]] = [(tag,)] if settings.to_cpu else []
         tpu: list[tuple[str, ...]] = [(tag, "tpu")] if settings.to_tpu else []
         if settings.api_version == 1:
-            yield _Plan(mode, cpu + tpu, use_tpu=False)
+            yield plan(cpu + tpu, use_tpu=False)
             continue
         if cpu:
-            yield _Plan(mode, cpu, use_tpu=False)
+            yield plan(cpu, use_tpu=False)
         if tpu:
-            yield _Plan(mode, tpu, use_tpu=True)
-
-
-def _build(
-    export: Export,
-    settings: ExportSettings,
-    plan: _Plan,
-    model_fn: ModelFn,
-    checkpoint: str,
-) -> ServingGraph:
-    is_served = plan.mode == ModeKeys.PREDICT
-    receiver_fn = export.receiver_fns[plan.mode]
-    kinds = _SERVING if is_served else (SupervisedInputReceiver,)
-    if is_tf1(model_fn.function):
-        served = ServedTF1ModelFn(model_fn, plan.mode, plan.use_tpu)
-        return build_tf1_graph(
-            receiver_fn, kinds, served, checkpoint, settings.seed
-        )
-
-    def model_for(features: Nest) -> Model:
-        served = ServedModelFn(model_fn, plan.mode, plan.use_tpu)
-        loaded = load_model(
-            served, checkpoint, features, settings.seed, settings.options
-        )
-        if is_served and settings.backend == "tensorflow":
-            return rebuild(loaded, settings.options, settings.timeout_secs)
-        return lower(loaded)
-
-    return build_graph(receiver_fn, kinds, model_for)
+            yield plan(tpu, use_tpu=True)
 
 
 def _check_receiver_fn(mode: str, receiver_fn: object) -> None:
@@ -235,7 +234,7 @@ def _check_receiver_fn(mode: str, receiver_fn: object) -> None:
             "An export needs a serving input receiver function. Received: "
             "None. Make one with export.build_raw_serving_input_receiver_fn."
         )
-    if isinstance(receiver_fn, (*_SERVING, SupervisedInputReceiver)):
+    if isinstance(receiver_fn, _SERVING + _SUPERVISED):
         raise TypeError(
             "The serving input receiver function was called. Expected the "
             f"function itself. Received a {type(receiver_fn).__name__}: leave "

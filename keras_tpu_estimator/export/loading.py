@@ -19,9 +19,7 @@ from keras_tpu_estimator.device.distributed_program import DistributedProgram
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.front_ends import make_program
 from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.program import Program
 from keras_tpu_estimator.program.steps import BatchLayout
 from keras_tpu_estimator.program.steps import Step
@@ -99,26 +97,23 @@ class LoadedModel:
 
 def load_model(
     served: ServedModelFn,
+    program: Program,
     checkpoint: str,
     features: Nest,
-    seed: int | None = None,
-    options: TraceOptions | None = None,
 ) -> LoadedModel:
     """Traces a model, reads its values, and runs it once.
 
     Args:
         served: The user's function.
+        program: What a front end has made of it.
         checkpoint: The prefix of the checkpoint.
         features: Nest of `FeatureSpec`s.
-        seed: As in a `Program`.
-        options: As in a `Program`.
 
     Raises:
         ValueError: The model does not fit the features or the checkpoint.
     """
     specs, nest = jax.tree.flatten(features)
     samples = shapes.samples(specs)
-    program = make_program(served, seed, options)
     distributed = DistributedProgram(program)
     step = distributed.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))

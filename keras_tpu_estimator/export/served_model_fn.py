@@ -10,8 +10,6 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.keras_program.model_call import CallModelFn
-from keras_tpu_estimator.keras_program.padded_features import IS_PADDING
 from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
 from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
 from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
@@ -19,6 +17,8 @@ from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.program.steps import IS_PADDING
 
 
 @dataclasses.dataclass(frozen=True)

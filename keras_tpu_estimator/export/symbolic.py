@@ -9,7 +9,7 @@ import keras
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.tracing import keras_internals
 
 

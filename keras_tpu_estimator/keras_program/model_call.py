@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
-from typing import TypeAlias
 
 import jax
 import keras
@@ -17,9 +16,9 @@ from keras_tpu_estimator.keras_program.padded_features import PaddedFeatures
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.program.steps import NAMED
@@ -36,10 +35,6 @@ from keras_tpu_estimator.tracing import leftovers
 from keras_tpu_estimator.tracing.identity import names_collected
 from keras_tpu_estimator.tracing.moments import in_one_pass
 from keras_tpu_estimator.tracing.variables import Values
-
-CallModelFn: TypeAlias = Callable[
-    [Features, Labels, str, Mapping[str, Any]], Spec
-]
 
 
 class ModelCall:

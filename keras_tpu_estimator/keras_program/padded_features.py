@@ -7,9 +7,8 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.program.steps import IS_PADDING
 from keras_tpu_estimator.tracing import keras_internals
-
-IS_PADDING = "is_padding"
 
 
 class PaddedFeatures(dict[str, Any]):

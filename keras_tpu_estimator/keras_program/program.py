@@ -8,12 +8,12 @@ from typing import Any
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.waiting import tell
-from keras_tpu_estimator.keras_program.explaining import inputs
 from keras_tpu_estimator.keras_program.forward_step import trace_forward_step
-from keras_tpu_estimator.keras_program.model_call import CallModelFn
 from keras_tpu_estimator.keras_program.model_call import ModelCall
 from keras_tpu_estimator.keras_program.train_step import trace_train_step
 from keras_tpu_estimator.model_fn.initialization import initializing
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.program.explaining import inputs
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.program.steps import StepInput

@@ -27,19 +27,18 @@ from keras_tpu_estimator.device.host_metrics import HostMetrics
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.device.runtime import Runtime
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
-from keras_tpu_estimator.front_ends import input_form
-from keras_tpu_estimator.front_ends import make_program
-from keras_tpu_estimator.front_ends import own_checkpoint_format
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.hosts.conversation import Conversation
 from keras_tpu_estimator.inputs.pipeline import Pipeline
 from keras_tpu_estimator.inputs.position import Position
-from keras_tpu_estimator.keras_program.bound_model_fn import ModelFn
 from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import Step
 from keras_tpu_estimator.tracing import keras_internals
@@ -80,6 +79,11 @@ class Job:
     embeddings: EmbeddingConfigSpec | None = None
 
     @functools.cached_property
+    def front_end(self) -> FrontEnd:
+        """What knows how `model_fn` is written."""
+        return front_end_of(self.model_fn)
+
+    @functools.cached_property
     def runtime(self) -> Runtime:
         """The program on the devices, made when they are first needed."""
         call = ModelFn(
@@ -93,7 +97,9 @@ class Job:
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         cores = self.placement.cores
         with self._variables_off_devices():
-            program = make_program(call, self.seed, options, cores)
+            program = self.front_end.make_program(
+                call, self.seed, options, cores
+            )
             distributed = DistributedProgram(program, layouts)
         folder = self.config.executables
         return Runtime.of(
@@ -125,7 +131,7 @@ class Job:
     def checkpoint_format(self) -> str:
         """The name of the format that checkpoints are written in."""
         name = self.config.checkpoint_format
-        return name or own_checkpoint_format(self.model_fn)
+        return name or self.front_end.checkpoint_format
 
     def check_together(self, call: Conversation, **arguments: Any) -> None:
         """Checks that all hosts are about to do the same.
@@ -269,7 +275,7 @@ class Job:
         request = self.placement.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
-        form_of = input_form(self.model_fn, self.seed)
+        form_of = functools.partial(self.front_end.form_of, seed=self.seed)
         request = dataclasses.replace(request, form_of=form_of)
         # Nobody resumes a call of one loop in its middle.
         is_kept = (

@@ -37,6 +37,9 @@ Partition: TypeAlias = Callable[
 Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
 T = TypeVar("T")
 
+# The feature that tells in PREDICT which rows are padding.
+IS_PADDING = "is_padding"
+
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 

@@ -11,7 +11,7 @@ from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.marking import building
+from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of
 from keras_tpu_estimator.tf1.spec import Spec
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2

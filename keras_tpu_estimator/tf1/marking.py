@@ -1,30 +1,12 @@
 """Saying that a `model_fn` is written for TF1."""
 
-import contextlib
-import contextvars
 import functools
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.building import is_building
 from keras_tpu_estimator.tf1.spec import Spec
-
-_is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "is_building", default=False
-)
-
-
-@contextlib.contextmanager
-def building() -> Iterator[None]:
-    """Lets a `TF1ModelFn` be called in a `with` block: in a graph."""
-    token = _is_building.set(True)
-    try:
-        with internals.whole_variables():
-            yield
-    finally:
-        _is_building.reset(token)
 
 
 class TF1ModelFn:
@@ -39,13 +21,21 @@ class TF1ModelFn:
         functools.update_wrapper(self, function)
         self._function = function
 
+    @property
+    def front_end(self) -> Any:
+        """The `FrontEnd` that runs it."""
+        # Only then is what lifts graphs imported.
+        from keras_tpu_estimator.tf1 import front_end
+
+        return front_end.TF1
+
     def __call__(self, *args: Any, **kwargs: Any) -> Spec:
         """Calls the user's function, in the graph that is being built.
 
         Raises:
             NotImplementedError: None is being built.
         """
-        if not _is_building.get():
+        if not is_building():
             raise NotImplementedError(
                 "A TF1 model_fn should be run by a TPUEstimator. Received a "
                 "call from elsewhere. Wrap a model_fn that calls it, too: "

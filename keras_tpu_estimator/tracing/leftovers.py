@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from types import FrameType
 from types import TracebackType
 from typing import Any
+from typing import ClassVar
 from typing import NoReturn
 
 import jax
 
-from keras_tpu_estimator.counterparts import table
 from keras_tpu_estimator.tracing.called_names import Place
 from keras_tpu_estimator.tracing.called_names import called_name
 from keras_tpu_estimator.tracing.tensorflow_internals import (
@@ -46,23 +46,22 @@ class LeftoverError(TypeError):
     Args:
         place: Where it is.
         what: Why it cannot be, to be continued with "at file:line".
+
+    Attributes:
+        advice: Says what to write in place of a name of TensorFlow 1, as a
+            sentence without its full stop. It is set for the whole package.
     """
+
+    advice: ClassVar[Callable[[str], str]] = staticmethod(
+        lambda name: "Port it to Keras or JAX"
+    )
 
     def __init__(self, place: Place, what: str):
         name = called_name(place)
-        counterpart = table.find(name)
-        if counterpart is None:
-            advice = f"Port it to Keras or JAX; see {table.PAGE}"
-        else:
-            note = f" ({counterpart.note})" if counterpart.note else ""
-            advice = (
-                f"Its counterpart: {counterpart.now}{note}; see "
-                f"{counterpart.page}"
-            )
         super().__init__(
             f"This code should be Keras's or JAX's. Received `{name}`, {what}, "
-            f"at {place.line}. {advice}. Or run a model_fn of TensorFlow 1 "
-            "unported: `kte.tf1.model_fn(model_fn)`."
+            f"at {place.line}. {type(self).advice(name)}. Or run a model_fn of "
+            "TensorFlow 1 unported: `kte.tf1.model_fn(model_fn)`."
         )
 
 

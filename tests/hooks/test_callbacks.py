@@ -15,6 +15,7 @@ from helpers import repeated
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.program.store import VariableStore
 
 X, Y = regression_data()
 STEPS = 4  # of a run, and of a pass over the data
@@ -716,9 +717,9 @@ def test_nothing_is_assigned_for_callbacks_that_do_not_look(
     assigned = []
     assign = VariableStore.assign
     monkeypatch.setattr(
-        kte.EstimatorModel,
+        VariableStore,
         "assign",
-        lambda model, values: assigned.append(1) or assign(model, values),
+        lambda store, values: assigned.append(1) or assign(store, values),
     )
     trained(estimator, [keras.callbacks.History()], epochs=5)
     # By `History`, which reads its model at the begin and each end of an

@@ -26,8 +26,9 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.keras_program.model_call import CallModelFn
+from keras_tpu_estimator.keras_program.program import KerasProgram
 from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.storage import transfers
 from keras_tpu_estimator.storage.urls import is_url
 
@@ -133,7 +134,7 @@ def export_keras(
         )
     specs = _specs(features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
-    loaded = load_model(served, checkpoint, specs)
+    loaded = load_model(served, KerasProgram(served), checkpoint, specs)
     # Of a Keras model, what there is to rebuild is itself.
     whole = getattr(call, "function", None)
     if isinstance(whole, OfKerasModel):

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
@@ -12,11 +13,15 @@ from keras_tpu_estimator.base.params import with_additional
 from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.keras_program.explaining import explained
 from keras_tpu_estimator.model_fn import minimizing
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
 from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.program.explaining import explained
+
+CallModelFn: TypeAlias = Callable[
+    [Features, Labels, str, Mapping[str, Any]], Spec
+]
 
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 

@@ -69,7 +69,7 @@ def build_tf1_graph(
     import tensorflow as tf
 
     from keras_tpu_estimator.tf1 import internals
-    from keras_tpu_estimator.tf1.marking import building
+    from keras_tpu_estimator.tf1.building import building
     from keras_tpu_estimator.tf1.scaffolds import as_ours
     from keras_tpu_estimator.tf1.scaffolds import scaffold_of
     from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2

@@ -1,0 +1,1 @@
+"""The ways to write a `model_fn`: one front end for each."""

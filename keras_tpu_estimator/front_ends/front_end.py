@@ -1,0 +1,96 @@
+"""What a front end is, and which one a `model_fn` is written for."""
+
+from collections.abc import Callable
+from typing import Any
+from typing import Protocol
+
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.export.exporting import GraphBuilder
+from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.keras_program.front_end import KERAS
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.program import Program
+
+
+class FrontEnd(Protocol):
+    """One way to write a `model_fn`, and all that depends on it.
+
+    Attributes:
+        checkpoint_format: The name of the format of its checkpoints, unless
+            `RunConfig` sets one.
+        why_no_tables: Why it takes no `embedding_config_spec`, and what to
+            write in its place; `None` where it does.
+    """
+
+    checkpoint_format: str
+    why_no_tables: str | None
+
+    def make_program(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+        cores: Cores = ONE_CORE,
+    ) -> Program:
+        """Makes the program of a `model_fn`.
+
+        Args:
+            call_model_fn: Called with features, labels, mode and the additional
+                `params`; returns a spec. Its `embeddings`, if it has some, are
+                the tables, and its `features_inside` says where the features
+                are, as in `TablesProgram`.
+            seed: Makes initial values and random layers repeatable. Defaults
+                to `None`.
+            options: How it is traced. Defaults to `TraceOptions()`.
+            cores: The cores that tables lie over. Defaults to one core.
+        """
+
+    def form_of(
+        self, call: Callable[[], Any], number: int, seed: int | None
+    ) -> Form:
+        """Calls an `input_fn`, and tells the form of what it returned.
+
+        Args:
+            call: Calls it.
+            number: The number of this call among those that feed a step.
+            seed: The seed of the program, or `None`.
+        """
+
+    def like(
+        self, model_fn: Callable[..., Any], function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Another `model_fn` of the same kind.
+
+        Args:
+            model_fn: What the user wrote.
+            function: The other, which may call it.
+        """
+
+    def graph_builder(
+        self, model_fn: ModelFn, settings: ExportSettings
+    ) -> GraphBuilder:
+        """What builds the graphs of an export.
+
+        Args:
+            model_fn: The user's function.
+            settings: What the estimator says about its exports.
+        """
+
+
+def front_end_of(model_fn: object) -> FrontEnd:
+    """The front end that a `model_fn` is written for.
+
+    Args:
+        model_fn: What the user wrote. One for another front end than Keras's
+            says so by an attribute `front_end`, which marking it gave it.
+
+    Example:
+
+    >>> front_end_of(lambda features, labels, mode, params: ...).why_no_tables
+    """
+    front_end: FrontEnd = getattr(model_fn, "front_end", KERAS)
+    return front_end

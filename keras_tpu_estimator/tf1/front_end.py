@@ -1,0 +1,90 @@
+"""The front end of a `model_fn` that builds graphs of TensorFlow 1."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.export.exporting import GraphPlan
+from keras_tpu_estimator.export.serving_graph import ServingGraph
+from keras_tpu_estimator.inputs.form import Form
+from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.tf1.input_graph import form_in_graph
+from keras_tpu_estimator.tf1.program import TF1Program
+from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn
+from keras_tpu_estimator.tf1.serving_graph import build_tf1_graph
+
+
+class TF1FrontEnd:
+    """The front end of TF1 graphs; see `FrontEnd`."""
+
+    checkpoint_format = formats.TENSORFLOW
+    why_no_tables: str | None = (
+        "With embedding_config_spec model_fn should be written with Keras or "
+        "JAX. Received one that builds graphs of TensorFlow 1. Make its "
+        "columns with tf.feature_column.embedding_column there, and leave "
+        "embedding_config_spec out."
+    )
+
+    def make_program(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+        cores: Cores = ONE_CORE,
+    ) -> Program:
+        """The program of a graph, which every core has whole."""
+        del cores
+        return TF1Program(call_model_fn, seed, options)
+
+    def form_of(
+        self, call: Callable[[], Any], number: int, seed: int | None
+    ) -> Form:
+        """Calls an `input_fn` in a graph, and tells what form it returned."""
+        return form_in_graph(call, number, seed)
+
+    def like(
+        self, model_fn: Callable[..., Any], function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The function, marked as one that builds a graph."""
+        kind: Any = type(model_fn)
+        marked: Callable[..., Any] = kind(function)
+        return marked
+
+    def graph_builder(
+        self, model_fn: ModelFn, settings: ExportSettings
+    ) -> "TF1Graphs":
+        """What builds the graphs of an export."""
+        return TF1Graphs(model_fn, settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class TF1Graphs:
+    """Has the user's function build its graph again; see `GraphBuilder`.
+
+    Attributes:
+        model_fn: The user's function.
+        settings: What the estimator says about its exports.
+    """
+
+    model_fn: ModelFn
+    settings: ExportSettings
+
+    # It is the model's own graph.
+    is_tried = False
+
+    def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
+        """Builds one graph."""
+        served = ServedTF1ModelFn(self.model_fn, plan.mode, plan.use_tpu)
+        return build_tf1_graph(
+            plan.receiver_fn, plan.kinds, served, checkpoint, self.settings.seed
+        )
+
+
+TF1 = TF1FrontEnd()
