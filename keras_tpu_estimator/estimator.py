@@ -1,7 +1,6 @@
 """The façade: what users of the original know, composed of what is below."""
 
 import contextlib
-import copy
 import dataclasses
 import itertools
 import logging
@@ -11,20 +10,13 @@ from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from typing import Any
 
-from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.logs import follow_tensorflow
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.params import copied
-from keras_tpu_estimator.base.plain_names import plain_name
 from keras_tpu_estimator.base.suggestions import suggesting
-from keras_tpu_estimator.base.types import Features
 from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import PathLike
 from keras_tpu_estimator.checkpoints.warm_start_settings import (
     WarmStartSettings,
@@ -33,13 +25,10 @@ from keras_tpu_estimator.config import call_checks
 from keras_tpu_estimator.config import validation as checks
 from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.config.run_config import in_cluster
-from keras_tpu_estimator.device.executables import Executables
 from keras_tpu_estimator.device.placement import Placement
 from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
 from keras_tpu_estimator.embeddings.limits import check_usable
-from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.export.exporting import run_export
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
 from keras_tpu_estimator.hooks.session_run_hook import Hook
@@ -50,28 +39,21 @@ from keras_tpu_estimator.hosts import starting
 from keras_tpu_estimator.hosts.agreement import Hosts
 from keras_tpu_estimator.loops import rehearsing
 from keras_tpu_estimator.loops.evaluation import Evaluation
-from keras_tpu_estimator.loops.evaluation import eval_dir
+from keras_tpu_estimator.loops.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.loops.job import Job
 from keras_tpu_estimator.loops.predicted import Predicted
 from keras_tpu_estimator.loops.prediction import Prediction
 from keras_tpu_estimator.loops.training import Training
-from keras_tpu_estimator.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.model_fn.spec import Spec
-from keras_tpu_estimator.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.program.bound_model_fn import check_signature
 from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.storage import trusted
-
-if TYPE_CHECKING:
-    # What compiles for other machines is imported by those who want it.
-    from keras_tpu_estimator.planning.plans import Plan
-    from keras_tpu_estimator.planning.plans import Refusal
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
 @suggesting
-class TPUEstimator:
+class TPUEstimator(ExportingEstimator, PlanningEstimator):
     """Trains, evaluates and predicts with a `model_fn`.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimator`, on Keras 3
@@ -233,56 +215,6 @@ class TPUEstimator:
         )
         if eval_on_tpu and not use_tpu:
             _logger.info("eval_on_tpu has no effect with use_tpu=False.")
-
-    @property
-    def model_dir(self) -> str:
-        """The directory of checkpoints and event files."""
-        return self._job.model_dir
-
-    @property
-    def config(self) -> RunConfig:
-        """A copy of the configuration, with the directory that is used."""
-        return copy.deepcopy(self._job.config)
-
-    @property
-    def params(self) -> Any:
-        """A copy of the hyperparameters, without the reserved keys."""
-        return copied(self._job.params)
-
-    @property
-    def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """`model_fn(features, labels, mode, config)` with its params bound.
-
-        For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
-        added by `spec._replace(eval_metric_ops=...)`, that is for one core.
-        """
-
-        def model_fn(
-            features: Features, labels: Labels, mode: str, config: RunConfig
-        ) -> EstimatorSpec:
-            call = self.bound_model_fn(config)
-            spec = call(features, labels, mode, {"use_tpu": False})
-            return spec.as_estimator_spec()
-
-        return self._job.front_end.like(self._job.model_fn, model_fn)
-
-    def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
-        """The `model_fn` with its params bound, which returns its own specs.
-
-        Args:
-            config: What it gets as `config`. Defaults to the estimator's.
-
-        Returns:
-            A function of features, labels, mode and additional params.
-        """
-        job = self._job
-        return ModelFn(
-            job.model_fn,
-            job.params,
-            config or job.config,
-            checks_params=False,
-            embeddings=job.embeddings,
-        )
 
     def train(
         self,
@@ -485,284 +417,6 @@ class TPUEstimator:
         self._job.placement.check(ModeKeys.PREDICT)
         prediction = Prediction(self._job, input_fn, hooks, checkpoint_path)
         return watched(prediction.run(), self._job.config.stall_timeout_secs)
-
-    def plan(
-        self,
-        input_fn: InputFn,
-        topology: str | Sequence[str],
-        mode: str = ModeKeys.TRAIN,
-        print_fn: Callable[[str], object] | None = print,
-        save: PathLike | None = None,
-        steps: int | None = None,
-        quick: bool = False,
-    ) -> "Plan | tuple[Plan | Refusal, ...]":
-        """Compiles what a call would run on a board that need not be there.
-
-        One batch of the input is read, nothing is computed, and no device is
-        used. It takes the compiler of the board: `keras-tpu-estimator[tpu]`,
-        or `[cuda]` for GPUs.
-
-        Args:
-            input_fn: As in `train`.
-            topology: A kind of TPU with a shape or a size, such as "v5e:4x4",
-                "v5litepod-16" or "v4-32", or GPUs, such as "h100:1x8". Or
-                several, to plan for each.
-            mode: TRAIN, EVAL or PREDICT; hosts predict by themselves, so that
-                it is planned for one. Defaults to TRAIN.
-            print_fn: What the table is printed with, which has a column for
-                each topology. Defaults to `print`; nothing is with `None`.
-            save: A folder of this machine to store what is compiled in, which
-                an estimator with `RunConfig(executables=...)` runs on such a
-                board. Defaults to `None`, for nowhere.
-            steps: How many steps the call makes: a loop has no more of them
-                than `iterations_per_loop`, or than 32 in EVAL. Defaults to
-                `None`, for as many as that.
-            quick: Whether the compiler takes little trouble, which is a
-                fraction of the time for a large model. What is computed and
-                sent stays the same, and the memory nearly; bytes and cycles,
-                which do not, are left out. Defaults to `False`.
-
-        Returns:
-            A `Plan`; for several topologies a tuple of them, with a `Refusal`
-            where there is none.
-
-        Raises:
-            DoesNotFitError: The program needs more memory than a core has.
-            CompileError: The compiler refuses it for another reason.
-            ValueError: There is no such topology; or settings, model, input
-                and cores do not fit each other.
-            TypeError: An argument is of a wrong type.
-            ModuleNotFoundError: The compiler is not installed.
-            PermissionError: Others may write to `save`, or above it.
-        """
-        from keras_tpu_estimator.planning import plan_table
-        from keras_tpu_estimator.planning import plans
-        from keras_tpu_estimator.planning import topologies
-
-        call_checks.check_mode(mode)
-        call_checks.check_eval_steps(steps)
-        store = None
-        if save is not None:
-            store = Executables(trusted.folder_string("`save`", save))
-        call = plans.Call(self._job, input_fn, mode, steps)
-        options = plans.PlanOptions(store, quick)
-        if isinstance(topology, str):
-            plan = plans.Plan.of(call, topologies.parse(topology), options)
-            found: tuple[Plan | Refusal, ...] = (plan,)
-        else:
-            boards = topologies.parse_each(topology)
-            found = plans.for_boards(call, boards, options)
-        if print_fn is not None:
-            print_fn(plan_table.as_text(found))
-        return plan if isinstance(topology, str) else found
-
-    def export_saved_model(
-        self,
-        export_dir_base: PathLike,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-        checkpoint_path: PathLike | None = None,
-        experimental_mode: str = ModeKeys.PREDICT,
-    ) -> str:
-        """Exports the trained model as a SavedModel.
-
-        It runs wherever TensorFlow does, without JAX: on CPU, GPU and TPU, and
-        with batches of any size. What is written is loaded and run once before
-        this returns.
-
-        Args:
-            export_dir_base: The folder in which a new one is made, named by
-                the seconds since 1970.
-            serving_input_receiver_fn: Function of no arguments that returns a
-                receiver, as those of `keras_tpu_estimator.export`. Its ops
-                become part of the SavedModel, in front of the model.
-            assets_extra: Dict from paths below `assets.extra` in the export to
-                files to copy there. Defaults to none.
-            as_text: Whether the graphs are written as text. Defaults to
-                `False`.
-            checkpoint_path: The checkpoint to export. Defaults to the latest,
-                or else to that of `warm_start_from`.
-            experimental_mode: The mode of the model. Defaults to PREDICT.
-
-        Returns:
-            The path of the new folder.
-
-        Raises:
-            ValueError: There is no checkpoint; or the model does not fit it,
-                the receivers or TensorFlow.
-            TypeError: An argument is of a wrong type.
-            RuntimeError: There is no free name for the folder.
-            TimeoutError: What was written was not run within
-                `RunConfig.export_timeout_secs`.
-        """
-        return self._export(
-            Export(
-                export_dir_base,
-                {experimental_mode: serving_input_receiver_fn},
-                assets_extra,
-                as_text,
-            ),
-            checkpoint_path,
-        )
-
-    def export_savedmodel(
-        self,
-        export_dir_base: PathLike,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-        checkpoint_path: PathLike | None = None,
-        strip_default_attrs: bool | None = None,
-    ) -> str:
-        """Exports as `export_saved_model` does, under its older name.
-
-        Args:
-            export_dir_base: As in `export_saved_model`, like all others.
-            serving_input_receiver_fn: See there.
-            assets_extra: See there.
-            as_text: See there.
-            checkpoint_path: See there.
-            strip_default_attrs: Whether attributes with default values are
-                left out of the graphs. Defaults to `None`, which is `True`.
-
-        Returns:
-            The path of the new folder.
-
-        Raises:
-            ValueError: As in `export_saved_model`.
-            TypeError: As in `export_saved_model`.
-            RuntimeError: As in `export_saved_model`.
-        """
-        return self._export(
-            Export(
-                export_dir_base,
-                {ModeKeys.PREDICT: serving_input_receiver_fn},
-                assets_extra,
-                as_text,
-                strip_default_attrs is not False,
-            ),
-            checkpoint_path,
-        )
-
-    def experimental_export_all_saved_models(
-        self,
-        export_dir_base: PathLike,
-        input_receiver_fn_map: Mapping[str, Callable[[], Any]],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-        checkpoint_path: PathLike | None = None,
-    ) -> str:
-        """Exports the model in several modes, as metagraphs of one SavedModel.
-
-        Args:
-            export_dir_base: As in `export_saved_model`, like all others.
-            input_receiver_fn_map: Dict from modes to receiver functions; those
-                of TRAIN and EVAL return a `SupervisedInputReceiver`.
-            assets_extra: See there.
-            as_text: See there.
-            checkpoint_path: See there.
-
-        Returns:
-            The path of the new folder.
-
-        Raises:
-            ValueError: The map is empty, or as in `export_saved_model`.
-            TypeError: As in `export_saved_model`.
-            RuntimeError: As in `export_saved_model`.
-        """
-        return self._export(
-            Export(
-                export_dir_base, input_receiver_fn_map, assets_extra, as_text
-            ),
-            checkpoint_path,
-        )
-
-    def eval_dir(self, name: str | None = None) -> str:
-        """The directory that `evaluate` writes its results to.
-
-        Args:
-            name: The name of the evaluation. Defaults to `None`.
-
-        Returns:
-            A path.
-        """
-        return eval_dir(self.model_dir, name)
-
-    def latest_checkpoint(self) -> str | None:
-        """The prefix of the latest checkpoint that is whole, or `None`.
-
-        Raises:
-            ValueError: There are checkpoints, but all are damaged.
-        """
-        return self._job.latest_checkpoint()
-
-    def get_variable_names(self) -> list[str]:
-        """The paths of all variables in the latest checkpoint.
-
-        Raises:
-            ValueError: There is no checkpoint.
-        """
-        return checkpoints.names(self._existing_checkpoint())
-
-    def get_variable_value(self, name: str | Iterable[str]) -> Any:
-        """The value of a variable in the latest checkpoint.
-
-        Args:
-            name: The variable's path, or several.
-
-        Returns:
-            A NumPy array, or a list of them.
-
-        Raises:
-            ValueError: There is no checkpoint.
-            KeyError: There is no such variable.
-        """
-        checkpoint = self._existing_checkpoint()
-        if isinstance(name, str):
-            return checkpoints.value(checkpoint, name)
-        # One opening of the file for all of them.
-        paths = [*map(plain_name, name)]
-        values = checkpoints.read(checkpoint, paths)
-        return [values[path] for path in paths]
-
-    def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
-        rehearsal = rehearsing.running()
-        if rehearsal is not None:
-            return rehearsal.export(export.base)
-        path = checkpoint_path or self.latest_checkpoint()
-        if path is None and self._job.warm_start is not None:
-            path = self._job.warm_start.ckpt_to_initialize_from
-        checkpoint = (
-            self._existing_checkpoint()
-            if path is None
-            else checkpoints.resolve(path)
-        )
-        job, settings = self._job, self._export_settings
-        model_fn = ModelFn(
-            job.model_fn,
-            job.params,
-            job.config,
-            embeddings=job.embeddings,
-        )
-        with job.hosts.call("export_saved_model") as call:
-            return call.by_chief(
-                lambda: run_export(
-                    export,
-                    settings,
-                    job.front_end.graph_builder(model_fn, settings),
-                    checkpoint,
-                )
-            )
-
-    def _existing_checkpoint(self) -> str:
-        checkpoint = self.latest_checkpoint()
-        if checkpoint is None:
-            raise ValueError(
-                f"There is no checkpoint in {self.model_dir!r}. Call `train` "
-                "first, or set `model_dir` to where one is."
-            )
-        return checkpoint
 
 
 def _temporary_dir() -> str:

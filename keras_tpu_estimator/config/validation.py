@@ -135,7 +135,7 @@ def check_not_overridden(estimator: object, base: type) -> None:
     """
     allowed = {"model_fn", "latest_checkpoint"}
     own = base.__module__.partition(".")[0]
-    for name in vars(base):
+    for name in dir(base):
         is_public = not name.startswith("_") and name not in allowed
         owner = next(c for c in type(estimator).__mro__ if name in vars(c))
         if is_public and owner.__module__.partition(".")[0] != own:

@@ -36,15 +36,3 @@ def form_of_call(call: Callable[[], Any], number: int) -> Form:
     """The form of what a call returns, whichever it is of several."""
     del number
     return form_of(call())
-
-
-def hide_gpus() -> None:
-    """Keeps TensorFlow, if it is there, from the memory that JAX needs."""
-    tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        return
-    try:
-        tensorflow.config.set_visible_devices([], "GPU")
-    except RuntimeError:
-        # It has been initialised; then its devices are the user's choice.
-        return

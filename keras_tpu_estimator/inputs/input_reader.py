@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.base.types import InputFn
 from keras_tpu_estimator.inputs.batch import Batch
 from keras_tpu_estimator.inputs.batch import Example
@@ -14,7 +15,6 @@ from keras_tpu_estimator.inputs.chunks import batches_among
 from keras_tpu_estimator.inputs.context import Deployment
 from keras_tpu_estimator.inputs.deployment import InputPlan
 from keras_tpu_estimator.inputs.form import Form
-from keras_tpu_estimator.inputs.forms import hide_gpus
 from keras_tpu_estimator.inputs.packing import pack
 from keras_tpu_estimator.inputs.packing import unpack
 from keras_tpu_estimator.inputs.position import RestorePoint

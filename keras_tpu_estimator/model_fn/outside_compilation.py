@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.inputs.forms import hide_gpus
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
