@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 
 from keras_tpu_estimator.base.modes import ModeKeys
 from keras_tpu_estimator.base.types import Features
@@ -16,13 +17,12 @@ from keras_tpu_estimator.keras_program.padded_features import PaddedFeatures
 from keras_tpu_estimator.mesh import replica_context
 from keras_tpu_estimator.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.program import outputs
 from keras_tpu_estimator.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.program.options import TraceOptions
 from keras_tpu_estimator.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.program.steps import NAMED
-from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
@@ -101,26 +101,26 @@ class ModelCall:
                 features, labels, self.mode, self._additional()
             )
         self.named = tuple(named)
-        outputs = {
+        found = {
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
-        self._check_concatenable(outputs)
+        outputs.check_concatenable(
+            found, self.example, np.ndim, self.micro_batches
+        )
         split = self.example.is_split
-        self._outputs_split = {
-            name: split and name not in SAME_ON_ALL_CORES for name in outputs
-        }
+        self._outputs_split = dict(outputs.splits(found, split))
         mean = self.example.cores.mean
-        outputs[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
+        found[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
         self._outputs_split[SUMMARIES] = [
-            each.split(split) for each in outputs[SUMMARIES]
+            each.split(split) for each in found[SUMMARIES]
         ]
-        outputs[NAMED] = self._named(named)
+        found[NAMED] = self._named(named)
         self._outputs_split[NAMED] = {
             name: split and tensor.ndim > 0
-            for name, tensor in outputs[NAMED].items()
+            for name, tensor in found[NAMED].items()
         }
-        return outputs
+        return found
 
     def _additional(self) -> dict[str, Any]:
         """What `params` holds besides the user's own values."""
@@ -169,18 +169,13 @@ class ModelCall:
             function=function,
             reads=tuple(sorted(reads)),
             assigned=tuple(sorted(assigned)),
-            metric_fn=self._metric_fn(),
+            metric_fn=outputs.metrics_of(self.spec, self.mode),
             host_call=self.spec.host_call,
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
             is_grouped=is_grouped,
         )
-
-    def _metric_fn(self) -> HostFunction | None:
-        training = self.mode == ModeKeys.TRAIN
-        name = "train_metrics" if training else "eval_metrics"
-        return getattr(self.spec, name, None)
 
     def _scaffold(self) -> Scaffold:
         scaffold = self.spec.make_scaffold()
@@ -194,24 +189,13 @@ class ModelCall:
         return scaffold
 
     def _outputs(self) -> Outputs:
-        spec = self.spec
-        outputs: Outputs = {}
-        if self.mode == ModeKeys.PREDICT:
-            outputs["predictions"] = spec.predictions
-        else:
-            outputs["loss"] = spec.loss
-        if self.mode == ModeKeys.EVAL and isinstance(spec, EstimatorSpec):
-            outputs["metric_values"] = {
+        found = outputs.outputs_of(self.spec, self.mode, lambda host: host.fed)
+        if self.mode == ModeKeys.EVAL and isinstance(self.spec, EstimatorSpec):
+            found["metric_values"] = {
                 name: metric_value(metric)
-                for name, metric in spec.eval_metric_ops.items()
+                for name, metric in self.spec.eval_metric_ops.items()
             }
-        elif self.mode == ModeKeys.EVAL and spec.eval_metrics:
-            outputs["eval_metrics"] = spec.eval_metrics.fed
-        if self.mode == ModeKeys.TRAIN and spec.train_metrics:
-            outputs["train_metrics"] = spec.train_metrics.fed
-        if spec.host_call:
-            outputs["host_call"] = spec.host_call.fed
-        return outputs
+        return found
 
     def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """What hooks may fetch: named tensors, and predictions."""
@@ -222,30 +206,11 @@ class ModelCall:
             predictions = {}
         tensors = self.options.outputs(_as_tensors({**predictions, **named}))
         return {
-            name: tensor if tensor.ndim else self._of_cores(tensor)
+            name: tensor
+            if tensor.ndim
+            else outputs.same_on_all(self.example.cores, tensor)
             for name, tensor in tensors.items()
         }
-
-    def _of_cores(self, scalar: jax.Array) -> jax.Array:
-        cores = self.example.cores
-        if keras.backend.is_float_dtype(scalar.dtype):
-            return cores.mean(scalar)
-        return cores.of_first(scalar)
-
-    def _check_concatenable(self, outputs: Outputs) -> None:
-        # On one core, too, lest a program works on a single one only.
-        split = self.example.additional["use_tpu"] and self.example.is_split
-        if not split and self.micro_batches == 1:
-            return
-        for name, tensors in outputs.items():
-            for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
-                if leaf.ndim == 0 and name not in SAME_ON_ALL_CORES:
-                    raise RuntimeError(
-                        f"The tensors of `{name}` are concatenated over cores "
-                        "and micro-batches along their first axis, so each "
-                        "should have one. Received a scalar at "
-                        f"{jax.tree_util.keystr(path)}: reshape it to [1]."
-                    )
 
 
 def _as_tensors(nest: Nest) -> Nest:

@@ -12,9 +12,13 @@ from keras_tpu_estimator.base.types import Labels
 from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.hooks.session_run_hook import Hook
 from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.program.outputs import check_concatenable
+from keras_tpu_estimator.program.outputs import metrics_of
+from keras_tpu_estimator.program.outputs import outputs_of
+from keras_tpu_estimator.program.outputs import same_on_all
+from keras_tpu_estimator.program.outputs import splits
 from keras_tpu_estimator.program.steps import NAMED
 from keras_tpu_estimator.program.steps import REPORTS
-from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import SUMMARIES
 from keras_tpu_estimator.program.steps import Outputs
 from keras_tpu_estimator.program.steps import Step
@@ -32,7 +36,6 @@ from keras_tpu_estimator.tf1.metric_session import MetricFn
 from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
-from keras_tpu_estimator.tf1.step_checks import check_concatenable
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import SEED
@@ -89,10 +92,7 @@ class GraphStep:
         if training:
             check_trained(model, self._outputs.pruned, example)
         self.local = self._outputs.local
-        self._split: dict[str, Any] = {
-            name: example.is_split and name not in SAME_ON_ALL_CORES
-            for name in tensors
-        }
+        self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
 
     def of_all_cores(self) -> Step:
         """The step that runs on all cores."""
@@ -171,52 +171,33 @@ class GraphStep:
         ]
         named = {name: next(results) for name in compiled.names}
         outputs[NAMED] = {
-            name: tensor if tensor.ndim else self._same_on_all_cores(tensor)
+            name: tensor if tensor.ndim else same_on_all(cores, tensor)
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
-            changed[name] = self._same_on_all_cores(changed[name])
+            changed[name] = same_on_all(cores, changed[name])
         return changed, outputs
-
-    def _same_on_all_cores(self, value: jax.Array) -> jax.Array:
-        """One value for what cores have different ones of."""
-        cores = self._example.cores
-        if jnp.issubdtype(value.dtype, jnp.floating):
-            return cores.mean(value)
-        return cores.of_first(value)
 
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
         """The tensors of the graph that leave the device."""
         spec, mode = self._model.spec, self._mode
-        if mode == ModeKeys.PREDICT:
-            tensors = {"predictions": spec.predictions}
-        else:
-            tensors = {"loss": spec.loss}
-        if isinstance(spec, EstimatorSpec):
-            if mode == ModeKeys.EVAL and spec.eval_metric_ops:
+        tensors = outputs_of(spec, mode, _fed)
+        metrics_fn = metrics_of(spec, mode)
+        if metrics_fn is not None:
+            self._metric_fn = HostFunction(*MetricFn.of(metrics_fn))
+        if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
+            if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
-        elif mode == ModeKeys.EVAL and spec.eval_metrics:
-            tensors["eval_metrics"] = self._counted(spec.eval_metrics)
-        if mode == ModeKeys.TRAIN and spec.train_metrics:
-            tensors["train_metrics"] = self._counted(spec.train_metrics)
         if spec.host_call is not None:
-            tensors["host_call"] = _fed(spec.host_call)
             host_call = HostCall.of(spec.host_call)
             self._host_call = HostFunction(*host_call)
             self._hooks = (*self._hooks, CloseHostCall(host_call[0]))
-        example = self._example
-        if example.additional["use_tpu"] and example.is_split:
-            check_concatenable(tensors)
+        check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
-
-    def _counted(self, metrics: HostFunction) -> Nest:
-        """What a metric function is given."""
-        self._metric_fn = HostFunction(*MetricFn.of(metrics))
-        return _fed(metrics)
 
 
 def _fed(host: HostFunction) -> Nest:

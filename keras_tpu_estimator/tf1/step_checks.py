@@ -1,31 +1,9 @@
 """What is checked of a step of a TF1 graph before it is compiled."""
 
-from typing import Any
-
-import jax
-
-from keras_tpu_estimator.program.steps import SAME_ON_ALL_CORES
 from keras_tpu_estimator.program.steps import StepInput
 from keras_tpu_estimator.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import Pruned
-
-
-def check_concatenable(outputs: dict[str, Any]) -> None:
-    """Checks that tensors can be concatenated over cores.
-
-    Raises:
-        RuntimeError: One is a scalar.
-    """
-    for name, tensors in outputs.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tensors):
-            if leaf.shape.rank == 0 and name not in SAME_ON_ALL_CORES:
-                raise RuntimeError(
-                    f"The tensors of `{name}` are concatenated over cores "
-                    "along their first axis, so each should have one. Received "
-                    f"a scalar at {jax.tree_util.keystr(path)}: reshape it to "
-                    "[1]."
-                )
 
 
 def check_variables(model: ModelGraph, step: Pruned) -> None:
