@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks.table import Goal
 from benchmarks.table import Row
 
-_LAUNCH = "keras_tpu_estimator.launch"
+_LAUNCH = ("keras_tpu_estimator", "launch")
 
 
 def rows() -> Iterator[Row]:
@@ -24,7 +24,7 @@ def rows() -> Iterator[Row]:
 
 
 def _seconds(count: int) -> float:
-    command = (_LAUNCH, "--processes", str(count), "--cores", "1")
+    command = (*_LAUNCH, "--processes", str(count), "--cores", "1")
     done = subprocess.run(
         [sys.executable, "-m", *command, "-m", "benchmarks.hosts_talk"],
         capture_output=True,

@@ -15,8 +15,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).parents[1]
 OUTPUTS = ROOT / "docs" / "outputs"
-_LAUNCH = ("-m", "keras_tpu_estimator.launch", "--processes", "2")
-_TF1 = ("-m", "keras_tpu_estimator.tf1")
+_LAUNCH = ("-m", "keras_tpu_estimator", "launch", "--processes", "2")
+_TF1 = ("-m", "keras_tpu_estimator", "tf1")
 COMMANDS = {
     "digits": ("examples/digits.py",),
     "bert_tiny": ("examples/bert_tiny.py",),

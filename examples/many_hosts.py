@@ -2,7 +2,7 @@
 
 Run it on two processes of this machine, each of which stands for a host, with
 
-    python -m keras_tpu_estimator.launch --processes 2 examples/many_hosts.py
+    python -m keras_tpu_estimator launch --processes 2 examples/many_hosts.py
 
 It takes less than a minute. The same script runs alone, and on real hosts.
 """

@@ -3,7 +3,7 @@
 The sentences are made here: of ten words each, from one of three small worlds.
 TensorFlow has no estimators any more, and this program knows nothing of that:
 
-    python -m keras_tpu_estimator.tf1 examples/tf1_bert_tiny.py --use_tpu
+    python -m keras_tpu_estimator tf1 examples/tf1_bert_tiny.py --use_tpu
 
 It takes about a minute.
 """

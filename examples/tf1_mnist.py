@@ -2,7 +2,7 @@
 
 TensorFlow has no estimators any more, and this program knows nothing of that:
 
-    python -m keras_tpu_estimator.tf1 examples/tf1_mnist.py --use_tpu
+    python -m keras_tpu_estimator tf1 examples/tf1_mnist.py --use_tpu
 
 It takes less than a minute.
 """

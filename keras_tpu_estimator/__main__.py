@@ -1,72 +1,62 @@
-"""What is done around a training: `python -m keras_tpu_estimator`.
-
-`plan SCRIPT` says what a script needs on a TPU that need not be there. Of what
-training has written, `info PATH` shows the checkpoints of a directory, the
-variables of the latest one and the last results; `verify PATH` reads
-checkpoints and says which are damaged.
-"""
+"""The commands of the package: `python -m keras_tpu_estimator COMMAND`."""
 
 import argparse
-import os
+import importlib
 import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.inspection.directories import Directory
-from keras_tpu_estimator.inspection.printing import as_text
-from keras_tpu_estimator.inspection.printing import verdicts_as_text
-from keras_tpu_estimator.inspection.verifying import verify
-from keras_tpu_estimator.planning import command
+_PACKAGE = "keras_tpu_estimator"
+
+# Where the `main` of each is, which takes what follows its name.
+COMMANDS = {
+    "plan": (
+        "planning.command",
+        "says what a script needs on a TPU that need not be there",
+    ),
+    "info": (
+        "inspection.command",
+        "shows the checkpoints, variables and last results of a directory",
+    ),
+    "verify": (
+        "inspection.command",
+        "reads all of each checkpoint, and says which are damaged",
+    ),
+    "launch": (
+        "launch",
+        "starts a script in several processes of this machine, as one cluster",
+    ),
+    "tf1": ("tf1.command", "runs a program of TensorFlow 1 as it is"),
+    "check": (
+        "check.command",
+        "says what a program of TensorFlow 1 uses, without running it",
+    ),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command.
+    """Runs a command.
 
     Args:
-        arguments: Those of the command line.
+        arguments: Those of the command line, the command's name first.
 
     Returns:
-        0; 1 if a checkpoint is damaged, or a script does not compile; 2 if
-        there is none.
+        What the command returns; by convention 0 if all is well, 1 if what was
+        looked at is not, and 2 if there is nothing to look at.
     """
     parser = argparse.ArgumentParser(
-        "python -m keras_tpu_estimator", description=__doc__
+        f"python -m {_PACKAGE}",
+        description="Each command has its own --help.",
     )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("info", "checkpoints, variables and last results"),
-        ("verify", "reads all of each checkpoint; exit status 1 if damaged"),
-    ):
-        reader = commands.add_parser(name, help=text, description=text)
-        reader.add_argument(
-            "path",
-            metavar="PATH",
-            help="a model_dir, or a checkpoint, such as run/model.ckpt-20",
-        )
-    text = "what each call of a script needs on a topology, by its compiler"
-    plan = commands.add_parser(
-        "plan", help=text, description=text, allow_abbrev=False
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND"
     )
-    command.add_arguments(plan)
-    # What comes after "--" is a script's, whatever it is called.
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options, others = parser.parse_known_args(arguments[:end])
-    others += arguments[end + 1 :]
-    # TensorFlow, which reads its own checkpoints, would say more than we do.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if options.command == "plan":
-        return command.run(plan, options, others)
-    if others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
-    try:
-        directory = Directory.of(options.path)
-    except ValueError as error:
-        parser.error(str(error))
-    if options.command == "info":
-        sys.stdout.write(as_text(directory) + "\n")
-        return 0
-    verdicts = [verify(each.prefix) for each in directory.checkpoints]
-    sys.stdout.write(verdicts_as_text(verdicts) + "\n")
-    return 0 if all(verdict.is_intact for verdict in verdicts) else 1
+    for name, (_, text) in COMMANDS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    chosen, _ = parser.parse_known_args(arguments[:1])
+    module, _ = COMMANDS[chosen.command]
+    command = importlib.import_module(f"{_PACKAGE}.{module}")
+    status: int = command.main(chosen.command, arguments[1:])
+    return status
 
 
 if __name__ == "__main__":

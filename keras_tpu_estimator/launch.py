@@ -1,6 +1,6 @@
 """Starts a script in several processes of this machine, as one cluster.
 
-    python -m keras_tpu_estimator.launch --processes 4 --cores 2 script.py ...
+    python -m keras_tpu_estimator launch --processes 4 --cores 2 script.py ...
 
 Each process finds in its environment what `keras_tpu_estimator.initialize`
 reads. Lines of output begin with the number of the process that wrote them.
@@ -47,11 +47,12 @@ _MOMENT_SECS = 2.0
 _PIECE_BYTES = 2**16
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command, until all processes have ended.
 
     Args:
-        arguments: Those of the command line.
+        name: Its name.
+        arguments: What follows it on the command line.
 
     Returns:
         The exit code of the first process that failed, which is 128 + signal
@@ -60,10 +61,14 @@ def main(arguments: Sequence[str]) -> int:
     Example:
 
     >>> from keras_tpu_estimator import launch
-    >>> launch.main(["--processes", "2", "-m", "keyword"])
+    >>> launch.main("launch", ["--processes", "2", "-m", "keyword"])
     0
     """
-    options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # Whatever a process writes can be shown.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    options = _parser(name).parse_args(arguments)
     command = [sys.executable, *(["-m"] if options.module else [])]
     command += [options.script, *options.arguments]
     address = f"{_HOST}:{_free_port()}"
@@ -75,9 +80,9 @@ def main(arguments: Sequence[str]) -> int:
     return _Processes(command, environments, options.grace).run()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m keras_tpu_estimator.launch",
+        prog=f"python -m keras_tpu_estimator {name}",
         description="Starts a script in several processes of this machine, "
         "which keras_tpu_estimator.initialize() makes one cluster.",
     )
@@ -353,11 +358,3 @@ def _waiting(source: int) -> int:
     number = array.array("i", [0])
     fcntl.ioctl(source, termios.FIONREAD, number)
     return number[0]
-
-
-if __name__ == "__main__":
-    for stream in (sys.stdout, sys.stderr):
-        # Whatever a process writes can be shown.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(main(sys.argv[1:]))

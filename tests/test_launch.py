@@ -27,7 +27,8 @@ def run(tmp_path, capfd, monkeypatch):
             "me = int(os.environ['KTE_PROCESS_ID'])\n" + textwrap.dedent(script)
         )
         code = launch.main(
-            ["--processes", str(processes), *options, str(path), *arguments]
+            "launch",
+            ["--processes", str(processes), *options, str(path), *arguments],
         )
         return code, *capfd.readouterr()
 
@@ -106,7 +107,10 @@ def test_arguments_are_the_scripts_own(run):
 def test_a_module(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.py").write_text("import sys; print(sys.argv[1:])")
-    assert launch.main(["--processes", "1", "-m", "here", "-m", "x"]) == 0
+    assert (
+        launch.main("launch", ["--processes", "1", "-m", "here", "-m", "x"])
+        == 0
+    )
     assert capfd.readouterr().out == "[0] ['-m', 'x']\n"
 
 
@@ -227,7 +231,7 @@ sys.exit(128 + got[0])
 def test_signals_are_passed_on_once(number, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_STOPPED)
-    command = [sys.executable, "-m", "keras_tpu_estimator.launch"]
+    command = [sys.executable, "-m", "keras_tpu_estimator", "launch"]
     with subprocess.Popen(
         [*command, "--processes", "2", str(script)],
         stdout=subprocess.PIPE,
@@ -301,6 +305,6 @@ def test_handlers_are_put_back(run):
 )
 def test_wrong_commands(arguments, message, capfd):
     with pytest.raises(SystemExit) as end:
-        launch.main(arguments)
+        launch.main("launch", arguments)
     assert end.value.code == 2
     assert message in capfd.readouterr().err

@@ -1,4 +1,4 @@
 """What a program of TensorFlow 1 uses, read from its source.
 
-python -m keras_tpu_estimator.check PATH
+python -m keras_tpu_estimator check PATH
 """

@@ -15,7 +15,7 @@ from keras_tpu_estimator.check.uses import Unfollowed
 from keras_tpu_estimator.check.uses import Use
 from keras_tpu_estimator.counterparts import table
 
-_RUN = "python -m keras_tpu_estimator.tf1"
+_RUN = "python -m keras_tpu_estimator tf1"
 # How many places of one name are printed; all are in the JSON.
 _PLACES = 5
 

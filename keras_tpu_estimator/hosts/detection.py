@@ -8,7 +8,7 @@ from keras_tpu_estimator.hosts import jax_internals
 from keras_tpu_estimator.hosts.cluster import Cluster
 from keras_tpu_estimator.hosts.task import Task
 
-# What `python -m keras_tpu_estimator.launch` sets in each process.
+# What `python -m keras_tpu_estimator launch` sets in each process.
 ADDRESS_VARIABLE = "KTE_COORDINATOR_ADDRESS"
 COUNT_VARIABLE = "KTE_NUM_PROCESSES"
 ID_VARIABLE = "KTE_PROCESS_ID"
@@ -20,7 +20,7 @@ _VARIABLES = (ADDRESS_VARIABLE, COUNT_VARIABLE, ID_VARIABLE)
 def find_cluster(timeout_secs: int) -> Cluster:
     """The cluster of this process, from its environment.
 
-    In this order: the variables of `python -m keras_tpu_estimator.launch`,
+    In this order: the variables of `python -m keras_tpu_estimator launch`,
     TF_CONFIG, and the launchers that JAX knows: Open MPI, SLURM, GKE, Cloud
     TPU and Kubernetes. The first that says anything is believed. An evaluator
     or a parameter server of TF_CONFIG is a process alone.

@@ -40,7 +40,7 @@ def initialize(
 
     It comes before anything that touches a device. Without arguments the
     cluster is found, in this order, from what `python -m
-    keras_tpu_estimator.launch` set, from TF_CONFIG, and from what
+    keras_tpu_estimator launch` set, from TF_CONFIG, and from what
     `jax.distributed.initialize` knows: Open MPI, SLURM, GKE, Cloud TPU and
     Kubernetes. A process that is alone needs no call, and does nothing in it;
     nor does a second call.

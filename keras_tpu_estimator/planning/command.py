@@ -29,13 +29,14 @@ then, and predictions are zeros. What else the script does, it does.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds those of the command.
-
-    Args:
-        parser: That of the command.
-    """
-    parser.epilog = _EPILOG
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        f"python -m keras_tpu_estimator {name}",
+        description="What each call of a script needs on a topology, by its "
+        "compiler.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "-m", action="store_true", help="SCRIPT is the name of a module"
     )
@@ -63,19 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "imports tensorflow and not keras_tpu_estimator, in any of its files",
     )
     parser.add_argument("script", metavar="SCRIPT")
+    return parser
 
 
-def run(
-    parser: argparse.ArgumentParser,
-    options: argparse.Namespace,
-    arguments: Sequence[str],
-) -> int:
+def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        parser: That of the command.
-        options: As `add_arguments` has them.
-        arguments: Those of the script.
+        name: Its name.
+        arguments: What follows it on the command line: its own arguments, and
+            those of the script, of which what comes after "--" is the script's
+            whatever it is called.
 
     Returns:
         0; 1 if something does not compile; 2 if there is nothing to plan.
@@ -83,6 +82,12 @@ def run(
     Raises:
         Exception: The script raised it before it came to anything to plan.
     """
+    parser = _parser(name)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, others = parser.parse_known_args(arguments[:end])
+    others += arguments[end + 1 :]
+    # TensorFlow would say more than we do.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "JAX_PLATFORMS" not in os.environ:
         # The devices that there are have no part in it.
         jax.config.update("jax_platforms", "cpu")
@@ -96,7 +101,7 @@ def run(
     rehearsal = Rehearsal(boards, options=how)
     try:
         with compiling.without_cache(), rehearsing(rehearsal):
-            run_script(options.script, arguments, options.m)
+            run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
+from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.check import limits
-from keras_tpu_estimator.check.__main__ import main
 from keras_tpu_estimator.check.checking import Verdict
 from keras_tpu_estimator.check.checking import check
 from keras_tpu_estimator.counterparts import table
@@ -292,7 +292,7 @@ def test_hidden_folders_are_left_out(program, tmp_path) -> None:
 
 def test_the_table_is_printed(program, tmp_path, capsys) -> None:
     program(MODEL_FN, is_file=False, **OTHERS)
-    assert main([str(tmp_path)]) == 1
+    assert main(["check", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
     assert re.search(
         r"(?m)^5 files, \d+ names of TensorFlow.\n\nMissing\n"
@@ -307,7 +307,7 @@ def test_the_table_is_printed(program, tmp_path, capsys) -> None:
 
 def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
     program("tf.reduce_mean(1)\n")
-    assert main([str(tmp_path / "main.py")]) == 0
+    assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
     assert "tf.reduce_mean     1  `keras.ops.mean`" in printed
     assert "Nothing stands against running it" in printed
@@ -315,7 +315,7 @@ def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
 
 def test_json_has_all_places(program, tmp_path, capsys) -> None:
     program("tf.nowhere()\n" * 9 + "tf.reduce_mean(getattr(tf, x))\n")
-    assert main([str(tmp_path), "--json"]) == 1
+    assert main(["check", str(tmp_path), "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     path = str(tmp_path / "main.py")
     mean, nowhere = sorted(printed["names"], key=lambda each: each["verdict"])[
@@ -341,7 +341,7 @@ def test_a_path_without_a_program_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
-        main([path])
+        main(["check", path])
     assert caught.value.code == 2
     assert "`PATH` should be a Python file" in capsys.readouterr().err
 
@@ -355,7 +355,7 @@ def test_what_is_to_be_installed_is_said(
 
     monkeypatch.setattr(look_alikes, "lookup", lookup)
     program("tf.layers.dense(1)\n")
-    assert main([str(tmp_path)]) == 0
+    assert main(["check", str(tmp_path)]) == 0
     assert (
         "\nTo be installed\n  tf.layers needs `pip install -e '.[tf1]'`.\n"
     ) in capsys.readouterr().out

@@ -44,7 +44,7 @@ sys.stdout.write(
 def test_two_processes_of_two_cores(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(_SCRIPT))
-    command = "-m keras_tpu_estimator.launch --processes 2 --cores 2".split()
+    command = "-m keras_tpu_estimator launch --processes 2 --cores 2".split()
     done = subprocess.run(
         [sys.executable, *command, str(script)],
         capture_output=True,

@@ -101,7 +101,7 @@ def launch(
         timer.start()
         try:
             # The command itself would begin with importing Keras again.
-            code = launcher.main(arguments)
+            code = launcher.main("launch", arguments)
         finally:
             timer.cancel()
             timer.join()

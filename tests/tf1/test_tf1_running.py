@@ -32,7 +32,7 @@ def imported_from(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("forked_programs")
 def test_a_script_runs_in_a_process_of_its_own(tmp_path):
-    command = [sys.executable, "-m", "keras_tpu_estimator.tf1"]
+    command = [sys.executable, "-m", "keras_tpu_estimator", "tf1"]
     command += [PROGRAMS / "digits.py", f"--output_dir={tmp_path}"]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=240

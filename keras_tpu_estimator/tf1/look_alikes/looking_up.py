@@ -41,7 +41,7 @@ class Name:
 
 
 def lookup(dotted_name: str) -> Name:
-    """Looks up a name of TF1, as `python -m keras_tpu_estimator.tf1` has it.
+    """Looks up a name of TF1, as `python -m keras_tpu_estimator tf1` has it.
 
     Attributes of objects other than modules and classes are not looked at:
     'tf.flags.FLAGS.anything' is what 'tf.flags.FLAGS' is.

@@ -1,20 +1,26 @@
-"""Runs a program of TensorFlow 1: `python -m keras_tpu_estimator.tf1 SCRIPT`.
-
-What follows the script is the script's. A module is given with `-m`, as to
-Python itself.
-"""
+"""The command `tf1`: runs a program of TensorFlow 1 as it is."""
 
 import argparse
 import os
-import sys
+from collections.abc import Sequence
 
 from keras_tpu_estimator.tf1.running import run
 
 
-def main(arguments: list[str]) -> None:
-    """Reads the command line and runs the program."""
+def main(name: str, arguments: Sequence[str]) -> int:
+    """Reads the command line and runs the program.
+
+    Args:
+        name: That of the command.
+        arguments: What follows it on the command line.
+
+    Returns:
+        0; a program that ends with another status does so itself.
+    """
     parser = argparse.ArgumentParser(
-        "python -m keras_tpu_estimator.tf1", description=__doc__
+        f"python -m keras_tpu_estimator {name}",
+        description="Runs a program of TensorFlow 1. What follows the script "
+        "is the script's. A module is given with -m, as to Python itself.",
     )
     parser.add_argument(
         "-m", action="store_true", help="SCRIPT is the name of a module"
@@ -30,7 +36,4 @@ def main(arguments: list[str]) -> None:
             "is no file. Give a module with -m."
         )
     run(given.script, given.arguments, given.m)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

@@ -1,4 +1,4 @@
-"""The command `python -m keras_tpu_estimator.check PATH`."""
+"""The command `check`: what a program of TensorFlow 1 uses."""
 
 import argparse
 import os
@@ -11,18 +11,19 @@ from keras_tpu_estimator.check.printing import as_json
 from keras_tpu_estimator.check.printing import as_text
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        arguments: Those of the command line.
+        name: Its name.
+        arguments: What follows it on the command line.
 
     Returns:
         0 if the program runs as it is, as far as its source tells; 1 if
         something is missing or refused; 2 if there is no program.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m keras_tpu_estimator.check",
+        prog=f"python -m keras_tpu_estimator {name}",
         description="Reads a program of TensorFlow 1 without running it: what "
         "runs as it is, what does not, and what replaces it in Keras.",
     )
@@ -48,7 +49,3 @@ def main(arguments: Sequence[str]) -> int:
     text = as_json(report) if options.json else as_text(report, start)
     sys.stdout.write(text + "\n")
     return 0 if report.runs else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
