@@ -38,6 +38,7 @@ class PositionSaver:
         self._position = position
         self.is_interrupted = is_interrupted
         self._first_step = 0
+        self._has_ended = False
         # The checkpoints of the last step that was saved.
         self._last: tuple[int, list[str]] = (-1, [])
 
@@ -77,9 +78,13 @@ class PositionSaver:
         if step != self._last[0]:
             self._last = (step, [])
         self._last[1].append(saved.prefix)
-        if self._position is None:
+        if self._position is None or self._has_ended:
             return contextlib.nullcontext()
         return self._beside(saved, self._position(step - self._first_step))
+
+    def at_end(self) -> None:
+        """Tells that the last run is made: what is saved now is the end."""
+        self._has_ended = not self.is_interrupted()
 
     def end(self, step: int) -> None:
         """Forgets the position at the call's own end, if that was saved.

@@ -149,6 +149,7 @@ class TrainingLoop:
                             self._may_run_ahead(hook_list),
                         )
                     has_ended = True
+                    self._positions.at_end()
                     hook_list.end()
                     # What was assigned last is compared, too.
                     self._call.barrier()

@@ -211,6 +211,19 @@ def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(
     assert 8 not in positions(tmp_path)
 
 
+def test_the_checkpoint_of_a_call_that_ends_has_never_a_position(tmp_path):
+    class Positions(kte.hooks.CheckpointSaverListener):
+        def after_save(self, session, global_step):
+            seen.append(positions(tmp_path))
+
+    seen = []
+    estimator = new_estimator(tmp_path, config={"save_checkpoints_steps": 9})
+    estimator.train(repeated(X, Y), steps=8, saving_listeners=[Positions()])
+    # That of the first checkpoint stays as long as it does.
+    assert seen == [[0], [0]]
+    assert positions(tmp_path) == [0]
+
+
 def test_a_call_whose_last_steps_are_not_saved_is_read_on(tmp_path):
     whole = new_estimator(tmp_path / "whole")
     whole.train(repeated(X, Y), max_steps=STEPS)
