@@ -43,19 +43,10 @@ def rows() -> Iterator[Row]:
     """The figures of a step on a core."""
     for network, topology in CASES:
         yield from compared(network, topology)
-    yield from compared_tables("v5e:4x4")
-
-
-def compared_tables(topology: str) -> Iterator[Row]:
-    """The figures of a table over all cores.
-
-    Args:
-        topology: The board.
-    """
     yield from _rows(
-        f"{tpu_tables.NAME}, {topology}",
-        tpu_tables.of_estimator(topology, _STEPS),
-        tpu_tables.of_hand(topology, _STEPS),
+        f"{tpu_tables.NAME}, v5e:4x4",
+        tpu_tables.of_estimator("v5e:4x4", _STEPS),
+        tpu_tables.of_hand("v5e:4x4", _STEPS),
     )
 
 

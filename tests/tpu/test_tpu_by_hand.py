@@ -13,8 +13,3 @@ NETWORKS = [networks.TINY, networks.MLP, lifted.MLP]
 def test_it_is_as_good_as_by_hand(network):
     missed = [row for row in tpu.compared(network, "v5e:2x2") if not row.is_ok]
     assert not missed
-
-
-def test_a_table_is_as_good_as_by_hand():
-    missed = [row for row in tpu.compared_tables("v5e:2x2") if not row.is_ok]
-    assert not missed
