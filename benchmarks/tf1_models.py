@@ -85,7 +85,7 @@ def bert(words, width, layers, heads, classes):
         for number in range(layers):
             with tf.variable_scope(f"layer_{number}"):
                 x = layer_norm(x + _attention(x, heads), "norm_1")
-                wide = dense(x, 4 * width, "wide", _gelu)
+                wide = dense(x, 4 * width, "wide", gelu)
                 x = layer_norm(x + dense(wide, width, "narrow"), "norm_2")
         pooled = dense(x[:, 0], width, "pooler", tf.tanh)
         return dense(pooled, classes, "logits")
@@ -145,7 +145,8 @@ def _attention(x, heads):
     return dense(tf.reshape(mixed, [batch, length, width]), width, "mixed")
 
 
-def _gelu(x):
+def gelu(x):
+    """The activation, by the error function."""
     return x * 0.5 * (1.0 + tf.erf(x / math.sqrt(2.0)))
 
 

@@ -11,10 +11,12 @@ import jax
 import numpy as np
 
 import keras_tpu_estimator as kte
+from benchmarks import tpu_lifted as lifted
 from benchmarks import tpu_networks as networks
 from benchmarks import tpu_tables
 from benchmarks.table import Goal
 from benchmarks.table import Row
+from benchmarks.tpu_lifted import Lifted
 from benchmarks.tpu_networks import Network
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import figures
@@ -23,6 +25,8 @@ from keras_tpu_estimator.planning.figures import Figures
 
 _STEPS = 4
 _FEW_BYTES = 2**20
+# Cycles against a loop by hand; of a graph of TF1, which says more of how.
+_MOST, _MOST_OF_GRAPHS = 1.03, 1.1
 CASES = (
     (networks.TINY, "v5e:2x2"),
     (networks.MLP, "v5e:2x2"),
@@ -30,6 +34,8 @@ CASES = (
     (networks.WIDE, "v5e:4x4"),
     (networks.BERT, "v5e:2x2"),
     (networks.RESNET, "v5e:2x2"),
+    (lifted.MLP, "v5e:2x2"),
+    (lifted.BERT, "v5e:2x2"),
 )
 
 
@@ -44,7 +50,7 @@ def rows() -> Iterator[Row]:
     )
 
 
-def compared(network: Network, topology: str) -> Iterator[Row]:
+def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
     """The figures of one network.
 
     Args:
@@ -52,12 +58,15 @@ def compared(network: Network, topology: str) -> Iterator[Row]:
         topology: The board.
     """
     ours, peer = of_estimator(network, topology), of_hand(network, topology)
-    yield from _rows(f"{network.name}, {topology}", ours, peer)
+    most = _MOST_OF_GRAPHS if isinstance(network, Lifted) else _MOST
+    yield from _rows(f"{network.name}, {topology}", ours, peer, most)
 
 
-def _rows(where: str, ours: Figures, peer: Figures) -> Iterator[Row]:
+def _rows(
+    where: str, ours: Figures, peer: Figures, most_cycles: float = _MOST
+) -> Iterator[Row]:
     kinds = {
-        "cycles": (ours.cycles, peer.cycles, "", 1.03),
+        "cycles": (ours.cycles, peer.cycles, "", most_cycles),
         "network": (ours.sent, peer.sent, "B", 1.02),
         "temporary memory": (_held(ours), _held(peer), "B", 1.05),
         "arguments": (_given(ours), _given(peer), "B", 1.02),
@@ -67,8 +76,8 @@ def _rows(where: str, ours: Figures, peer: Figures) -> Iterator[Row]:
         yield Row(f"{kind}, {where}", own or 0, other or 1, unit, goal)
 
 
-def of_estimator(network: Network, topology: str) -> Figures:
-    """Those of the network as Keras code.
+def of_estimator(network: Network | Lifted, topology: str) -> Figures:
+    """Those of the network in an estimator.
 
     Args:
         network: The network.
@@ -100,7 +109,7 @@ def of_estimator(network: Network, topology: str) -> Figures:
     return found
 
 
-def of_hand(network: Network, topology: str) -> Figures:
+def of_hand(network: Network | Lifted, topology: str) -> Figures:
     """Those of the same by hand.
 
     Args:

@@ -52,32 +52,34 @@ class Mlp:
 
 @dataclasses.dataclass(frozen=True)
 class Bert:
-    """Encoder layers in bfloat16, with a classifier on the first word.
+    """Encoder layers, with a classifier on the first word.
 
     Attributes:
         layers: How many.
         width: Numbers of a word.
         heads: Into how many parts attention splits them.
+        dtype: That of the weights. Defaults to "bfloat16".
     """
 
     layers: int
     width: int
     heads: int
+    dtype: str = "bfloat16"
 
     def weights(self) -> Arrays:
         """Their shapes."""
-        wide, norm = 4 * self.width, (_bfloat16(self.width),) * 2
+        wide, norm = 4 * self.width, (self._array(self.width),) * 2
         layer = {
             **{name: self._square() for name in ("query", "key", "value")},
             "mixed": self._square(),
-            "wide": _dense(self.width, wide, "bfloat16"),
-            "narrow": _dense(wide, self.width, "bfloat16"),
+            "wide": _dense(self.width, wide, self.dtype),
+            "narrow": _dense(wide, self.width, self.dtype),
             "norms": (norm, norm),
         }
         return {
-            "words": _bfloat16(WORDS, self.width),
+            "words": self._array(WORDS, self.width),
             "layers": [layer] * self.layers,
-            "classes": _dense(self.width, CLASSES, "bfloat16"),
+            "classes": _dense(self.width, CLASSES, self.dtype),
         }
 
     def others(self) -> Arrays:
@@ -98,8 +100,11 @@ class Bert:
             x = _layer_norm(x + _dropped(y, next(keys)), *layer["norms"][1])
         return _of_dense(weights["classes"], x[:, 0]), ()
 
+    def _array(self, *shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, self.dtype)
+
     def _square(self) -> Arrays:
-        return _dense(self.width, self.width, "bfloat16")
+        return _dense(self.width, self.width, self.dtype)
 
     def _attention(
         self, layer: Arrays, x: jax.Array, key: jax.Array
@@ -204,10 +209,6 @@ def _dense(width: int, units: int, dtype: str = "float32") -> Arrays:
 def _of_dense(weights: Arrays, x: jax.Array) -> jax.Array:
     kernel, bias = weights
     return x @ kernel + bias
-
-
-def _bfloat16(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, "bfloat16")
 
 
 def _layer_norm(x: jax.Array, beta: jax.Array, gamma: jax.Array) -> jax.Array:

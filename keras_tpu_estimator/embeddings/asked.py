@@ -1,9 +1,8 @@
-"""What a batch asks of tables: ids, and what their rows are multiplied by."""
+"""What a batch asks of tables: ids, and how their rows are combined."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
-from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +10,31 @@ import jax.numpy as jnp
 from keras_tpu_estimator.embeddings.tables import FeatureConfig
 from keras_tpu_estimator.embeddings.tables import TableConfig
 
-# Ids and factors, both of shape `[batch, ids of an example]`.
-Asked: TypeAlias = tuple[jax.Array, jax.Array]
-
 # In place of an id that is none.
 _NONE = -1
 _LENGTH_OF = "_seq_length_"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a batch asks of one table: every combiner is a sum over a divisor.
+
+    Cores that look up rows for others need no divisors.
+
+    Attributes:
+        ids: Of shape `[batch, ids of an example]`, with -1 for none.
+        weights: Of the same shape, or `None` where all are 1.
+        divisors: Of shape `[batch, 1]`, or `None` where all are 1.
+    """
+
+    ids: jax.Array
+    weights: jax.Array | None
+    divisors: jax.Array | None
+
+    def divided(self, x: jax.Array) -> jax.Array:
+        """Sums of examples, or gradients of activations, over the divisors."""
+        return x if self.divisors is None else x / self.divisors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +111,18 @@ class IdFeature:
     def asked(self, features: Mapping[str, Any]) -> Asked:
         """What a batch asks of the table."""
         ids = self._ids(features)
-        factors = jnp.float32(1)
+        is_there = ids != _NONE
+        weights = None
         if self.config.weight_key is not None:
             weights = _matrix(features[self.config.weight_key])
-            factors = weights.astype("float32")
-        factors = jnp.where(ids == _NONE, 0.0, factors)
-        if self.is_sequence:
-            return self._of_length(ids), self._of_length(factors, 0.0)
-        return ids, _combined(factors, self.table.combiner)
+            weights = jnp.where(is_there, weights.astype("float32"), 0.0)
+        if not self.is_sequence:
+            counted = is_there.astype("float32") if weights is None else weights
+            divisors = _divisors(counted, self.table.combiner)
+            return Asked(ids, weights, divisors)
+        if weights is not None:
+            weights = self._of_length(weights, 0.0)
+        return Asked(self._of_length(ids), weights, None)
 
     def lengths(self, features: Mapping[str, Any]) -> dict[str, jax.Array]:
         """The length of each sequence, by the name that `model_fn` has it by.
@@ -138,13 +160,13 @@ def _matrix(x: Any) -> jax.Array:
     return x[:, None] if x.ndim == 1 else x
 
 
-def _combined(weights: jax.Array, combiner: str | None) -> jax.Array:
-    """Factors by which every combiner is a sum."""
-    # Examples without ids, which have no weights either, stay zeros.
+def _divisors(weights: jax.Array, combiner: str | None) -> jax.Array | None:
+    """What the weighted sums of examples are divided by."""
     if combiner == "mean":
-        total = jnp.sum(weights, axis=1, keepdims=True)
-        return weights / jnp.where(total == 0, 1.0, total)
-    if combiner == "sqrtn":
-        squares = jnp.sum(weights**2, axis=1, keepdims=True)
-        return weights / jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
-    return weights
+        found = jnp.sum(weights, axis=1, keepdims=True)
+    elif combiner == "sqrtn":
+        found = jnp.sqrt(jnp.sum(weights**2, axis=1, keepdims=True))
+    else:
+        return None
+    # Examples without ids, which have no weights either, stay zeros.
+    return jnp.where(found == 0, 1.0, found)

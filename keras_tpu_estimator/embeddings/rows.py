@@ -25,12 +25,16 @@ def looked_up(
         asked: What its slice of the batch asks for.
         stays_apart: Whether the rows of an example are not combined.
     """
-    ids, factors = spread.of_all(asked)
+    ids, weights = spread.of_all((asked.ids, asked.weights))
     own = spread.own_numbers(ids, len(rows))
     found = jnp.take(rows, own, axis=0, mode="fill", fill_value=0)
     if stays_apart:
-        return spread.own_sum(found * factors[..., None])
-    return spread.own_sum(jnp.einsum("bl,bld->bd", factors, found))
+        found = found if weights is None else found * weights[..., None]
+    elif weights is None:
+        found = jnp.sum(found, axis=1)
+    else:
+        found = jnp.einsum("bl,bld->bd", weights, found)
+    return asked.divided(spread.own_sum(found))
 
 
 def updated(
@@ -77,23 +81,32 @@ def _used(
 
     As many as there could be: the rest are past the end.
     """
-    numbers, factors, sources, gradients = [], [], [], []
+    numbers, weights, sources, gradients = [], [], [], []
     first = 0
-    for each in batch:
-        (ids, weights), gradient = spread.of_all(each)
+    for asked, gradient in batch:
+        ids, of_ids, gradient = spread.of_all(
+            (asked.ids, asked.weights, asked.divided(gradient))
+        )
         gradient = gradient.reshape(-1, gradient.shape[-1])
         # Of an example, or where rows stay apart, of an id.
         repeated = ids.size // max(1, len(gradient))
         numbers.append(spread.own_numbers(ids, count).reshape(-1))
-        factors.append(weights.reshape(-1))
+        weights.append(None if of_ids is None else of_ids.reshape(-1))
         sources.append(first + jnp.arange(ids.size) // repeated)
         gradients.append(gradient)
         first += len(gradient)
     # Products, which are larger, are made in their order.
-    own, source, factor = jax.lax.sort(
-        tuple(map(jnp.concatenate, (numbers, sources, factors))), num_keys=1
+    own, source, *factor = jax.lax.sort(
+        (
+            jnp.concatenate(numbers),
+            jnp.concatenate(sources),
+            *_concatenated(weights, numbers),
+        ),
+        num_keys=1,
     )
-    products = jnp.concatenate(gradients)[source] * factor[:, None]
+    products = jnp.concatenate(gradients)[source]
+    for each in factor:
+        products = products * each[:, None]
     # Of none, too.
     is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
     which = jnp.cumsum(is_first) - 1
@@ -105,3 +118,16 @@ def _used(
     )
     used = jnp.full(len(own), count, own.dtype)
     return used.at[which].set(own, indices_are_sorted=True), summed
+
+
+def _concatenated(
+    weights: Sequence[jax.Array | None], numbers: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """The weights of all, or nothing where none has any."""
+    if all(each is None for each in weights):
+        return []
+    filled = [
+        jnp.ones(len(ids), "float32") if each is None else each
+        for each, ids in zip(weights, numbers, strict=True)
+    ]
+    return [jnp.concatenate(filled)]

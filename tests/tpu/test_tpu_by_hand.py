@@ -3,9 +3,10 @@
 import pytest
 
 from benchmarks import tpu
+from benchmarks import tpu_lifted as lifted
 from benchmarks import tpu_networks as networks
 
-NETWORKS = [networks.TINY, networks.MLP]
+NETWORKS = [networks.TINY, networks.MLP, lifted.MLP]
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.name)

@@ -26,7 +26,7 @@ def input_fn(params):
         yield {"ids": ids}, np.zeros((size, 1), "float32")
 
 
-def test_products_of_gradients_are_made_once(tmp_path):
+def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
     spec = TABLES.EmbeddingConfigSpec(
         optimization_parameters=TABLES.AdagradParameters(0.1),
         table_to_config_dict={"table": TABLES.TableConfig(100_000, WIDTH)},
@@ -39,3 +39,8 @@ def test_products_of_gradients_are_made_once(tmp_path):
     products = 4 * BATCH * LENGTH * WIDTH
     # Without those that are permuted: five times as much.
     assert figures.bytes < 2 * products, figures.bytes / products
+    sent = {each.kind: each.bytes for each in figures.collectives}
+    assert sent["all-gather"] == {
+        "int32": 4 * BATCH * LENGTH,
+        "float32": 4 * BATCH * WIDTH,
+    }
