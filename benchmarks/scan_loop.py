@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 from benchmarks.models import Classifier
 from benchmarks.models import adam
 from benchmarks.models import mean_loss
-from keras_tpu_estimator.cpu.tuning import tuned
+from keras_tpu_estimator.ground.cpu.tuning import tuned
 
 _WHOLE = PartitionSpec()
 _SPLIT = PartitionSpec(None, "core")

@@ -47,11 +47,11 @@ def measure() -> dict[str, float]:
     import jax
     import numpy as np
 
-    from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-    from keras_tpu_estimator.checkpoints.saving import save_into
-    from keras_tpu_estimator.checkpoints.spread import ShardFiles
-    from keras_tpu_estimator.device.saving import spread_of
-    from keras_tpu_estimator.mesh.all_cores import all_cores
+    from keras_tpu_estimator.engine.device.saving import spread_of
+    from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+    from keras_tpu_estimator.files.checkpoints.saving import save_into
+    from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
+    from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
     cores = all_cores(8, {"rows": ("model",), "columns": (None, "model")})
     shape = (_ROWS, _COLUMNS)

@@ -5,67 +5,73 @@
 'train'
 """
 
-from keras_tpu_estimator import _backend
+from keras_tpu_estimator.ground.base import backend as _backend
 
 _backend.import_keras()
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import experimental
 from keras_tpu_estimator import export
-from keras_tpu_estimator import hooks
-from keras_tpu_estimator import metrics
-from keras_tpu_estimator import optimizers
-from keras_tpu_estimator import summary
 from keras_tpu_estimator import tf1
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.checkpoints.finding import checkpoints_iterator
-from keras_tpu_estimator.checkpoints.finding import latest_checkpoint
-from keras_tpu_estimator.checkpoints.reading import list_variables
-from keras_tpu_estimator.checkpoints.reading import load_checkpoint
-from keras_tpu_estimator.checkpoints.reading import load_variable
-from keras_tpu_estimator.checkpoints.vocabulary import VocabInfo
-from keras_tpu_estimator.checkpoints.warm_start_settings import (
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files import summary
+from keras_tpu_estimator.files.checkpoints.finding import checkpoints_iterator
+from keras_tpu_estimator.files.checkpoints.finding import latest_checkpoint
+from keras_tpu_estimator.files.checkpoints.reading import list_variables
+from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
+from keras_tpu_estimator.files.checkpoints.reading import load_variable
+from keras_tpu_estimator.files.checkpoints.vocabulary import VocabInfo
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
-from keras_tpu_estimator.config.tpu_config import TPUConfig
-from keras_tpu_estimator.counterparts import table
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.hosts.errors import HostError
-from keras_tpu_estimator.hosts.starting import initialize
-from keras_tpu_estimator.keras_models.from_keras import from_keras
-from keras_tpu_estimator.keras_program.keras_file import export_keras
-from keras_tpu_estimator.mesh.replica_context import cross_replica_mean
-from keras_tpu_estimator.mesh.replica_context import cross_replica_sum
-from keras_tpu_estimator.model_fn.clipping import clip_by_global_norm
-from keras_tpu_estimator.model_fn.cross_shard_optimizer import (
+from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.starting import initialize
+from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_mean
+from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_sum
+from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
+from keras_tpu_estimator.ground.tracing.identity import identity
+from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.spec import hooks
+from keras_tpu_estimator.spec import metrics
+from keras_tpu_estimator.spec import optimizers
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+from keras_tpu_estimator.spec.model_fn.clipping import clip_by_global_norm
+from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
     CrossShardOptimizer,
 )
-from keras_tpu_estimator.model_fn.initialization import init_from_checkpoint
-from keras_tpu_estimator.model_fn.known_variables import get_global_step
-from keras_tpu_estimator.model_fn.known_variables import global_variables
-from keras_tpu_estimator.model_fn.known_variables import trainable_variables
-from keras_tpu_estimator.model_fn.minimizing import minimize
-from keras_tpu_estimator.model_fn.moving_averages import (
+from keras_tpu_estimator.spec.model_fn.initialization import (
+    init_from_checkpoint,
+)
+from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
+from keras_tpu_estimator.spec.model_fn.known_variables import global_variables
+from keras_tpu_estimator.spec.model_fn.known_variables import (
+    trainable_variables,
+)
+from keras_tpu_estimator.spec.model_fn.minimizing import minimize
+from keras_tpu_estimator.spec.model_fn.moving_averages import (
     ExponentialMovingAverage,
 )
-from keras_tpu_estimator.model_fn.outside_compilation import outside_compilation
-from keras_tpu_estimator.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
-from keras_tpu_estimator.model_fn.updates import TrainOp
-from keras_tpu_estimator.model_fn.variable_scopes import AUTO_REUSE
-from keras_tpu_estimator.model_fn.variable_scopes import variable_scope
-from keras_tpu_estimator.tracing.gradient_requests import gradients
-from keras_tpu_estimator.tracing.identity import identity
-from keras_tpu_estimator.tracing.leftovers import LeftoverError
+from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+    outside_compilation,
+)
+from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec.model_fn.updates import TrainOp
+from keras_tpu_estimator.spec.model_fn.variable_scopes import AUTO_REUSE
+from keras_tpu_estimator.spec.model_fn.variable_scopes import variable_scope
+from keras_tpu_estimator.tf1_tools.porting import table
+from keras_tpu_estimator.workflow import experimental
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 from keras_tpu_estimator.workflow.exporter import Exporter
 from keras_tpu_estimator.workflow.exporters import FinalExporter
 from keras_tpu_estimator.workflow.exporters import LatestExporter
+from keras_tpu_estimator.workflow.from_keras import from_keras
 from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate

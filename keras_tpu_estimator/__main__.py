@@ -14,20 +14,20 @@ COMMANDS = {
         "says what a script needs on a TPU that need not be there",
     ),
     "info": (
-        "inspection.command",
+        "files.inspection.command",
         "shows the checkpoints, variables and last results of a directory",
     ),
     "verify": (
-        "inspection.command",
+        "files.inspection.command",
         "reads all of each checkpoint, and says which are damaged",
     ),
     "launch": (
-        "launch",
+        "ground.hosts.launching",
         "starts a script in several processes of this machine, as one cluster",
     ),
     "tf1": ("tf1.command", "runs a program of TensorFlow 1 as it is"),
     "check": (
-        "check.command",
+        "tf1_tools.check.command",
         "says what a program of TensorFlow 1 uses, without running it",
     ),
 }

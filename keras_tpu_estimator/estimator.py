@@ -12,42 +12,46 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.base.logs import follow_tensorflow
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.params import copied
-from keras_tpu_estimator.base.suggestions import suggesting
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.checkpoints.warm_start_settings import (
+from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.config import call_checks
-from keras_tpu_estimator.config import validation as checks
-from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.config.run_config import in_cluster
-from keras_tpu_estimator.device.placement import Placement
-from keras_tpu_estimator.embeddings.config_spec import EmbeddingConfigSpec
-from keras_tpu_estimator.embeddings.limits import check_usable
-from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
-from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.stall import watched
-from keras_tpu_estimator.hooks.validation import validate_hooks
-from keras_tpu_estimator.hooks.validation import validate_listeners
-from keras_tpu_estimator.hosts import starting
-from keras_tpu_estimator.hosts.agreement import Hosts
-from keras_tpu_estimator.loops import rehearsing
-from keras_tpu_estimator.loops.evaluation import Evaluation
-from keras_tpu_estimator.loops.exporting_estimator import ExportingEstimator
-from keras_tpu_estimator.loops.job import Job
-from keras_tpu_estimator.loops.predicted import Predicted
-from keras_tpu_estimator.loops.prediction import Prediction
-from keras_tpu_estimator.loops.training import Training
-from keras_tpu_estimator.model_fn.spec import Spec
+from keras_tpu_estimator.front_ends.tables.config_spec import (
+    EmbeddingConfigSpec,
+)
+from keras_tpu_estimator.front_ends.tables.limits import check_usable
+from keras_tpu_estimator.ground.base.logs import follow_tensorflow
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.params import copied
+from keras_tpu_estimator.ground.base.suggestions import suggesting
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.hosts import starting
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
-from keras_tpu_estimator.program.bound_model_fn import check_signature
-from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs.evaluation import Evaluation
+from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.prediction import Prediction
+from keras_tpu_estimator.runs.training import Training
+from keras_tpu_estimator.spec.config import call_checks
+from keras_tpu_estimator.spec.config import validation as checks
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.run_config import in_cluster
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.hooks.stall import watched
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
+from keras_tpu_estimator.spec.hooks.validation import validate_listeners
+from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

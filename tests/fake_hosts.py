@@ -7,10 +7,10 @@ import time
 import jax
 import pytest
 
-from keras_tpu_estimator.hosts import jax_internals
-from keras_tpu_estimator.hosts.agreement import Hosts
-from keras_tpu_estimator.hosts.cluster import Cluster
-from keras_tpu_estimator.hosts.membership import Membership
+from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.ground.hosts.membership import Membership
 
 
 class Store:

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hosts import starting
-from keras_tpu_estimator.hosts.cluster import Cluster
+from keras_tpu_estimator.ground.hosts import starting
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
 
 
 def regression_data(examples=64, size=3, seed=0):

@@ -7,9 +7,9 @@ import contextlib
 import logging
 from unittest import mock
 
-from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.device.executable_key import ExecutableKey
-from keras_tpu_estimator.device.executables import Executables
+from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.compiling import without_cache
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 from tests import equal_programs

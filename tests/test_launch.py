@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from keras_tpu_estimator import launch
-from keras_tpu_estimator.hosts import lineage
+from keras_tpu_estimator.ground.hosts import launching as launch
+from keras_tpu_estimator.ground.hosts import lineage
 
 
 @pytest.fixture

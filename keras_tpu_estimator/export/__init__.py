@@ -19,10 +19,12 @@ from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.model_fn.export_outputs import ClassificationOutput
-from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
-from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
-from keras_tpu_estimator.model_fn.export_outputs import RegressionOutput
+from keras_tpu_estimator.spec.model_fn.export_outputs import (
+    ClassificationOutput,
+)
+from keras_tpu_estimator.spec.model_fn.export_outputs import ExportOutput
+from keras_tpu_estimator.spec.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.spec.model_fn.export_outputs import RegressionOutput
 
 __all__ = [
     "BatchConfig",

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.config.run_config import RunConfig
-from keras_tpu_estimator.model_fn.spec import Spec
-from keras_tpu_estimator.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
     contextvars.ContextVar("batch_configs", default=None)

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Protocol
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.types import PathLike
+from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
 from keras_tpu_estimator.export.checking import FirstRequest
@@ -21,7 +19,9 @@ from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
 from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.program.options import TraceOptions
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import PathLike
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _TAGS = {

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
-from keras_tpu_estimator.storage.urls import is_url
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage.urls import is_url
 
 _ATTEMPTS = 10
 _EXTRA = "assets.extra"

@@ -10,21 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.device.distributed_program import DistributedProgram
-from keras_tpu_estimator.device.runtime import Runtime
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.program.program import Program
-from keras_tpu_estimator.program.steps import BatchLayout
-from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.tracing.variables import AnyValues
-from keras_tpu_estimator.tracing.variables import is_accumulator
+from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 
 
 @dataclasses.dataclass(frozen=True)

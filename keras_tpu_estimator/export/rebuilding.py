@@ -16,6 +16,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import Trial
@@ -23,7 +24,6 @@ from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.program.options import TraceOptions
 
 if TYPE_CHECKING:
     import tensorflow as tf

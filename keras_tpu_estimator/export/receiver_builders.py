@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
 
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.receivers import SINGLE_FEATURE
 from keras_tpu_estimator.export.receivers import SINGLE_LABEL
 from keras_tpu_estimator.export.receivers import SINGLE_RECEIVER
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
 from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -5,20 +5,22 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.steps import IS_PADDING
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
-from keras_tpu_estimator.model_fn.export_outputs import ExportOutput
-from keras_tpu_estimator.model_fn.export_outputs import PredictOutput
-from keras_tpu_estimator.model_fn.export_outputs import check_export_outputs
-from keras_tpu_estimator.model_fn.export_outputs import signature_outputs
-from keras_tpu_estimator.model_fn.spec import Spec
-from keras_tpu_estimator.model_fn.spec import TPUEstimatorSpec
-from keras_tpu_estimator.model_fn.spec_checks import metric_value
-from keras_tpu_estimator.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.program.steps import IS_PADDING
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.spec.model_fn.export_outputs import ExportOutput
+from keras_tpu_estimator.spec.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.spec.model_fn.export_outputs import (
+    check_export_outputs,
+)
+from keras_tpu_estimator.spec.model_fn.export_outputs import signature_outputs
+from keras_tpu_estimator.spec.model_fn.spec import Spec
+from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 
 @dataclasses.dataclass(frozen=True)

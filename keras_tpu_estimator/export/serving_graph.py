@@ -13,17 +13,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.tensorflow_gpus import hide_gpus
-from keras_tpu_estimator.base.types import Nest
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
-from keras_tpu_estimator.model_fn.outside_compilation import with_host_tensors
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+    with_host_tensors,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf

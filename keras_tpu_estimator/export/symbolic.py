@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import jax
 import keras
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.base.types import TensorLike
-from keras_tpu_estimator.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.tracing import keras_internals
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing import keras_internals
 
 
 def symbolic_model(

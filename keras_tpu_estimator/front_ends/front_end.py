@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import Any
 from typing import Protocol
 
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphBuilder
-from keras_tpu_estimator.inputs.form import Form
-from keras_tpu_estimator.keras_program.front_end import KERAS
-from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.program.bound_model_fn import ModelFn
-from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.front_ends.keras.front_end import KERAS
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
 class FrontEnd(Protocol):

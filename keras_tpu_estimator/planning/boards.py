@@ -3,7 +3,7 @@
 from typing import Any
 from typing import Protocol
 
-from keras_tpu_estimator.base.machine import Machine
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.chips import Chip
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import jax
 
-from keras_tpu_estimator.base import scripts
-from keras_tpu_estimator.base import sources
-from keras_tpu_estimator.device.executables import Executables
-from keras_tpu_estimator.loops.rehearsing import rehearsing
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.ground.base import scripts
+from keras_tpu_estimator.ground.base import sources
+from keras_tpu_estimator.ground.storage import trusted
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.errors import CompileError
@@ -19,7 +19,7 @@ from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
-from keras_tpu_estimator.storage import trusted
+from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
 
 _EPILOG = """\

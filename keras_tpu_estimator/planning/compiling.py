@@ -11,14 +11,14 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import oversized
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.tracing.jaxprs import inner_functions
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 # As the compiler finds it out early, and when it has laid out all arrays.

@@ -7,7 +7,7 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import allocations
 from keras_tpu_estimator.planning import bounds
 from keras_tpu_estimator.planning import callbacks

@@ -6,23 +6,23 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.device import shapes
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.shared import batch_size
-from keras_tpu_estimator.inputs.sources import even_share
-from keras_tpu_estimator.loops.evaluation import STEPS_PER_RUN
-from keras_tpu_estimator.loops.job import Job
-from keras_tpu_estimator.loops.prediction import PaddedSteps
-from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.engine.device import shapes
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.sources import even_share
+from keras_tpu_estimator.engine.program.slot_owners import slot_owners
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.program.slot_owners import slot_owners
-from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.prediction import PaddedSteps
+from keras_tpu_estimator.runs.staging import StagedSteps
 
 # Of a loop whose length is a time: its second one has so many steps at most.
 _TIMED_STEPS = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning.array_types import ArrayType
 from keras_tpu_estimator.planning.array_types import dtype_name
 from keras_tpu_estimator.planning.hlo import Module

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.config import call_checks
-from keras_tpu_estimator.device.executables import Executables
-from keras_tpu_estimator.loops.job import Job
-from keras_tpu_estimator.storage import trusted
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import trusted
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.spec.config import call_checks
 
 if TYPE_CHECKING:
     # What compiles for other machines is imported by those who want it.

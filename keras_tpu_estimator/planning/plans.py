@@ -7,13 +7,12 @@ from collections.abc import Iterable
 
 import jax
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.device.executable_key import ExecutableKey
-from keras_tpu_estimator.device.executables import Executables
-from keras_tpu_estimator.device.stored_loops import is_storable
-from keras_tpu_estimator.loops.job import Job
+from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.stored_loops import is_storable
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import figures
 from keras_tpu_estimator.planning.boards import Board
@@ -21,6 +20,7 @@ from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
+from keras_tpu_estimator.runs.job import Job
 
 # What of a board may be in the way: its size, its compiler, its number of
 # cores.

@@ -11,12 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.loops.job import Job
-from keras_tpu_estimator.loops.predicted import Predicted
-from keras_tpu_estimator.loops.rehearsing import Predictions
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.planning import plan_table
 from keras_tpu_estimator.planning import plans
 from keras_tpu_estimator.planning.boards import Board
@@ -25,6 +22,9 @@ from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
 from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.rehearsing import Predictions
 
 # Whoever trains until a checkpoint has come so far would never end.
 _MOST_CALLS = 1000

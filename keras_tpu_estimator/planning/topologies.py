@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Self
 
-from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.suggestions import did_you_mean
+from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.planning import gpus
 from keras_tpu_estimator.planning import libtpu
 from keras_tpu_estimator.planning.boards import Board

@@ -4,17 +4,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.checkpoints import formats
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.inputs.form import Form
-from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.mesh.cores import Cores
-from keras_tpu_estimator.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.program.bound_model_fn import ModelFn
-from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.program import Program
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.tf1.input_graph import form_in_graph
 from keras_tpu_estimator.tf1.program import TF1Program
 from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.tf1.graph_cut import Cut
 from keras_tpu_estimator.tf1.graph_cut import cut
 from keras_tpu_estimator.tf1.host_graph import dtypes_of

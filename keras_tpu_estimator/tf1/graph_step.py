@@ -6,24 +6,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.base.types import Features
-from keras_tpu_estimator.base.types import Labels
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.program.outputs import check_concatenable
-from keras_tpu_estimator.program.outputs import metrics_of
-from keras_tpu_estimator.program.outputs import outputs_of
-from keras_tpu_estimator.program.outputs import same_on_all
-from keras_tpu_estimator.program.outputs import splits
-from keras_tpu_estimator.program.steps import NAMED
-from keras_tpu_estimator.program.steps import REPORTS
-from keras_tpu_estimator.program.steps import SUMMARIES
-from keras_tpu_estimator.program.steps import Outputs
-from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import StepInput
-from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.outputs import check_concatenable
+from keras_tpu_estimator.engine.program.outputs import metrics_of
+from keras_tpu_estimator.engine.program.outputs import outputs_of
+from keras_tpu_estimator.engine.program.outputs import same_on_all
+from keras_tpu_estimator.engine.program.outputs import splits
+from keras_tpu_estimator.engine.program.steps import NAMED
+from keras_tpu_estimator.engine.program.steps import REPORTS
+from keras_tpu_estimator.engine.program.steps import SUMMARIES
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing import random_bits
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1 import primitive
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
@@ -39,9 +42,6 @@ from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import SEED
-from keras_tpu_estimator.tracing import random_bits
-from keras_tpu_estimator.tracing.variables import AnyValues
-from keras_tpu_estimator.tracing.variables import Values
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1

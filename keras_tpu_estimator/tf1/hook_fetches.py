@@ -17,8 +17,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
-from keras_tpu_estimator.hooks.graph_session import Request
+from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
+    host_session,
+)
+from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body

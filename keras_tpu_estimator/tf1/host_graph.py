@@ -10,9 +10,11 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
-from keras_tpu_estimator.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
+    host_session,
+)
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.sessions import loader_of

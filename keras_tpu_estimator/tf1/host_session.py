@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.types import Nest
-from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.summary import recording
+from keras_tpu_estimator.files.summary import recording
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.tf1.host_graph import CalledGraph
 from keras_tpu_estimator.tf1.host_graph import GraphFunction
 from keras_tpu_estimator.tf1.host_graph import shapes_of

@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.deployment import InputPlan
-from keras_tpu_estimator.inputs.form import Arrays
-from keras_tpu_estimator.inputs.form import Form
-from keras_tpu_estimator.inputs.forms import form_of
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.form import Arrays
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.forms import form_of
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.input_session import InputSession
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
-from keras_tpu_estimator.inputs.releasing import release
+from keras_tpu_estimator.engine.inputs.releasing import release
+from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
+    host_session,
+)
 
 
 class InputSession:
@@ -59,5 +61,5 @@ class InputSession:
     def close(self) -> None:
         """Ends it, and the threads that fill its queues."""
         self._coordinator.request_stop()
-        # Not waited for, as with the iterators of `inputs/datasets.py`.
+        # Not waited for, as with the iterators of `engine/inputs/datasets.py`.
         release(self._session.close)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import keras
 
-from keras_tpu_estimator.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.tf1.host_graph import CalledGraph
 from keras_tpu_estimator.tf1.host_graph import GraphFunction
 from keras_tpu_estimator.tf1.host_graph import HostGraph

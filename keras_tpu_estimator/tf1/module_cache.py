@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import jax
 
-from keras_tpu_estimator.storage.urls import is_url
+from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.tf1 import jax_internals
 
 

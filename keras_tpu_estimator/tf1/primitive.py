@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 
-from keras_tpu_estimator.cpu.tuning import tuned
-from keras_tpu_estimator.mesh.reductions import sum_over
+from keras_tpu_estimator.ground.cpu.tuning import tuned
+from keras_tpu_estimator.ground.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.lifting import Lifted
 from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE

@@ -4,11 +4,11 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.base.waiting import tell
-from keras_tpu_estimator.program.options import TraceOptions
-from keras_tpu_estimator.program.steps import Step
-from keras_tpu_estimator.program.steps import StepInput
-from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.waiting import tell
 from keras_tpu_estimator.tf1.graph import build
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_step import GraphStep

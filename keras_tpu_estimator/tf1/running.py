@@ -4,8 +4,8 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-from keras_tpu_estimator.base import scripts
-from keras_tpu_estimator.base.logs import join_tensorflow
+from keras_tpu_estimator.ground.base import scripts
+from keras_tpu_estimator.ground.base.logs import join_tensorflow
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
 

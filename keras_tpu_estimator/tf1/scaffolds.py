@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
-from keras_tpu_estimator.model_fn.scaffold import InitSession
-from keras_tpu_estimator.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
+    host_session,
+)
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
+from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -17,6 +15,8 @@ from keras_tpu_estimator.export.serving_graph import check_any
 from keras_tpu_estimator.export.serving_graph import check_fed
 from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 
 
 @dataclasses.dataclass(frozen=True)

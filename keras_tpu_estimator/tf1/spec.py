@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.hooks.validation import validate_hooks
-from keras_tpu_estimator.model_fn import spec
-from keras_tpu_estimator.model_fn.spec_checks import check_metric_ops
-from keras_tpu_estimator.model_fn.spec_checks import checked_host_function
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
+from keras_tpu_estimator.spec.model_fn import spec
+from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
+from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 

@@ -1,7 +1,7 @@
 """What is checked of a step of a TF1 graph before it is compiled."""
 
-from keras_tpu_estimator.program.steps import StepInput
-from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import Pruned
 

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.summary.collecting import Collected
-from keras_tpu_estimator.summary.kinds import Audio
-from keras_tpu_estimator.summary.kinds import Histogram
-from keras_tpu_estimator.summary.kinds import Image
-from keras_tpu_estimator.summary.kinds import Scalar
-from keras_tpu_estimator.summary.kinds import Summary
+from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.files.summary.kinds import Audio
+from keras_tpu_estimator.files.summary.kinds import Histogram
+from keras_tpu_estimator.files.summary.kinds import Image
+from keras_tpu_estimator.files.summary.kinds import Scalar
+from keras_tpu_estimator.files.summary.kinds import Summary
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -12,15 +12,17 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.checkpoints.tensorflow_session import host_session
-from keras_tpu_estimator.program.store import GLOBAL_STEP
-from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
+    host_session,
+)
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import Values
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
-from keras_tpu_estimator.tracing import keras_internals
-from keras_tpu_estimator.tracing.variables import AnyValues
-from keras_tpu_estimator.tracing.variables import Values
 
 # No variable of TensorFlow has such a name.
 SEED = "<seed>"

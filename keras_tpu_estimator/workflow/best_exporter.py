@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.checkpoints import commit
-from keras_tpu_estimator.checkpoints import partial_files
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage.urls import is_url
-from keras_tpu_estimator.summary.reading import read_scalars
+from keras_tpu_estimator.files.checkpoints import commit
+from keras_tpu_estimator.files.checkpoints import partial_files
+from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
 from keras_tpu_estimator.workflow.exporters import exports_in
 

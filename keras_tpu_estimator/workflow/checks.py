@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.ground.base.shown import shown
 
 
 def check_estimator(estimator: Any) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from typing import Any
 from typing import NamedTuple
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.field_checks import check_int
-from keras_tpu_estimator.checkpoints.location import exists
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.loops import rehearsing
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.checkpoints.location import exists
+from keras_tpu_estimator.ground.base.field_checks import check_int
+from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.evaluations import Clock
 from keras_tpu_estimator.workflow.evaluations import Evaluations

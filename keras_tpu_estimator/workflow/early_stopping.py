@@ -7,12 +7,12 @@ checkpoints already.
 import logging
 from collections.abc import Callable
 
-from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.hooks.session_run_hook import SessionRunValues
-from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.checks import check_estimator
 
 _logger = logging.getLogger("keras_tpu_estimator")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-from keras_tpu_estimator.base.shown import shown
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.exporter import check_distinct
 from keras_tpu_estimator.workflow.exporter import validate_exporters
 from keras_tpu_estimator.workflow.specs import EvalSpec

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.shown import shown
+from keras_tpu_estimator.ground.base.shown import shown
 
 
 class Exporter(abc.ABC):

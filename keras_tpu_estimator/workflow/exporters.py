@@ -6,9 +6,9 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.field_checks import check_int
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.ground.base.field_checks import check_int
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.workflow.exporter import Exporter
 
 # Only what `export_saved_model` named by the time is ever deleted.

@@ -3,10 +3,12 @@
 import functools
 import logging
 
-from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
-from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.workflow.evaluations import Evaluate
 from keras_tpu_estimator.workflow.evaluations import Evaluation
 from keras_tpu_estimator.workflow.evaluations import Evaluations

@@ -4,15 +4,17 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.base.field_checks import check_int
-from keras_tpu_estimator.base.field_checks import is_number
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.base.suggestions import suggesting
-from keras_tpu_estimator.base.types import InputFn
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
-from keras_tpu_estimator.hooks.session_run_hook import Hook
-from keras_tpu_estimator.hooks.validation import validate_hooks
-from keras_tpu_estimator.hooks.validation import validate_listeners
+from keras_tpu_estimator.ground.base.field_checks import check_int
+from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.suggestions import suggesting
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
+from keras_tpu_estimator.spec.hooks.validation import validate_listeners
 from keras_tpu_estimator.workflow.exporter import Exporter
 from keras_tpu_estimator.workflow.exporter import validate_exporters
 

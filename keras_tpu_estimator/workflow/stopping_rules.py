@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
-from keras_tpu_estimator.base.types import PathLike
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
 
 Compare = Callable[[float, float], bool]
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.checkpoints import completion
-from keras_tpu_estimator.config.run_config import RunConfig
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverListener
-from keras_tpu_estimator.loops import rehearsing
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
 from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations

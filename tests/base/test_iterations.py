@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from absl import flags
 from absl import logging as absl_logging
 
-from keras_tpu_estimator.base import logs
+from keras_tpu_estimator.ground.base import logs
 
 OWN, TENSORFLOW = "keras_tpu_estimator", "tensorflow"
 

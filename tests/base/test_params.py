@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.params import copied
-from keras_tpu_estimator.base.params import with_additional
+from keras_tpu_estimator.ground.base.params import copied
+from keras_tpu_estimator.ground.base.params import with_additional
 
 
 def built_layer():

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.shown import shown
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.call import call_input_fn
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.call import call_input_fn
+from keras_tpu_estimator.ground.base.shown import shown
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 
-from keras_tpu_estimator import _terminal
-from keras_tpu_estimator.base import waiting
+from keras_tpu_estimator.ground.base import terminal as _terminal
+from keras_tpu_estimator.ground.base import waiting
 
 GONE = "\r\x1b[K"
 

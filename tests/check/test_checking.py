@@ -8,11 +8,11 @@ import textwrap
 import pytest
 
 from keras_tpu_estimator.__main__ import main
-from keras_tpu_estimator.check import limits
-from keras_tpu_estimator.check.checking import Verdict
-from keras_tpu_estimator.check.checking import check
-from keras_tpu_estimator.counterparts import table
 from keras_tpu_estimator.tf1 import look_alikes
+from keras_tpu_estimator.tf1_tools.check import limits
+from keras_tpu_estimator.tf1_tools.check.checking import Verdict
+from keras_tpu_estimator.tf1_tools.check.checking import check
+from keras_tpu_estimator.tf1_tools.porting import table
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 USED = Verdict.RUNS

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import checksum
-from keras_tpu_estimator.checkpoints import pieces
-from keras_tpu_estimator.checkpoints.pieces import Extent
-from keras_tpu_estimator.checkpoints.pieces import Piece
+from keras_tpu_estimator.files.checkpoints import checksum
+from keras_tpu_estimator.files.checkpoints import pieces
+from keras_tpu_estimator.files.checkpoints.pieces import Extent
+from keras_tpu_estimator.files.checkpoints.pieces import Piece
 
 BIAS = np.arange(3, dtype="float32")
 KERNEL = np.arange(1, 7, dtype="float32")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import files
+from keras_tpu_estimator.files.checkpoints import files
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_damaged_file_is_an_error_with_a_way_out(tmp_path, saved, damage):
 
 
 def _write_with_checksum(path, fill):
-    from keras_tpu_estimator.checkpoints import checksum
+    from keras_tpu_estimator.files.checkpoints import checksum
 
     with h5py.File(path, "w") as file:
         fill(file)
@@ -209,7 +209,7 @@ def _write_with_checksum(path, fill):
 
 
 def test_damage_that_only_hdf5_sees_is_the_same_error(path):
-    from keras_tpu_estimator.checkpoints import checksum
+    from keras_tpu_estimator.files.checkpoints import checksum
 
     with open(path, "wb") as file:
         file.write(b"\x89HDF\r\n\x1a\n" + bytes(100))

@@ -14,7 +14,7 @@ from helpers import regression_data
 from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.files.checkpoints import checksum
 
 X, Y = regression_data()
 

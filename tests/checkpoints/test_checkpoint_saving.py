@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import saving
+from keras_tpu_estimator.files.checkpoints import saving
 
 
 def test_files_and_prefix_are_those_of_tensorflow(tmp_path):

@@ -13,9 +13,9 @@ from helpers import regression_data
 from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import KeepBest
-from keras_tpu_estimator.checkpoints import Retention
-from keras_tpu_estimator.checkpoints.keep_best import note
+from keras_tpu_estimator.files.checkpoints import KeepBest
+from keras_tpu_estimator.files.checkpoints import Retention
+from keras_tpu_estimator.files.checkpoints.keep_best import note
 
 X, Y = regression_data()
 

@@ -11,7 +11,7 @@ from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import checksum
+from keras_tpu_estimator.files.checkpoints import checksum
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {

@@ -7,13 +7,13 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.boxes import Box
-from keras_tpu_estimator.checkpoints import opened_checkpoint
-from keras_tpu_estimator.checkpoints import save_files
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.checkpoints.saving import save_into
-from keras_tpu_estimator.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.checkpoints.spread import Spread
+from keras_tpu_estimator.files.checkpoints import opened_checkpoint
+from keras_tpu_estimator.files.checkpoints import save_files
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.saving import save_into
+from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.ground.base.boxes import Box
 
 TABLE = np.arange(8.0)
 SAID = "model.ckpt-20.*was removed or saved anew before all of it was read"

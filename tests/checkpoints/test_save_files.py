@@ -13,21 +13,21 @@ from helpers import regression_data
 from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.boxes import Box
-from keras_tpu_estimator.checkpoints import formats
-from keras_tpu_estimator.checkpoints import save_files
-from keras_tpu_estimator.checkpoints import state_file
-from keras_tpu_estimator.checkpoints import tensorflow_index
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.checkpoints.save_names import SaveName
-from keras_tpu_estimator.checkpoints.saving import save_into
-from keras_tpu_estimator.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.checkpoints.spread import Spread
-from keras_tpu_estimator.checkpoints.stamp import stamp
-from keras_tpu_estimator.inputs import position_files
-from keras_tpu_estimator.inputs.position import Position
-from keras_tpu_estimator.inputs.position import StepRecipe
-from keras_tpu_estimator.storage import paths
+from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import save_files
+from keras_tpu_estimator.files.checkpoints import state_file
+from keras_tpu_estimator.files.checkpoints import tensorflow_index
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.save_names import SaveName
+from keras_tpu_estimator.files.checkpoints.saving import save_into
+from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.files.checkpoints.stamp import stamp
+from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.storage import paths
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"

@@ -11,17 +11,17 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.boxes import Box
-from keras_tpu_estimator.base.boxes import boxes_of_run
-from keras_tpu_estimator.checkpoints import checksum
-from keras_tpu_estimator.checkpoints import formats
-from keras_tpu_estimator.checkpoints import pieces
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.checkpoints.saving import save_into
-from keras_tpu_estimator.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.checkpoints.spread import Spread
-from keras_tpu_estimator.inspection.directories import Directory
-from keras_tpu_estimator.inspection.verifying import verify
+from keras_tpu_estimator.files.checkpoints import checksum
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import pieces
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.saving import save_into
+from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.files.inspection.directories import Directory
+from keras_tpu_estimator.files.inspection.verifying import verify
+from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.boxes import boxes_of_run
 
 KERNEL = np.arange(48.0, dtype="float32").reshape(6, 8)
 BIAS = np.arange(8).astype(ml_dtypes.bfloat16)

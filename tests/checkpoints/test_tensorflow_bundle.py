@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import tensorflow_bundle
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints import tensorflow_bundle
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 
 VALUES = {
     "dense/kernel": np.arange(6, dtype="float32").reshape(2, 3),

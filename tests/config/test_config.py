@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 
 V1 = kte.InputPipelineConfig.PER_HOST_V1
 V2 = kte.InputPipelineConfig.PER_HOST_V2
@@ -263,7 +263,9 @@ def test_the_bottom_needs_no_framework(module):
 
 
 def test_the_search_for_imports_finds_them():
-    assert "keras" in imports_of("keras_tpu_estimator.tracing.keras_internals")
-    assert "keras_tpu_estimator.tracing.variables" in imports_of(
-        "keras_tpu_estimator.tracing.gradient_requests"
+    assert "keras" in imports_of(
+        "keras_tpu_estimator.ground.tracing.keras_internals"
+    )
+    assert "keras_tpu_estimator.ground.tracing.variables" in imports_of(
+        "keras_tpu_estimator.ground.tracing.gradient_requests"
     )

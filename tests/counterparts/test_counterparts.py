@@ -10,8 +10,8 @@ import tensorflow  # noqa: TID253 - whose names they are
 import tensorflow.compat.v1 as tf  # noqa: TID253
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.counterparts import table
-from keras_tpu_estimator.counterparts.records import Row
+from keras_tpu_estimator.tf1_tools.porting import table
+from keras_tpu_estimator.tf1_tools.porting.records import Row
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / table.PAGE).read_text()

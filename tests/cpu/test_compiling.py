@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.cpu.compiling import quickly
+from keras_tpu_estimator.ground.cpu.compiling import quickly
 
 WELL = {"xla_backend_optimization_level": 3}
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from keras_tpu_estimator.cpu.fusion import once
+from keras_tpu_estimator.ground.cpu.fusion import once
 
 
 @pytest.mark.parametrize("first", [0.0, 1.0, jnp.nan, -jnp.inf])

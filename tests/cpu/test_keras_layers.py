@@ -11,11 +11,11 @@ from helpers import repeated
 from keras import layers
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.modes import ModeKeys
-from keras_tpu_estimator.device import program_model
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.mesh.cores import Cores
+from keras_tpu_estimator.engine.device import program_model
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
 def small(*shape):

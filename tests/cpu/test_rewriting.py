@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec
 
-from keras_tpu_estimator.cpu.rewriting import rewritten
+from keras_tpu_estimator.ground.cpu.rewriting import rewritten
 from tests.cpu.same import assert_same
 from tests.cpu.same import check_same
 from tests.cpu.same import operations

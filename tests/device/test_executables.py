@@ -20,9 +20,9 @@ from helpers import repeated
 from stored_programs import ran
 from stored_programs import store
 
-from keras_tpu_estimator.device import executables
-from keras_tpu_estimator.device.executable_key import ExecutableKey
-from keras_tpu_estimator.device.executables import Executables
+from keras_tpu_estimator.engine.device import executables
+from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
+from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning.compiling import without_cache
 from tests import equal_programs
 

@@ -12,8 +12,8 @@ from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 
-from keras_tpu_estimator.device import shapes
-from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.engine.device import shapes
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 X, Y = regression_data(examples=32)
 LAYOUTS = {

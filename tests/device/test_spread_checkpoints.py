@@ -12,12 +12,12 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.boxes import Box
-from keras_tpu_estimator.checkpoints import pieces
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.checkpoints.spread import Spread
-from keras_tpu_estimator.device.saving import check_whole
-from keras_tpu_estimator.loops import saver
+from keras_tpu_estimator.engine.device.saving import check_whole
+from keras_tpu_estimator.files.checkpoints import pieces
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.runs import saver
 from tests.torture.saves import expect_no_leftovers
 
 X, Y = regression_data(size=16)

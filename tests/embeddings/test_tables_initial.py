@@ -11,12 +11,12 @@ from dense_tables import tables
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.restoring import initial_values
-from keras_tpu_estimator.device.variable_places import VariablePlaces
-from keras_tpu_estimator.embeddings.variables import TableVariables
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.engine.device.restoring import initial_values
+from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.tables.variables import TableVariables
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 
 # Eight cores can share the first evenly; of the last not all have a row.
 ROWS = {"even": 16, "odd": 13, "few": 3}

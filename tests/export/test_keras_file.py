@@ -94,7 +94,7 @@ def test_other_functions_are_refused(trained_dir, tmp_path):
 
 def test_other_results_are_refused(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "keras_tpu_estimator.keras_program.keras_file.set_weights",
+        "keras_tpu_estimator.front_ends.keras.keras_file.set_weights",
         lambda model, loaded: None,
     )
     with pytest.raises(ValueError, match="something else than `model_fn`"):

@@ -15,7 +15,7 @@ from helpers import repeated
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import VariableStore
 
 X, Y = regression_data()
 STEPS = 4  # of a run, and of a pass over the data

@@ -12,13 +12,13 @@ from helpers import regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.hooks.nan_tensor import NanTensorHook
-from keras_tpu_estimator.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.hooks.summary_saver import SummarySaverHook
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
+from keras_tpu_estimator.spec.hooks.nan_tensor import NanTensorHook
+from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
+from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
+from keras_tpu_estimator.spec.hooks.summary_saver import SummarySaverHook
 
 X, Y = regression_data()
 

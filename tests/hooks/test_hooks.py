@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.hooks.hook_list import HookList
-from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.validation import validate_hooks
-from keras_tpu_estimator.hooks.validation import validate_listeners
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
+from keras_tpu_estimator.spec.hooks.validation import validate_listeners
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 

@@ -15,8 +15,8 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks.hook_list import HookList
-from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.session import Session
 
 X, Y = regression_data()
 Logging = kte.hooks.LoggingTensorHook

@@ -12,9 +12,9 @@ from helpers import repeated
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks.hook_list import HookList
-from keras_tpu_estimator.hooks.session import Session
-from keras_tpu_estimator.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
 
 X, Y = regression_data()
 StopAt = kte.hooks.StopAtStepHook

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.hosts.conversation import Conversation
-from keras_tpu_estimator.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.errors import HostError
 from tests.hosts.saying import said
 
 

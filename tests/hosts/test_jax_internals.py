@@ -9,7 +9,7 @@ from jax._src import clusters
 from jax._src import distributed
 from jax._src.lib import _jax
 
-from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import jax_internals
 
 
 def test_devices_are_in_use():

@@ -6,12 +6,12 @@ import signal
 import jax
 import pytest
 
-from keras_tpu_estimator.hosts import jax_internals
-from keras_tpu_estimator.hosts import membership
-from keras_tpu_estimator.hosts import parting
-from keras_tpu_estimator.hosts.errors import HostError
-from keras_tpu_estimator.hosts.parting import End
-from keras_tpu_estimator.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import membership
+from keras_tpu_estimator.ground.hosts import parting
+from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.parting import End
+from keras_tpu_estimator.ground.hosts.problem import Problem
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
     three = [member(host, count=3) for host in range(3)]
     watches = [own.watch for own in three]
     monkeypatch.setattr(
-        "keras_tpu_estimator.hosts.watch.time.sleep",
+        "keras_tpu_estimator.ground.hosts.watch.time.sleep",
         lambda secs: [each._tell() for each in watches if each is not gone],
     )
     gone = watches[1]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from keras_tpu_estimator.hosts import parting
-from keras_tpu_estimator.hosts.parting import Parting
-from keras_tpu_estimator.hosts.problem import Problem
-from keras_tpu_estimator.hosts.store import Store
+from keras_tpu_estimator.ground.hosts import parting
+from keras_tpu_estimator.ground.hosts.parting import Parting
+from keras_tpu_estimator.ground.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts.store import Store
 
 FAILED = Problem("Host 1 has failed in train: no.", 1, hears=True)
 GONE = Problem("Host 2 is gone.", 2)

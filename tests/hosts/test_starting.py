@@ -8,12 +8,12 @@ import jax
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hosts import jax_internals
-from keras_tpu_estimator.hosts import lineage
-from keras_tpu_estimator.hosts import starting
-from keras_tpu_estimator.hosts import this_process
-from keras_tpu_estimator.hosts.cluster import Cluster
-from keras_tpu_estimator.hosts.membership import Membership
+from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import starting
+from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.ground.hosts.membership import Membership
 
 _HERE = ("10.0.0.1:8476", 4, 1)
 

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.hosts import jax_internals
-from keras_tpu_estimator.hosts import lineage
-from keras_tpu_estimator.hosts import this_process
-from keras_tpu_estimator.hosts.cluster import Cluster
-from keras_tpu_estimator.hosts.membership import Membership
-from keras_tpu_estimator.hosts.this_process import Alone
+from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.ground.hosts.membership import Membership
+from keras_tpu_estimator.ground.hosts.this_process import Alone
 
 HERE = ("10.0.0.1:8476", 4, 1)
 

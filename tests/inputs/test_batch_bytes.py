@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.inputs import batch_bytes
-from keras_tpu_estimator.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs import batch_bytes
+from keras_tpu_estimator.engine.inputs.shared import Shared
 
 Point = collections.namedtuple("Point", "x y")
 

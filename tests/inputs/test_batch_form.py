@@ -1,9 +1,9 @@
 import numpy as np
 
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.batch_form import BatchForm
-from keras_tpu_estimator.inputs.batch_form import error_of_unlike
-from keras_tpu_estimator.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
+from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
+from keras_tpu_estimator.engine.inputs.shared import Shared
 
 
 def form(features, labels=None):

@@ -11,11 +11,11 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device import placement
-from keras_tpu_estimator.device.device_loop import DeviceLoop
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.forms import form_of
-from keras_tpu_estimator.inputs.sources import Source
+from keras_tpu_estimator.engine.device import placement
+from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.forms import form_of
+from keras_tpu_estimator.engine.inputs.sources import Source
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])

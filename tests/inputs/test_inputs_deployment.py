@@ -14,15 +14,15 @@ from helpers import repeated
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.device import placement as placement_module
-from keras_tpu_estimator.device.placement import Placement
-from keras_tpu_estimator.inputs.axes import BatchAxes
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.context import Deployment
-from keras_tpu_estimator.inputs.context import TPUContext
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.engine.device import placement as placement_module
+from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.context import Deployment
+from keras_tpu_estimator.engine.inputs.context import TPUContext
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

@@ -15,14 +15,16 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.params import with_additional
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.inputs import datasets
-from keras_tpu_estimator.inputs.deployment import input_plan
-from keras_tpu_estimator.inputs.deployment import undivided
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.tracing.tensorflow_internals import without_prefetch
+from keras_tpu_estimator.engine.inputs import datasets
+from keras_tpu_estimator.engine.inputs.deployment import input_plan
+from keras_tpu_estimator.engine.inputs.deployment import undivided
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
+    without_prefetch,
+)
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

@@ -11,23 +11,25 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.params import with_additional
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.config.tpu_config import InputPipelineConfig
-from keras_tpu_estimator.inputs import pipeline as pipeline_module
-from keras_tpu_estimator.inputs import position_files
-from keras_tpu_estimator.inputs import restore_points as restore_points_module
-from keras_tpu_estimator.inputs.deployment import input_plan
-from keras_tpu_estimator.inputs.packing import Packed
-from keras_tpu_estimator.inputs.packing import pack
-from keras_tpu_estimator.inputs.packing import unpack
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.position import Position
-from keras_tpu_estimator.inputs.position import RestorePoint
-from keras_tpu_estimator.inputs.position import StepRecipe
-from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.inputs.restore_points import RestorePoints
+from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
+from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.engine.inputs import (
+    restore_points as restore_points_module,
+)
+from keras_tpu_estimator.engine.inputs.deployment import input_plan
+from keras_tpu_estimator.engine.inputs.packing import Packed
+from keras_tpu_estimator.engine.inputs.packing import pack
+from keras_tpu_estimator.engine.inputs.packing import unpack
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.restore_points import RestorePoints
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2

@@ -4,8 +4,8 @@ import threading
 
 import tensorflow as tf  # noqa: TID253 - a form of input
 
-from keras_tpu_estimator.inputs.datasets import Dataset
-from keras_tpu_estimator.inputs.reading import Reading
+from keras_tpu_estimator.engine.inputs.datasets import Dataset
+from keras_tpu_estimator.engine.inputs.reading import Reading
 
 
 def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):

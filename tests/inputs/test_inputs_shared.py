@@ -10,11 +10,11 @@ from helpers import squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.inputs import datasets
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.batch_finder import BatchFinder
-from keras_tpu_estimator.inputs.shared import Shared
-from keras_tpu_estimator.inputs.shared import joined_of_cores
+from keras_tpu_estimator.engine.inputs import datasets
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
 
 PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(
     kte.InputPipelineConfig

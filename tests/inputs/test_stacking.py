@@ -8,13 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.inputs import stacking
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.batch import Example
-from keras_tpu_estimator.inputs.sources import Source
-from keras_tpu_estimator.inputs.stacking import Buffers
-from keras_tpu_estimator.inputs.stacking import Stack
-from keras_tpu_estimator.inputs.stacking import is_ready
+from keras_tpu_estimator.engine.inputs import stacking
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.sources import Source
+from keras_tpu_estimator.engine.inputs.stacking import Buffers
+from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.engine.inputs.stacking import is_ready
 
 FLOAT = np.dtype("float32")
 

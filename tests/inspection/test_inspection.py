@@ -10,7 +10,7 @@ from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
-from keras_tpu_estimator.inspection.directories import Directory
+from keras_tpu_estimator.files.inspection.directories import Directory
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from helpers import model_fn_of
 from helpers import regression_data
 from keras import ops
 
-from keras_tpu_estimator.tracing.broadcasting import crossings
+from keras_tpu_estimator.ground.tracing.broadcasting import crossings
 
 X, Y = regression_data(32)
 OUTPUTS, LABELS = np.ones((4, 1), "float32"), np.ones(4, "float32")

@@ -19,7 +19,7 @@ from tensorflow.compat.v1 import nn  # noqa: TID253
 from tensorflow.compat.v1 import reduce_sum  # noqa: TID253
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.tracing.leftovers import LeftoverError
+from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
 
 X, Y = regression_data(examples=16)
 HERE = __file__
@@ -262,7 +262,7 @@ IMPORTS_LATE = """
 import sys
 import numpy as np
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.tracing import leftovers
+from keras_tpu_estimator.ground.tracing import leftovers
 
 with leftovers.refused():
     assert "tensorflow" not in sys.modules

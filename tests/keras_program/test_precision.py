@@ -10,7 +10,7 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 MIXED = kte.RunConfig(dtype_policy="mixed_bfloat16")

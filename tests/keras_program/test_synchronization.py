@@ -10,9 +10,9 @@ import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
 AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
 # Where each variable begins, near the end of what its dtype can hold.

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.hosts.agreement import Hosts
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.inputs.batch_form import BatchForm
-from keras_tpu_estimator.inputs.shared import Shared
-from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
+from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 
 class Batches:

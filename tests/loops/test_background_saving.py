@@ -18,10 +18,10 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import files
-from keras_tpu_estimator.checkpoints.writer import wait_for
-from keras_tpu_estimator.device.saving import on_host
-from keras_tpu_estimator.loops.position_saver import PositionSaver
+from keras_tpu_estimator.engine.device.saving import on_host
+from keras_tpu_estimator.files.checkpoints import files
+from keras_tpu_estimator.files.checkpoints.writer import wait_for
+from keras_tpu_estimator.runs.position_saver import PositionSaver
 
 X, Y = regression_data()
 

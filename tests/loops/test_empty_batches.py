@@ -14,11 +14,11 @@ from helpers import regression_data
 from helpers import squared_error
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.inputs.deployment import input_plan
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.request import InputRequest
-from keras_tpu_estimator.loops.agreed_steps import AgreedSteps
+from keras_tpu_estimator.engine.inputs.deployment import input_plan
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 X, Y = regression_data(examples=40)
 SIZES = (0, 16, 0, 16, 8, 0)

@@ -12,12 +12,12 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.device_loop import DeviceLoop
-from keras_tpu_estimator.hooks.hook_list import HookList
-from keras_tpu_estimator.hooks.nan_tensor import NanLossHook
-from keras_tpu_estimator.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.loops.hooked_runs import run_hooked
+from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
+from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.runs.hooked_runs import run_hooked
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 
 X, Y = regression_data(examples=64)
 

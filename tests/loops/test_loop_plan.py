@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.loops.plan import LoopPlan
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.runs.plan import LoopPlan
 
 
 class Clock:

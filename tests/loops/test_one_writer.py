@@ -13,7 +13,7 @@ from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
 
-from keras_tpu_estimator.loops import training
+from keras_tpu_estimator.runs import training
 
 X, Y = regression_data()
 

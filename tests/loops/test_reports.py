@@ -17,8 +17,8 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.inputs.infeed import Infeed
-from keras_tpu_estimator.loops import training_report
+from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.runs import training_report
 
 X, Y = regression_data(examples=64)
 

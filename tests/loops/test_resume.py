@@ -15,7 +15,7 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.inputs import pipeline
+from keras_tpu_estimator.engine.inputs import pipeline
 
 X, Y = regression_data(examples=80)
 STEPS = 12

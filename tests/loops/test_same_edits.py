@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.device.call_values import CallValues
-from keras_tpu_estimator.loops.same_edits import SameEdits
-from keras_tpu_estimator.loops.same_edits import compare_edits
-from keras_tpu_estimator.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.runs.same_edits import SameEdits
+from keras_tpu_estimator.runs.same_edits import compare_edits
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.inputs.batch import Batch
-from keras_tpu_estimator.loops.staging import StagedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.runs.staging import StagedSteps
 
 
 @pytest.mark.parametrize(("is_part", "size"), [(False, 4), (True, 8)])

@@ -12,7 +12,7 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks import stall
+from keras_tpu_estimator.spec.hooks import stall
 
 X, Y = regression_data(examples=64)
 

@@ -14,9 +14,9 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.config import call_checks
-from keras_tpu_estimator.config import validation
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.spec.config import call_checks
+from keras_tpu_estimator.spec.config import validation
 
 X, Y = regression_data(examples=16)
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"

@@ -21,11 +21,13 @@ from helpers import squared_error
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import files
-from keras_tpu_estimator.device import restoring
-from keras_tpu_estimator.device.device_loop import DeviceLoop
-from keras_tpu_estimator.hooks.recorded_summaries import RecordedSummariesHook
-from keras_tpu_estimator.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.device import restoring
+from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
+from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.files.checkpoints import files
+from keras_tpu_estimator.spec.hooks.recorded_summaries import (
+    RecordedSummariesHook,
+)
 
 X, Y = regression_data(examples=160)
 EVALUATED = batches_of(X[:32], Y[:32])

@@ -9,7 +9,7 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 
-from keras_tpu_estimator.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import jax_internals
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import batch_of

@@ -20,10 +20,10 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator.checkpoints import saving
-from keras_tpu_estimator.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.device import restoring
-from keras_tpu_estimator.inputs import position_files
+from keras_tpu_estimator.engine.device import restoring
+from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.machine import Machine
-from keras_tpu_estimator.base.topology import Topology
-from keras_tpu_estimator.config.validation import check_cores_per_replica
-from keras_tpu_estimator.mesh.all_cores import _hosts_per_replica
-from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.mesh.all_cores import _hosts_per_replica
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.spec.config.validation import check_cores_per_replica
 
 
 def mesh_of(hosts_of_replicas):

@@ -12,8 +12,8 @@ from helpers import squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 
 X, Y = regression_data(examples=128)
 

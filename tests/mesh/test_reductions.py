@@ -11,7 +11,7 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 X, Y = regression_data()
 

@@ -13,9 +13,9 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 RATE = 0.1

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator import _backend
+from keras_tpu_estimator.ground.base import backend as _backend
 from keras_tpu_estimator.planning import libtpu
 
 _PROGRAM = """

@@ -19,8 +19,8 @@ from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
 
-from keras_tpu_estimator.device.executable_key import ExecutableKey
-from keras_tpu_estimator.device.executables import Executables
+from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
+from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 

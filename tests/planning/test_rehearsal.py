@@ -11,9 +11,9 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.loops.rehearsing import rehearsing
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.runs.rehearsing import rehearsing
 
 X, Y = regression_data()
 V5E = topologies.parse("v5e:2x2")

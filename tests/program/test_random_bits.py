@@ -10,7 +10,7 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.tracing import random_bits
+from keras_tpu_estimator.ground.tracing import random_bits
 
 X, Y = regression_data(size=8)
 

@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_tpu_estimator.program.slot_owners import slot_owners
+from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 
 
 class Made:

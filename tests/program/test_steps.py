@@ -10,9 +10,9 @@ from helpers import regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.inputs.shared import Shared
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.program.steps import BatchLayout
+from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 KERNEL, BIAS = "dense/kernel", "dense/bias"
 

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
-from keras_tpu_estimator.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage.copies import local_copy
 
 URL = "memory://bucket/file"
 

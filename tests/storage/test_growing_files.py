@@ -5,15 +5,15 @@ import logging
 
 import pytest
 
-from keras_tpu_estimator.storage import growing_files as module
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
-from keras_tpu_estimator.storage.growing_files import _Uploaded
-from keras_tpu_estimator.storage.growing_files import growing
-from keras_tpu_estimator.storage.growing_files import show_all
-from keras_tpu_estimator.storage.growing_files import shown_at_end
-from keras_tpu_estimator.summary import EventWriter
-from keras_tpu_estimator.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.ground.storage import growing_files as module
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage.growing_files import _Uploaded
+from keras_tpu_estimator.ground.storage.growing_files import growing
+from keras_tpu_estimator.ground.storage.growing_files import show_all
+from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 
 URL = "memory://bucket/run/metrics.jsonl"
 

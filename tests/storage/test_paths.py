@@ -3,8 +3,8 @@
 import fsspec
 import pytest
 
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
 
 FILES = ("a.txt", "b.txt", "deep/c.txt")
 

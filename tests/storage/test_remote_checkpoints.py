@@ -15,11 +15,11 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import commit
-from keras_tpu_estimator.checkpoints import completion
-from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.files.checkpoints import commit
+from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]

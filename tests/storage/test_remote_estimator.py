@@ -17,10 +17,10 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
-from keras_tpu_estimator.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
 
 URL = "memory://bucket/run"
 X, Y = regression_data()

@@ -14,9 +14,9 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.folders import export_folder
-from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.workflow.exporters import exports_in
 
 pytestmark = pytest.mark.usefixtures("forked_trials")

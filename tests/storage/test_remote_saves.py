@@ -5,12 +5,12 @@ import contextlib
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import save_files
-from keras_tpu_estimator.hosts.agreement import Hosts
-from keras_tpu_estimator.inputs import position_files
-from keras_tpu_estimator.storage import copies
-from keras_tpu_estimator.storage import paths
-from keras_tpu_estimator.storage import transfers
+from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.files.checkpoints import save_files
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import transfers
 from tests.torture import saves
 from tests.torture.operations import Killed
 

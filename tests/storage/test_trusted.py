@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from keras_tpu_estimator.storage import trusted
+from keras_tpu_estimator.ground.storage import trusted
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.storage.urls import is_url
-from keras_tpu_estimator.storage.urls import located
+from keras_tpu_estimator.ground.storage.urls import is_url
+from keras_tpu_estimator.ground.storage.urls import located
 
 
 @pytest.mark.parametrize(

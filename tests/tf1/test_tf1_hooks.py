@@ -16,8 +16,8 @@ from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import summaries_in
 
-from keras_tpu_estimator.hooks.tensorflow_hook import adopted
-from keras_tpu_estimator.hooks.validation import validate_hooks
+from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
 X = np.linspace(1, 2, 32, dtype="float32").reshape(16, 2)
 

@@ -15,10 +15,10 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import values_of
 
-from keras_tpu_estimator.inputs.deployment import undivided
-from keras_tpu_estimator.inputs.form import Arrays
-from keras_tpu_estimator.inputs.pipeline import Pipeline
-from keras_tpu_estimator.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.deployment import undivided
+from keras_tpu_estimator.engine.inputs.form import Arrays
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.tf1.input_graph import form_in_graph
 
 X = np.arange(24, dtype="int64").reshape(12, 2)

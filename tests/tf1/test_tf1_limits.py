@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_programs import estimator
 from tf1_programs import fed
 
-from keras_tpu_estimator.check import limits
+from keras_tpu_estimator.tf1_tools.check import limits
 
 X = np.ones((16, 2), "float32")
 

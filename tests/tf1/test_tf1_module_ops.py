@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of
 from tf1_modules import primitive_of
 
-from keras_tpu_estimator.cpu.tuning import tuned
+from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1 import primitive
 from keras_tpu_estimator.tf1.lifting import Pruned

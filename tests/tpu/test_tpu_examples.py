@@ -15,11 +15,11 @@ from tpu_programs import DATA_PARALLEL
 from tpu_programs import check
 from tpu_programs import topologies_of
 
-from keras_tpu_estimator.loops.rehearsing import rehearsing
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"

@@ -8,7 +8,7 @@ from helpers import repeated
 from keras import layers
 from keras import ops
 
-from keras_tpu_estimator.tracing import moments
+from keras_tpu_estimator.ground.tracing import moments
 
 DATA = repeated(*regression_data(examples=32, size=256))
 NORMS = {

@@ -10,7 +10,7 @@ from tpu_models import input_fn
 from tpu_table import GPUS
 from tpu_table import TOPOLOGIES
 
-from keras_tpu_estimator.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.gpus import is_installed
 from keras_tpu_estimator.planning.plans import Call

@@ -17,9 +17,9 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.backend.jax import nn as keras_nn
 
-from keras_tpu_estimator.tracing import keras_internals
-from keras_tpu_estimator.tracing.keras_internals import fresh_names
-from keras_tpu_estimator.tracing.keras_internals import stored_dtype
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.keras_internals import fresh_names
+from keras_tpu_estimator.ground.tracing.keras_internals import stored_dtype
 
 
 def dense_name():

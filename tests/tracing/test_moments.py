@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_tpu_estimator.tracing import keras_internals
-from keras_tpu_estimator.tracing.moments import in_one_pass
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.moments import in_one_pass
 
 LAYERS = {
     "batch": lambda dtype: layers.BatchNormalization(dtype=dtype),

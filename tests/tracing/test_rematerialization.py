@@ -12,10 +12,10 @@ from jax.extend import core as jex
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.device.estimator_model import EstimatorModel
-from keras_tpu_estimator.mesh.all_cores import all_cores
-from keras_tpu_estimator.mesh.cores import ONE_CORE
-from keras_tpu_estimator.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 MODES = ["activations", "full"]

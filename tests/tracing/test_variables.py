@@ -18,8 +18,8 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.tracing.capture import capture
-from keras_tpu_estimator.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.ground.tracing.capture import capture
+from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
 
 X, Y = regression_data()
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from keras_tpu_estimator.tracing.varying import varying
+from keras_tpu_estimator.ground.tracing.varying import varying
 
 CORES = 4
 

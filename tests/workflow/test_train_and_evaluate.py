@@ -19,7 +19,7 @@ from training_helpers import Recorder
 from training_helpers import linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 from keras_tpu_estimator.workflow.listener import EvaluationListener
 
@@ -165,7 +165,7 @@ def test_training_input_and_programs_are_kept(tmp_path):
 def test_checkpoints_are_not_read_again(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "keras_tpu_estimator.checkpoints.read",
+        "keras_tpu_estimator.files.checkpoints.read",
         lambda *arguments: read.append(arguments),
     )
     kte.train_and_evaluate(

@@ -54,7 +54,7 @@ TPU = Area(
             )
         },
         "python.tpu.tpu_estimator.ExportSavedModelApiVersion": (
-            "keras_tpu_estimator.tf_estimator.tpu:ExportSavedModelApiVersion"
+            "keras_tpu_estimator.tf1_tools.tf_estimator.tpu:ExportSavedModelApiVersion"
         ),
     },
     {

@@ -24,7 +24,9 @@ ESTIMATOR = Area(
             "ModeKeys TrainSpec VocabInfo WarmStartSettings train_and_evaluate",
             "keras_tpu_estimator:",
         ),
-        **same("Estimator RunConfig", "keras_tpu_estimator.tf_estimator:"),
+        **same(
+            "Estimator RunConfig", "keras_tpu_estimator.tf1_tools.tf_estimator:"
+        ),
         "EstimatorSpec": "keras_tpu_estimator.tf1:EstimatorSpec",
         # Private, and in every other program of the time.
         "_load_global_step_from_checkpoint_dir": (
@@ -91,7 +93,7 @@ EXPERIMENTAL = Area(
         "make_stop_at_checkpoint_step_hook read_eval_metrics "
         "stop_if_higher_hook stop_if_lower_hook stop_if_no_decrease_hook "
         "stop_if_no_increase_hook",
-        "keras_tpu_estimator.experimental:",
+        "keras_tpu_estimator.workflow.experimental:",
     ),
     {
         **missing(
@@ -110,7 +112,7 @@ TPU = Area(
     {
         **same(
             "RunConfig TPUConfig TPUEstimator",
-            "keras_tpu_estimator.tf_estimator.tpu:",
+            "keras_tpu_estimator.tf1_tools.tf_estimator.tpu:",
         ),
         "InputPipelineConfig": "keras_tpu_estimator:InputPipelineConfig",
         "TPUEstimatorSpec": "keras_tpu_estimator.tf1:TPUEstimatorSpec",

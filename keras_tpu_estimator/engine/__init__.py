@@ -1,0 +1,1 @@
+"""Runs programs on devices, whoever wrote them, in whatever way."""

@@ -1,0 +1,115 @@
+"""The values of a model's variables during one call."""
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import jax
+
+from keras_tpu_estimator.engine.device.versions import Source
+from keras_tpu_estimator.engine.device.versions import Version
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+
+
+class CallValues(Mapping[str, jax.Array]):
+    """The values of the variables during one call, by path.
+
+    What steps and user code assign holds for the rest of the call. They say
+    themselves which values they are: who saves, reports or keeps them asks.
+
+    Args:
+        values: The values at its beginning.
+        mode: A value of `ModeKeys`.
+        source: Where the same are to be had, if anywhere. Defaults to `None`.
+        overridden: Paths of constants that a callback has set, which makes
+            them state. Defaults to none.
+
+    Attributes:
+        mode: The same.
+        overridden: The same, with those that are set in the call.
+        on_edit: Told what user code assigns, by path; `None` for nobody.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, jax.Array],
+        mode: str,
+        source: Source | None = None,
+        overridden: Collection[str] = (),
+    ):
+        self._values = dict(values)
+        self.mode = mode
+        self.overridden = frozenset(overridden)
+        self._version = Version(int(values[GLOBAL_STEP]))
+        self._held = self._version, source
+        self.on_edit: Callable[[AnyValues], None] | None = None
+
+    def __getitem__(self, path: str) -> jax.Array:
+        return self._values[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def version(self) -> Version:
+        """Which values they are now, be they made already or on their way."""
+        return self._version
+
+    @property
+    def step(self) -> int:
+        """The global step that they are of."""
+        return self._version.step
+
+    @property
+    def source(self) -> Source | None:
+        """Where the very same are to be had; `None` if they are nowhere."""
+        version, source = self._held
+        return source if version == self._version else None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The prefix of the checkpoint that holds the same, if one does."""
+        return None if self.source is None else self.source.checkpoint
+
+    def held(self, version: Version, source: Source) -> None:
+        """Tells that values which these were are to be had; on any thread.
+
+        Args:
+            version: Which ones.
+            source: Where.
+        """
+        self._held = version, source
+
+    def update(self, assigned: Mapping[str, jax.Array], steps: int = 0) -> None:
+        """Takes what steps have assigned.
+
+        Args:
+            assigned: Values by path.
+            steps: By how many the global step is another one. Defaults to 0.
+        """
+        step, edits = self._version.step + steps, self._version.edits
+        # First: to be interrupted in between should end in no version that is
+        # saved, rather than in a wrong one.
+        self._version = Version(step, edits)
+        self._values.update(assigned)
+
+    def edit(
+        self,
+        assigned: Mapping[str, jax.Array],
+        overridden: Collection[str] = (),
+    ) -> None:
+        """Takes what user code has assigned.
+
+        Args:
+            assigned: Values by path.
+            overridden: Paths of constants among them that are state from now
+                on. Defaults to none.
+        """
+        self._version = Version(self._version.step, self._version.edits + 1)
+        self.overridden = self.overridden.union(overridden)
+        self._values.update(assigned)

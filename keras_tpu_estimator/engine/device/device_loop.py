@@ -1,0 +1,305 @@
+"""The device loop: many steps as one device program.
+
+`jax.lax.scan` over stacked batches, with what training assigns donated,
+replaces Keras's Python loop over single steps.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.device import shapes
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.device.distributed_program import MetricsState
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.nan_search import Compiled
+from keras_tpu_estimator.engine.device.nan_search import checking_nans
+from keras_tpu_estimator.engine.device.scan import scan_with_newest
+from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
+from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.program.steps import NAMED
+from keras_tpu_estimator.engine.program.steps import NEWEST
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.waiting import Waiting
+from keras_tpu_estimator.ground.base.waiting import tell
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+# What of the outputs leaves the device in PREDICT.
+_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
+
+
+class DeviceLoop:
+    """Runs a program's steps on the devices, compiled once for each shape.
+
+    Args:
+        program: The program whose steps are run.
+        places: Where its variables lie.
+        debug_nans: Whether training finds the operation that the first NaN
+            comes from. Defaults to `False`.
+        waiting: Shows what takes its time. Defaults to none that does.
+        executables: What may have been compiled ahead of time. Defaults to
+            none. What finds NaN is not among them.
+    """
+
+    def __init__(
+        self,
+        program: DistributedProgram,
+        places: VariablePlaces,
+        debug_nans: bool = False,
+        waiting: Waiting | None = None,
+        executables: Executables | None = None,
+    ):
+        self._waiting = waiting or Waiting()
+        self._program = program
+        self._places = places
+
+        def compiled(
+            name: str, function: Callable[..., Nest], **settings: Any
+        ) -> Compiled:
+            static = ("step", "fetch")
+            made: Compiled = jax.jit(
+                _called(name, function), static_argnames=static, **settings
+            )
+            if executables is None:
+                return made
+            shapes_of, devices_of = self._arguments_for, self.devices
+            return StoredLoop(made, shapes_of, devices_of, executables)
+
+        self._train = (
+            checking_nans(self._run)
+            if debug_nans
+            else compiled("train_steps", self._run, donate_argnums=0)
+        )
+        self._evaluate = compiled("evaluate_steps", self._run)
+        self._predict = compiled("predict_step", self._run_one)
+
+    def put(
+        self,
+        mode: str,
+        features: Features,
+        labels: Labels,
+        is_part: bool = False,
+    ) -> Nest:
+        """Copies stacked steps to the devices, split over the cores.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            features: Nest of arrays of shape `[steps, batch, ...]`, which
+                nothing changes any more.
+            labels: The same, or `None`.
+            is_part: Whether they are the part of this host alone. Defaults to
+                `False`.
+
+        Returns:
+            What `run` takes.
+        """
+        layout, cores = (
+            self._program.layout(mode),
+            self._program.layout(mode).cores,
+        )
+        if cores.mesh is None and (
+            # Few steps: a compiled function copies them by itself, and faster.
+            mode != ModeKeys.TRAIN
+            # Or it takes them where they are.
+            or cores.platform == "cpu"
+        ):
+            return features, labels
+        if is_part:
+            return cores.put_parts((features, labels), axis=1)
+        size = batch_size((features, labels), axis=1)
+        sharding = layout.sharding(size, axis=1)
+        return cores.put_whole((features, labels), sharding)
+
+    def put_one(self, features: Features, is_padding: np.ndarray) -> Nest:
+        """Copies one step of prediction to the devices.
+
+        Args:
+            features: Nest of arrays of shape `[batch, ...]`.
+            is_padding: Booleans of shape `[batch]`.
+
+        Returns:
+            What `predict` takes.
+        """
+        layout = self._program.layout(ModeKeys.PREDICT)
+        if layout.cores.mesh is None:
+            return features, is_padding
+        sharding = layout.sharding(batch_size((features, is_padding)))
+        return jax.device_put((features, is_padding), sharding)
+
+    def arguments(self, step: Step, batches: Nest) -> tuple[Nest, ...]:
+        """Shapes and places of all that `run` or `predict` passes on.
+
+        Args:
+            step: The step.
+            batches: What `shapes.of_steps` has returned.
+
+        Returns:
+            The values by path that the step assigns, the others, the metrics'
+            if it has some, and the batches.
+        """
+        alone = step.mode == ModeKeys.PREDICT
+        places = (self._places.own if alone else self._places).of(step.reads)
+        values = shapes.of_values(self._program.store, places)
+        if alone:
+            return *step.split(values), batches
+        whole = self._program.layout(step.mode).cores.replicated
+        metrics = shapes.of_arrays(self._program.metrics_state(), whole)
+        return *step.split(values), metrics, batches
+
+    def devices(self, step: Step) -> tuple[jax.Device, ...]:
+        """Those that run a step, in their order.
+
+        Args:
+            step: The step.
+        """
+        return self._program.layout(step.mode).cores.devices
+
+    def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
+        """Traces what `run` or `predict` compiles, without any value.
+
+        Args:
+            step: The step.
+            batches: What `shapes.of_steps` has returned.
+        """
+        trace = {
+            ModeKeys.TRAIN: self._train.trace,
+            ModeKeys.EVAL: self._evaluate.trace,
+            ModeKeys.PREDICT: self._predict.trace,
+        }[step.mode]
+        return trace(*self.arguments(step, batches), step=step, fetch=())
+
+    def run(
+        self,
+        step: Step,
+        values: Mapping[str, jax.Array],
+        metrics: MetricsState,
+        batches: Nest,
+        fetch: tuple[str, ...] = (),
+    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
+        """Makes one step of TRAIN or EVAL for each of the stacked batches.
+
+        Args:
+            step: The step.
+            values: The variables' values by path. In TRAIN those that the
+                step assigns are used up.
+            metrics: The metrics' values so far.
+            batches: What `put` returned.
+            fetch: Names of the tensors that are wanted of the last step.
+
+        Returns:
+            The new values of what the step assigns; those of the metrics; the
+            mean loss after each step; and the other outputs: of every step,
+            stacked, or of the last.
+        """
+        run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
+        assigned, others = step.split(values)
+        with self._waiting:
+            return run(
+                assigned, others, metrics, batches, step=step, fetch=fetch
+            )
+
+    def predict(
+        self,
+        step: Step,
+        assigned: Values,
+        others: Values,
+        data: Nest,
+        fetch: tuple[str, ...] = (),
+    ) -> tuple[Values, Outputs, Outputs]:
+        """Predicts for one batch.
+
+        Args:
+            step: The step.
+            assigned: The values by path of what the step assigns.
+            others: Those of what else it reads.
+            data: What `put_one` returned.
+            fetch: Names of other tensors that are wanted.
+
+        Returns:
+            The new values of what the step assigns; the outputs; and the other
+            tensors by name.
+        """
+        with self._waiting:
+            return self._predict(assigned, others, data, step=step, fetch=fetch)
+
+    def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
+        """What `arguments` has for batches that were put on the devices."""
+        place = self._program.layout(step.mode).cores.replicated
+        return self.arguments(step, shapes.of_data(data, place))
+
+    def _run(
+        self,
+        assigned: Values,
+        others: Values,
+        metrics: list[jax.Array],
+        batches: Nest,
+        *,
+        step: Step,
+        fetch: tuple[str, ...],
+    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
+        tell(f"Compiling the steps of mode {step.mode!r}")
+        run_step = functools.partial(self._program.run_step, step)
+
+        def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
+            assigned, metrics = state
+            # At both ends, or XLA spreads what is whole between two steps.
+            assigned = self._places.pinned(assigned)
+            changed, metrics, outputs = run_step(
+                others | assigned, metrics, batch
+            )
+            loss = outputs.pop("loss")
+            newest = {name: outputs.pop(name, {}) for name in NEWEST}
+            newest[NAMED] = _only(newest[NAMED], fetch)
+            assigned = self._places.pinned(assigned | changed)
+            return (assigned, metrics), (loss, outputs), newest
+
+        (assigned, metrics), (losses, outputs), newest = scan_with_newest(
+            one, (assigned, metrics), batches
+        )
+        assigned = self._places.pinned(assigned)
+        cores = self._program.layout(step.mode).cores
+        outputs = cores.whole_on_hosts(outputs | newest)
+        return assigned, metrics, losses, outputs
+
+    def _run_one(
+        self,
+        assigned: Values,
+        others: Values,
+        data: Nest,
+        *,
+        step: Step,
+        fetch: tuple[str, ...],
+    ) -> tuple[Values, Outputs, Outputs]:
+        tell(f"Compiling the steps of mode {step.mode!r}")
+        run_step = self._program.to_compile(step)
+        changed, outputs = run_step(others | assigned, *data)
+        named = _only(outputs.pop(NAMED, {}), fetch)
+        wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
+        return assigned | changed, wanted, named
+
+
+def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
+    """The same function under the name that a profile shows."""
+
+    @functools.wraps(function)
+    def run(*args: Nest, **kwargs: Nest) -> Nest:
+        return function(*args, **kwargs)
+
+    run.__name__ = name
+    return run
+
+
+def _only(named: Outputs, fetch: tuple[str, ...]) -> Outputs:
+    return {name: named[name] for name in fetch}

@@ -1,0 +1,117 @@
+"""A program, and the devices that run its steps."""
+
+import types
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepFunction
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.cpu.tuning import tuned
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
+
+
+class DistributedProgram:
+    """A program, and how the devices share the batches of each mode.
+
+    Args:
+        program: The variables and steps to run.
+        layouts: How the cores share the batches of each mode. By default one
+            core has them whole.
+
+    Attributes:
+        store: The program's variables.
+        loss_mean: The metric of the mean loss, whose values are passed around.
+        prepared: The steps that `prepare` has made first, by mode.
+        when_prepared: Called after each `prepare`, which may have brought
+            variables.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        layouts: Mapping[str, BatchLayout] | None = None,
+    ):
+        self._program = program
+        self._layouts = types.MappingProxyType(dict(layouts or {}))
+        self.store: VariableStore = program.store
+        self.loss_mean = keras.metrics.Mean(name="loss")
+        self.prepared: dict[str, Step] = {}
+        self.when_prepared: list[Callable[[], None]] = []
+
+    def layout(self, mode: str) -> BatchLayout:
+        """How the cores share the batches of a mode."""
+        return self._layouts.get(mode, BatchLayout())
+
+    def step(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
+        """The step for inputs like these, traced if they are the first.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            features: Nest of arrays, batch first.
+            labels: The same, or `None`.
+        """
+        given = self.layout(mode).step_input(features, labels)
+        return self._program.step(mode, given)
+
+    def prepare(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
+        """The same before anything runs: it tells of new variables."""
+        step = self.step(mode, features, labels)
+        self.prepared.setdefault(mode, step)
+        for tell in self.when_prepared:
+            tell()
+        return step
+
+    def to_compile(self, step: Step) -> StepFunction:
+        """A step's function as it is compiled for the cores that run it."""
+        if self.layout(step.mode).cores.platform == "cpu":
+            return tuned(step.function)
+        return step.function
+
+    def run_step(
+        self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
+    ) -> tuple[Values, list[jax.Array], Outputs]:
+        """One step of training or evaluation, as a pure function.
+
+        Args:
+            step: The step.
+            values: The values that it reads, by path.
+            metrics: The values of the metrics' variables.
+            batch: A pair of features and labels.
+
+        Returns:
+            The values that changed, the metrics' new values, and the outputs;
+            among them as `loss` the mean over examples so far.
+        """
+        changed, outputs = self.to_compile(step)(values, *batch)
+        weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
+        metrics = self.loss_mean.stateless_update_state(
+            metrics, outputs["loss"], sample_weight=weight
+        )
+        mean = self.loss_mean.stateless_result(metrics)
+        return changed, metrics, outputs | {"loss": mean}
+
+    def metrics_state(self) -> MetricsState:
+        """The metrics' values before anything was counted."""
+        variables = self.loss_mean.variables
+        return [np.zeros(v.shape, v.dtype) for v in variables]

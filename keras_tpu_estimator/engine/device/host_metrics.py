@@ -1,0 +1,140 @@
+"""The metrics of a `metric_fn`, counted on the host.
+
+`metric_fn` is given one step's tensors of all cores, as NumPy arrays or
+compiled for the CPU, while the devices run the next loop.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import VariableScope
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
+from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
+
+_NEEDS_CONCRETE_VALUES = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+)
+
+
+class HostMetrics:
+    """Accumulates the metrics of a `metric_fn` over the steps of a call.
+
+    The variables that `metric_fn` creates keep their values from step to step,
+    by path, as those of `model_fn` do. It is compiled for the CPU if it can be
+    traced, and run as Python if it needs NumPy values.
+
+    Args:
+        host: The `metric_fn` and its tensors.
+        own_names: The names that metrics may not have. Defaults to those in
+            evaluation.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+    >>> def metric_fn(labels, classes):
+    ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
+    >>> metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
+    >>> for labels in ([0, 1], [1, 1]):
+    ...     metrics.update([np.array([labels]), np.array([[1, 1]])])
+    >>> float(metrics.result()["accuracy"])
+    0.75
+    """
+
+    def __init__(
+        self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES
+    ):
+        self._host = host
+        self._own_names = own_names
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._store = VariableStore()
+        self._captured: dict[Any, Captured] = {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._is_traceable = True
+        self._initial: Values = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was counted."""
+        self._values: Values = dict(self._initial)
+        self._result: dict[str, Any] = {}
+
+    def update(self, steps: Nest) -> None:
+        """Counts some steps.
+
+        Args:
+            steps: The tensors of `metric_fn`, stacked: `[steps, ...]`.
+        """
+        steps = jax.tree.map(np.asarray, steps)
+        with jax.default_device(self._device):
+            if self._is_traceable:
+                with contextlib.suppress(*_NEEDS_CONCRETE_VALUES):
+                    self._update_compiled(steps)
+                    return
+                self._is_traceable = False
+            for step in range(len(jax.tree.leaves(steps)[0])):
+                self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
+
+    def result(self) -> dict[str, Any]:
+        """The metrics' values by name, as NumPy values."""
+        return {
+            name: np.asarray(value)[()] for name, value in self._result.items()
+        }
+
+    def _call(self, tensors: Nest) -> dict[str, Any]:
+        with leftovers.explained():
+            returned = self._host.call(tensors)
+        ops = check_metric_ops(returned, self._own_names)
+        return {name: metric_value(metric) for name, metric in ops.items()}
+
+    def _update_compiled(self, steps: Nest) -> None:
+        leaves, structure = jax.tree.flatten(steps)
+        key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
+        if key not in self._captured:
+            self._capture(key, jax.tree.map(lambda a: a[0], steps))
+        paths = self._store.variables.keys() - {GLOBAL_STEP}
+        self._values, self._result = self._compiled[key](
+            {path: self._values[path] for path in paths}, steps
+        )
+
+    def _capture(self, key: Any, tensors: Nest) -> None:
+        captured = self._store.capture(self._call, tensors)
+        self._store.enter(captured, tensors)
+        initial = self._store.initial_values()
+        self._initial = {**initial, **self._initial}
+        self._values = {**initial, **self._values}
+        self._captured[key] = captured
+
+        def run(values: Values, steps: Nest) -> tuple[Values, Nest]:
+            def step(values: Values, tensors: Nest) -> tuple[Values, Nest]:
+                result, updates = captured(values, tensors)
+                return {**values, **updates}, result
+
+            values, results = jax.lax.scan(step, values, steps)
+            return values, jax.tree.map(lambda a: a[-1], results)
+
+        self._compiled[key] = jax.jit(run)
+
+    def _update_one(self, tensors: Nest) -> None:
+        known = self._store.variables
+        scope = VariableScope(known, self._values, {})
+        with keras_internals.fresh_names(), scope:
+            self._result = self._call(tensors)
+        known.update(scope.new)
+        self._values = scope.values

@@ -1,0 +1,90 @@
+"""Finding the operation that the first NaN comes from."""
+
+import functools
+import sysconfig
+import traceback
+from collections.abc import Callable
+from typing import Any
+from typing import Protocol
+
+import jax
+from jax.experimental import checkify
+
+_LIBRARIES = (
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("stdlib"),
+    __file__.removesuffix("nan_search.py"),
+)
+
+
+class Compiled(Protocol):
+    """What `jax.jit` returns, as far as the device loop has to know it."""
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        """Runs it."""
+
+    def trace(self, *args: Any, **static: Any) -> jax.stages.Traced:
+        """Traces it for arguments of these shapes."""
+
+
+def checking_nans(function: Callable[..., Any]) -> Compiled:
+    """Compiles a function that raises at the first NaN among its operations.
+
+    Args:
+        function: A function of arrays, and of static keyword arguments.
+
+    Returns:
+        A function of the same arguments; it raises `FloatingPointError` with
+        the operation and the line of the user's code that it stands in. It
+        has `trace` as what `jax.jit` returns, of a function that returns the
+        error, too.
+
+    Example:
+
+    >>> import jax.numpy as jnp
+    >>> from keras_tpu_estimator.engine.device.nan_search import checking_nans
+    >>> float(checking_nans(jnp.log)(1.0))
+    0.0
+
+    Reference: `jax.experimental.checkify`.
+    """
+
+    return _CheckingNans(function)
+
+
+class _CheckingNans:
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._checked: dict[Any, Any] = {}
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        error, outputs = self._compiled(static)(*args)
+        try:
+            error.throw()
+        except checkify.JaxRuntimeError as found:
+            raise FloatingPointError(_message(found)) from found
+        return outputs
+
+    def trace(self, *args: Any, **static: Any) -> jax.stages.Traced:
+        return self._compiled(static).trace(*args)
+
+    def _compiled(self, static: dict[str, Any]) -> Any:
+        key = tuple(sorted(static.items(), key=lambda item: item[0]))
+        if key not in self._checked:
+            bound = functools.partial(self._function, **static)
+            self._checked[key] = jax.jit(
+                checkify.checkify(bound, errors=checkify.nan_checks)
+            )
+        return self._checked[key]
+
+
+def _message(found: BaseException) -> str:
+    frames = traceback.extract_tb((found.__cause__ or found).__traceback__)
+    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+    where = "an unknown line"
+    if own:
+        where = f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}"
+    return (
+        f"Expected numbers from every operation. Received NaN: {found} It "
+        f"comes from {where}."
+    )

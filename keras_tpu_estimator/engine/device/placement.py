@@ -1,0 +1,196 @@
+"""Which cores run a mode, and how `input_fn` feeds them."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.deployment import PER_CORE
+from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.deployment import input_plan
+from keras_tpu_estimator.engine.inputs.deployment import undivided
+from keras_tpu_estimator.engine.inputs.deployment import way_in
+from keras_tpu_estimator.engine.inputs.partition import partitioned
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.shared import unmarked
+from keras_tpu_estimator.engine.inputs.shared import unmarked_of_core
+from keras_tpu_estimator.engine.program.steps import Arrange
+from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.engine.program.steps import Partition
+from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.spec.config import validation
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
+
+# Enough steps for what a program costs by itself: its temporary memory, page by
+# page. A few times as much waits for the devices.
+_MAX_BYTES = 2**27
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """Where each mode runs.
+
+    Attributes:
+        config: The run configuration.
+        use_tpu: Whether all cores are used.
+        eval_on_tpu: Whether they are in EVAL, too.
+        batch_sizes: Global batch sizes by mode, or `None`.
+        batch_axis: The batch axis of each tensor, or `None`.
+        machine: The devices. Defaults to those that there are, looked up when
+            they are first needed.
+    """
+
+    config: RunConfig
+    use_tpu: bool
+    eval_on_tpu: bool
+    batch_sizes: Mapping[str, int | None]
+    batch_axis: Sequence[int] | None
+    machine: Machine | None = None
+
+    def is_on_tpu(self, mode: str) -> bool:
+        """Whether a mode runs on all cores."""
+        return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
+
+    @functools.cached_property
+    def cores(self) -> Cores:
+        """The cores, looked up when they are first needed."""
+        machine = self.machine or Machine.here()
+        tpu_config = self.config.tpu_config
+        per_replica = tpu_config.num_cores_per_replica or 1
+        one = (
+            not self.use_tpu
+            or (tpu_config.num_shards == 1 and per_replica == 1)
+            or self.config.debug_nans
+        )
+        if one:
+            return dataclasses.replace(ONE_CORE, device=machine.first)
+        validation.check_cores_per_replica(
+            per_replica, len(machine.devices), len(machine.own)
+        )
+        layout_map = self.config.layout_map
+        if layout_map is None:
+            layout_map = keras_internals.current_layout_map()
+        return all_cores(
+            per_replica, layout_map, self.config.shard_optimizer, self.machine
+        )
+
+    def _cores_of(self, mode: str) -> Cores:
+        """The cores of a mode: hosts predict by themselves."""
+        return self.cores.own() if mode == ModeKeys.PREDICT else self.cores
+
+    def check(self, mode: str) -> None:
+        """Checks a mode's settings against the cores there are.
+
+        Raises:
+            ValueError: They do not fit.
+        """
+        validation.check_sliced(
+            mode, self.config.tpu_config, self.is_on_tpu(mode)
+        )
+        if self.is_on_tpu(mode) and not self.config.debug_nans:
+            validation.check_system(
+                mode,
+                self.cores.topology,
+                self.config.tpu_config,
+                self.batch_sizes[mode],
+            )
+
+    def layout(self, mode: str) -> BatchLayout:
+        """How the cores share the batches of a mode."""
+        is_on_tpu = self.is_on_tpu(mode)
+        cores = self._cores_of(mode)
+        return BatchLayout(
+            cores if is_on_tpu else cores.as_one(),
+            is_split=self._way(mode) != InputPipelineConfig.BROADCAST,
+            use_tpu=is_on_tpu,
+            arrange=self._arrange(mode),
+            partition=self._partition(mode, cores),
+        )
+
+    def _partition(self, mode: str, cores: Cores) -> Partition | None:
+        dims = self.config.tpu_config.input_partition_dims
+        if dims is None or not self.is_on_tpu(mode) or not cores.model_axes:
+            return None
+        if mode == ModeKeys.PREDICT:
+            # In place of labels a prediction is told which rows are padding.
+            dims = dims[:1]
+        return functools.partial(
+            partitioned, dims, cores.topology.cores_per_replica
+        )
+
+    def request(
+        self, mode: str, params: Any, repeat: bool, chunk: int
+    ) -> InputRequest:
+        """What a mode wants of its input.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            params: The user's hyperparameters.
+            repeat: Whether arrays are fed for ever.
+            chunk: How many steps are wanted at once.
+
+        Raises:
+            TypeError: The cores share a prediction's batches on other axes.
+        """
+        axes = self._axes(mode)
+        if (
+            axes.axes is not None
+            and mode == ModeKeys.PREDICT
+            and self.is_on_tpu(mode)
+        ):
+            raise TypeError(
+                "`batch_axis` should be None for prediction. Received: "
+                f"{list(axes.axes)}."
+            )
+        return InputRequest(
+            mode=mode,
+            plan=self._plan(mode),
+            params_for=functools.partial(with_additional, params),
+            config=self.config,
+            axes=axes,
+            repeat=repeat,
+            chunk=chunk,
+            checks_size=self.is_on_tpu(mode),
+            max_bytes=_MAX_BYTES,
+        )
+
+    def input_size(self, mode: str) -> int | None:
+        """Examples that this host's input has for a step, if that is known."""
+        return self._plan(mode).step_size
+
+    def _plan(self, mode: str) -> InputPlan:
+        size = self.batch_sizes[mode]
+        if not self.is_on_tpu(mode) or size is None:
+            return undivided(size)
+        topology = self.cores.topology
+        if mode == ModeKeys.PREDICT:
+            topology = topology.of_lone_hosts
+        return input_plan(mode, self._way(mode), topology, size)
+
+    def _way(self, mode: str) -> InputPipelineConfig:
+        return validation.input_deployment(mode, self.config.tpu_config)
+
+    def _axes(self, mode: str) -> BatchAxes:
+        per_host = self._way(mode) == InputPipelineConfig.PER_HOST_V1
+        if self.batch_axis is None or not per_host:
+            return BatchAxes()
+        if not self.is_on_tpu(mode):
+            return BatchAxes(self.batch_axis)
+        return BatchAxes(self.batch_axis, self.cores.topology.replicas_per_host)
+
+    def _arrange(self, mode: str) -> Arrange:
+        axes = self._axes(mode)
+        if axes.axes is not None:
+            return axes.from_front
+        if self.is_on_tpu(mode) and way_in(mode, self._way(mode)) in PER_CORE:
+            return unmarked_of_core
+        return unmarked

@@ -1,0 +1,70 @@
+"""What outlives a call: the program, its compiled loop, and its values."""
+
+import dataclasses
+from typing import Self
+
+from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.values import ModelValues
+from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.waiting import Waiting
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """A program on the devices.
+
+    Attributes:
+        program: The program.
+        loop: Its steps, compiled.
+        values: The owner of its variables' values.
+        waiting: Shows what takes its time.
+    """
+
+    program: DistributedProgram
+    loop: DeviceLoop
+    values: ModelValues
+    waiting: Waiting
+
+    @classmethod
+    def of(
+        cls,
+        program: DistributedProgram,
+        debug_nans: bool = False,
+        warm_start: WarmStartSettings | None = None,
+        shows_progress: bool = False,
+        executables: Executables | None = None,
+    ) -> Self:
+        """The runtime of a program that has not run yet.
+
+        Args:
+            program: The program.
+            debug_nans: As in `DeviceLoop`. Defaults to `False`.
+            warm_start: As in `ModelValues`. Defaults to `None`.
+            shows_progress: Whether the terminal shows what takes its time.
+                Defaults to `False`.
+            executables: As in `DeviceLoop`. Defaults to none.
+        """
+        cores = program.layout(ModeKeys.TRAIN).cores
+        places = VariablePlaces(program.store, cores)
+        waiting = Waiting(shows_progress)
+        loop = DeviceLoop(program, places, debug_nans, waiting, executables)
+        values = ModelValues(program.store, places, warm_start)
+        return cls(program, loop, values, waiting)
+
+    def prepare(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
+        """The step for inputs like these, traced if they are the first."""
+        with self.waiting:
+            return self.program.prepare(mode, features, labels)

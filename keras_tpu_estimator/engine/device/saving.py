@@ -1,0 +1,137 @@
+"""What of a call's values goes into a checkpoint, and how."""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.ground.base.boxes import Box
+
+
+@dataclasses.dataclass(frozen=True)
+class ToSave:
+    """What this host writes.
+
+    Attributes:
+        whole: Copies of values by path; on the chief alone.
+        spread: By path, what lies over several cores: nothing is copied.
+    """
+
+    whole: Mapping[str, np.ndarray]
+    spread: Mapping[str, Spread]
+
+    @classmethod
+    def of(
+        cls,
+        store: VariableStore,
+        whole: Mapping[str, jax.Array],
+        spread: Mapping[str, jax.Array],
+    ) -> Self:
+        """Values as checkpoints have them.
+
+        Args:
+            store: The variables.
+            whole: What this host writes whole, by path.
+            spread: What lies over several cores.
+        """
+        copies = on_host(whole)
+        for path in copies.keys() & store.saved_dtypes.keys():
+            copies[path] = copies[path].astype(store.saved_dtypes[path])
+        for path in copies.keys() & store.rows.keys():
+            copies[path] = copies[path][: store.rows[path]]
+        parts = {
+            path: spread_of(
+                value,
+                store.saved_dtypes.get(path, value.dtype),
+                store.rows.get(path),
+            )
+            for path, value in spread.items()
+        }
+        return cls(copies, parts)
+
+
+def spread_of(
+    value: jax.Array, dtype: np.dtype, rows: int | None = None
+) -> Spread:
+    """An array whose parts are fetched one by one.
+
+    Args:
+        value: The array.
+        dtype: The dtype that it is saved with.
+        rows: How many of its rows are saved. Defaults to all.
+    """
+    shape = value.shape if rows is None else (rows, *value.shape[1:])
+    saved = Box.whole(shape)
+    hosts = {}
+    # Several cores may have the same; the first of them is asked for it.
+    for shard in value.global_shards:
+        box = Box.of(shard.index, value.shape).within(saved)
+        if shard.replica_id == 0 and not box.is_empty:
+            hosts[box] = shard.device.process_index
+    own = {
+        Box.of(shard.index, value.shape).start: shard.data
+        for shard in value.addressable_shards
+        if shard.replica_id == 0
+    }
+
+    def part(box: Box) -> np.ndarray:
+        fetched = _fetched(own[box.start])
+        rows_of_it = fetched[tuple(map(slice, box.shape))]
+        return rows_of_it.astype(dtype, copy=False)
+
+    return Spread(shape, dtype, hosts, part)
+
+
+def on_host(
+    values: Mapping[str, jax.Array | np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Copies of values, which training may use up in the meantime."""
+    fetched = jax.device_get(dict(values))
+    return {
+        # What the CPU gives is the buffer itself.
+        path: np.array(fetched[path]) if _is_on_cpu(value) else fetched[path]
+        for path, value in values.items()
+    }
+
+
+def check_whole(
+    what: str, wanted: Collection[str], there: Collection[str]
+) -> None:
+    """Checks that this host has all of some variables.
+
+    Args:
+        what: What wants them.
+        wanted: Their paths.
+        there: The paths of those that it has.
+
+    Raises:
+        ValueError: It has only parts of one.
+    """
+    parts = sorted(set(wanted) - set(there))
+    if parts:
+        raise ValueError(
+            f"{what} should have whole variables on each host. Received "
+            f"{len(parts)} that lie over several hosts, such as {parts[0]!r}. "
+            "Set RunConfig(checkpoint_format='hdf5'), leave shard_optimizer "
+            "out, or use fewer cores per replica."
+        )
+
+
+def _fetched(data: jax.Array) -> np.ndarray:
+    """What a device has; on the CPU the buffer itself."""
+    # An array keeps what was once fetched of it: this one is soon gone.
+    again = jax.make_array_from_single_device_arrays(
+        data.shape, data.sharding, [data]
+    )
+    return np.asarray(again)
+
+
+def _is_on_cpu(value: jax.Array | np.ndarray) -> bool:
+    if not isinstance(value, jax.Array):
+        return True
+    return any(device.platform == "cpu" for device in value.devices())

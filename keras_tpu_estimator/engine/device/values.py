@@ -1,0 +1,322 @@
+"""The values of a model's variables on the devices, and who has them.
+
+They belong to one object. It hands them over to a call that trains, which may
+use their arrays up; lends them to calls that read; shows them to user code
+through Keras's variables; and copies them for checkpoints.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.device.kept_values import KeptValues
+from keras_tpu_estimator.engine.device.kept_values import usable
+from keras_tpu_estimator.engine.device.saving import ToSave
+from keras_tpu_estimator.engine.device.saving import check_whole
+from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.tracing.rows_variable import given
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+
+
+class ModelValues:
+    """The one owner of the values of a model's variables.
+
+    Between calls it keeps them, and reads a checkpoint only if that has others.
+
+    Args:
+        store: The variables.
+        places: Where the values lie.
+        warm_start: Which variables start from another model's checkpoint as
+            long as there is none of this one. Defaults to `None`.
+    """
+
+    def __init__(
+        self,
+        store: VariableStore,
+        places: VariablePlaces,
+        warm_start: WarmStartSettings | None = None,
+    ):
+        self._store = store
+        self._places = places
+        self._put = places.put
+        self._own_copies = places.own_copies
+        self._check_places = places.check
+        self._warm_start = warm_start
+        self._kept = KeptValues(store, places, warm_start)
+        self._borrowers = 0
+        # Calls that user code may look into, the innermost last; the one whose
+        # values the variables have now, and which arrays these are.
+        self._visible: list[CallValues] = []
+        self._shown: CallValues | None = None
+        self._lent: Values = {}
+
+    @contextlib.contextmanager
+    def handed_over(
+        self, step: Step, checkpoint: str | None
+    ) -> Iterator[CallValues]:
+        """Gives the values away to a call of TRAIN, which uses them up.
+
+        What they have become is kept at the end of the `with` block.
+
+        Args:
+            step: The step.
+            checkpoint: The prefix of the checkpoint to take them from, or
+                `None` for initial values.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
+        """
+        self._check_places()
+        values = self._loaded(self._kept, step, checkpoint)
+        self._kept.keep({}, None)
+        if self._borrowers:
+            values.update(jax.tree.map(jnp.copy, dict(values)))
+        try:
+            yield values
+        finally:
+            lasting = self._lasting(values, step)
+            self._kept.keep(lasting, values.source, values.overridden)
+            self._store.assign(lasting)
+
+    @contextlib.contextmanager
+    def lent(
+        self, step: Step, checkpoint: str | None, slots: bool = False
+    ) -> Iterator[CallValues]:
+        """Lends the values to a call of EVAL or PREDICT.
+
+        Nothing uses their arrays up before the end of the `with` block.
+
+        Args:
+            step: The step.
+            checkpoint: As in `handed_over`.
+            slots: Whether to load the optimizers' variables, too. Defaults to
+                `False`.
+
+        Raises:
+            ValueError: As there.
+        """
+        kept = self._kept
+        # Initial values are made by all hosts together, too.
+        is_new = checkpoint is None and self._places.are_on_hosts
+        if self._is_alone(step.mode) or (
+            is_new and step.mode == ModeKeys.PREDICT
+        ):
+            kept = KeptValues(self._store, self._places.own, self._warm_start)
+        values = self._loaded(kept, step, checkpoint, slots)
+        self._borrowers += 1
+        try:
+            yield values
+        finally:
+            self._borrowers -= 1
+
+    def of_training(
+        self, step: Step, training: CallValues, trained: Step
+    ) -> CallValues:
+        """The values that a call of TRAIN has now, for one of EVAL inside it.
+
+        Args:
+            step: The step of EVAL.
+            training: The values of the call of TRAIN.
+            trained: The step of TRAIN.
+        """
+        self.complete(training, step)
+        values = CallValues(
+            self._lasting(training, trained), step.mode, training.source
+        )
+        self.complete(values, step)
+        values.update(self._kept.replaced(step, training, checkpoint=None))
+        return values
+
+    def complete(self, values: CallValues, step: Step) -> None:
+        """Adds initial values of what the model has come to have since."""
+        missing = {*self._store.without_slots(), *step.reads}.difference(values)
+        if missing:
+            initial = self._store.initial_values(missing, dict(values))
+            values.update(self._put_for(initial, values.mode))
+
+    def to_save(
+        self, values: CallValues, in_parts: bool, is_chief: bool
+    ) -> ToSave:
+        """What belongs into a checkpoint.
+
+        Args:
+            values: The call's values.
+            in_parts: Whether each host writes the parts that it has of what
+                lies over several cores.
+            is_chief: Whether this host writes the rest.
+
+        Raises:
+            ValueError: They are to be written whole, and no host has them.
+        """
+        saved = [*self._store.saved_paths(), *sorted(values.overridden)]
+        wanted = {
+            path: values[path]
+            for path in saved
+            if path in values and path != GLOBAL_STEP
+        }
+        spread = {
+            path: value
+            for path, value in wanted.items()
+            if in_parts and not value.is_fully_replicated
+        }
+        whole = {p: value for p, value in wanted.items() if p not in spread}
+        own = self._own_copies(whole)
+        check_whole("Checkpoints in the format of TensorFlow", whole, own)
+        return ToSave.of(self._store, own if is_chief else {}, spread)
+
+    @contextlib.contextmanager
+    def visible(self, values: CallValues) -> Iterator[None]:
+        """Lets user code in a `with` block see a call's values as the model's.
+
+        The variables get them when a callback reads its `model`; what it
+        assigns to them is the call's at the end of the block. Who does not
+        look pays nothing. Blocks of several calls may be nested.
+
+        Args:
+            values: The call's values.
+        """
+        outer = self._shown
+        self._visible.append(values)
+        self._store.lender = self
+        try:
+            yield
+        finally:
+            if self._shown is values:
+                self._take_back()
+            self._visible.pop()
+            if not self._visible:
+                self._store.lender = None
+            elif self._visible[-1] is outer:
+                self.show()
+
+    def show(self) -> None:
+        """Gives the variables the innermost call's values, without a copy."""
+        values = self._visible[-1]
+        if self._shown is values:
+            return
+        self._take_back()
+        self._store.assign(values)
+        self._lent = {path: self._current(path) for path in values}
+        self._shown = values
+
+    @contextlib.contextmanager
+    def apart(self, keeps: bool) -> Iterator[None]:
+        """Lets the variables have arrays of their own in a `with` block.
+
+        For Keras's own loops, which use up the arrays that variables have.
+
+        Args:
+            keeps: Whether what becomes of them is the call's afterwards.
+        """
+        self.show()
+        before = {path: self._current(path) for path in self._lent}
+        # Keras knows nothing of other hosts.
+        own = self._own_copies(before)
+        check_whole("Keras's own loops", before, own)
+        self._store.assign(jax.tree.map(jnp.copy, own))
+        try:
+            yield
+        finally:
+            if not keeps:
+                self._give_again(before)
+
+    def _give_again(self, before: Values) -> None:
+        """Gives the variables the arrays that they had."""
+        self._store.assign(before)
+        for path, value in before.items():
+            if value is self._lent[path]:
+                self._lent[path] = self._current(path)
+
+    def _take_back(self) -> None:
+        """Puts what was assigned to the variables into the call."""
+        values, lent = self._shown, self._lent
+        if values is None:
+            return
+        self._shown, self._lent = None, {}
+        assigned = {
+            path: value
+            for path, before in lent.items()
+            # Steps are counted by the loop alone.
+            if (value := self._current(path)) is not before
+            and path != GLOBAL_STEP
+        }
+        if not assigned:
+            return
+        # Copied, for training uses up each array, and no two may be one.
+        self.edit(values, jax.tree.map(jnp.copy, assigned))
+
+    def edit(self, values: CallValues, assigned: AnyValues) -> None:
+        """Takes what user code assigns to variables in a call.
+
+        Args:
+            values: The call's values.
+            assigned: Values by path.
+        """
+        cast = {
+            path: value.astype(values[path].dtype)
+            for path, value in assigned.items()
+        }
+        if values.on_edit is not None:
+            values.on_edit(cast)
+        values.edit(
+            self._put_for(cast, values.mode),
+            self._store.constants & assigned.keys(),
+        )
+
+    def _loaded(
+        self,
+        kept: KeptValues,
+        step: Step,
+        checkpoint: str | None,
+        slots: bool = False,
+    ) -> CallValues:
+        """The values that a call begins with, where its mode uses them."""
+        loaded = kept.load(step, checkpoint, slots)
+        return CallValues(
+            self._where_used(loaded, step.mode),
+            step.mode,
+            kept.source,
+            kept.overridden,
+        )
+
+    def _lasting(self, values: CallValues, trained: Step) -> Values:
+        """What outlives a call: not metrics, which count anew in each."""
+        lasting = {
+            path: value
+            for path, value in usable(values).items()
+            if not is_accumulator(self._store.variables[path])
+        }
+        if trained.is_grouped:
+            first = {p: v.addressable_data(0) for p, v in lasting.items()}
+            return self._put(first)
+        return lasting
+
+    def _is_alone(self, mode: str) -> bool:
+        """Whether a mode has values that only all hosts together have."""
+        return mode == ModeKeys.PREDICT and self._places.need_others
+
+    def _put_for(self, values: AnyValues, mode: str) -> Values:
+        """Copies values to the cores of a mode."""
+        if self._is_alone(mode):
+            return self._places.own.put(values)
+        return self._where_used(self._put(values), mode)
+
+    def _where_used(self, values: Values, mode: str) -> Values:
+        """The values on the cores of a mode: each host predicts by itself."""
+        return self._own_copies(values) if mode == ModeKeys.PREDICT else values
+
+    def _current(self, path: str) -> jax.Array:
+        return given(self._store.variables[path])

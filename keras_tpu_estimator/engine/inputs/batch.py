@@ -1,0 +1,181 @@
+"""Steps of data on the host."""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import Any
+from typing import Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.inputs.arrays import as_arrays
+from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.shared import is_shared
+from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One step's features and labels, or a part of them for some cores.
+
+    Attributes:
+        features: Nest of NumPy arrays, batch first, and of `Shared` ones.
+        labels: The same, or `None`.
+    """
+
+    features: Features
+    labels: Labels
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """A batch as an `input_fn` returned or yielded it, in NumPy arrays.
+
+        Args:
+            value: A pair of features and labels, which is any tuple or list of
+                two, a named one too; or features alone.
+
+        Raises:
+            ValueError: It is a tuple or list of another length, or empty, or
+                as `as_arrays`.
+        """
+        features, labels = value, None
+        if isinstance(value, tuple | list):
+            if len(value) != 2:
+                raise ValueError(
+                    "`input_fn` should return (or yield) a tuple of length 2, "
+                    "features and labels, or features alone. Received a "
+                    f"{type(value).__name__} of length {len(value)}. Put "
+                    "several features into a dict."
+                )
+            features, labels = value
+        example = cls(*as_arrays((features, labels)))
+        if not jax.tree.leaves(example.features):
+            raise ValueError(
+                "`input_fn` should return at least one feature. Received: "
+                f"{shown(features)}. Return features that are arrays, or a "
+                "dict of arrays."
+            )
+        return example
+
+    @property
+    def leaves(self) -> list[tuple[str, np.ndarray]]:
+        """All arrays with names such as `features['image']`."""
+        return _named(self.features, self.labels)
+
+    @property
+    def size(self) -> int:
+        """Length of the batch."""
+        return batch_size((self.features, self.labels))
+
+    @property
+    def signature(self) -> Any:
+        """Equal for examples of one structure, with equal shapes and dtypes."""
+        leaves, structure = jax.tree.flatten((self.features, self.labels))
+        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def sharing(self, names: Collection[str]) -> Self:
+        """The same with the arrays of these names marked as shared."""
+        return _sharing(self, names)
+
+    def copied(self) -> Self:
+        """The same in arrays of its own."""
+        return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
+
+    def repeated(self, steps: int, may_stay: bool = False) -> "Batch":
+        """The same step again and again, without a copy.
+
+        Args:
+            steps: How often.
+            may_stay: As in `Batch`. Defaults to `False`.
+        """
+
+        def repeat(leaf: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(leaf, (steps, *leaf.shape))
+
+        nest = self.features, self.labels
+        features, labels = jax.tree.map(repeat, nest)
+        return Batch(features, labels, may_stay)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Some steps of equal shapes, stacked.
+
+    Attributes:
+        features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
+            `Shared` ones of shape `[steps, ...]`.
+        labels: The same, or `None`.
+        may_stay: Whether nothing changes the arrays any more. Defaults to
+            `False`.
+    """
+
+    features: Features
+    labels: Labels
+    may_stay: bool = False
+
+    @classmethod
+    def joined(cls, batches: Sequence["Batch"]) -> Self:
+        """The steps of several batches, one after the other."""
+        nests = [(batch.features, batch.labels) for batch in batches]
+        return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
+
+    @property
+    def leaves(self) -> list[tuple[str, np.ndarray]]:
+        """All arrays with names such as `features['image']`."""
+        return _named(self.features, self.labels)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return jax.tree.leaves(self.features)[0].shape[0]
+
+    @property
+    def examples(self) -> int:
+        """Examples in one step."""
+        return batch_size((self.features, self.labels), axis=1)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of one step."""
+        leaves = jax.tree.leaves((self.features, self.labels))
+        return sum(leaf[0].nbytes for leaf in leaves)
+
+    def sharing(self, names: Collection[str]) -> Self:
+        """The same with the arrays of these names marked as shared."""
+        return _sharing(self, names)
+
+    def step(self, index: int) -> Example:
+        """One of the steps."""
+        part = jax.tree.map(lambda a: a[index], (self.features, self.labels))
+        return Example(*part)
+
+    def split(self, steps: int) -> tuple["Batch", "Batch"]:
+        """The first so many steps, and the others."""
+        return self._part(slice(steps)), self._part(slice(steps, None))
+
+    def _part(self, steps: slice) -> "Batch":
+        nest = self.features, self.labels
+        features, labels = jax.tree.map(lambda a: a[steps], nest)
+        return Batch(features, labels, self.may_stay)
+
+
+def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
+    return [
+        (name, leaf.value if is_shared(leaf) else leaf)
+        for name, leaf in named_leaves(features, labels)
+    ]
+
+
+def _sharing(steps: Any, names: Collection[str]) -> Any:
+    if not names:
+        return steps
+    leaves = [
+        Shared(leaf) if name in names else leaf for name, leaf in steps.leaves
+    ]
+    structure = jax.tree.structure((steps.features, steps.labels))
+    return type(steps)(*jax.tree.unflatten(structure, leaves))

@@ -1,0 +1,84 @@
+"""Finding out which tensors have the batch as their first axis."""
+
+import collections
+import logging
+from collections.abc import Collection
+
+from keras_tpu_estimator.engine.inputs.batch import Example
+
+_logger = logging.getLogger("keras_tpu_estimator")
+_LABELS = "labels"
+
+
+class BatchFinder:
+    """Finds out which tensors have a batch axis.
+
+    In the first batch those of the size asked for have one; if there are none,
+    those of the most common length. In a batch of another size it is those
+    among them whose shapes have changed, features among them. If none of the
+    labels has one, but for scalars, they are meant to.
+
+    Args:
+        size: The batch size asked for, or `None`.
+    """
+
+    def __init__(self, size: int | None):
+        self._size = size
+        self._first: dict[str, tuple[int, ...]] = {}
+        self._batched: set[str] = set()
+
+    def shared_in(self, example: Example) -> Collection[str]:
+        """The names of the tensors without one."""
+        shapes = {name: leaf.shape for name, leaf in example.leaves}
+        batched = self._batched or self._begin(shapes)
+        first = self._first or shapes
+        labels = {name for name in shapes if name.startswith(_LABELS)}
+        changed = {n for n in batched if shapes.get(n) != first[n]}
+        if changed - labels or (changed and batched <= labels):
+            batched = changed
+        if not labels & batched:
+            batched = batched | {name for name in labels if shapes[name]}
+        return shapes.keys() - batched
+
+    def _begin(self, shapes: dict[str, tuple[int, ...]]) -> set[str]:
+        """The tensors with one in the first batch that is not empty."""
+        size = self._size_in(shapes)
+        batched = {
+            name for name, shape in shapes.items() if shape[:1] == (size,)
+        }
+        if size:
+            self._first, self._batched = shapes, batched
+            self._tell(size)
+        return batched
+
+    def _size_in(self, shapes: dict[str, tuple[int, ...]]) -> int:
+        of_labels, of_features = (
+            [
+                shape[0]
+                for name, shape in shapes.items()
+                if shape and name.startswith(_LABELS) == are_labels
+            ]
+            for are_labels in (True, False)
+        )
+        lengths = of_features + of_labels
+        if not lengths:
+            raise ValueError(
+                "At least one tensor should have the batch as its first axis. "
+                f"Received scalars only: {sorted(shapes)}. Repeat one of them "
+                "for each example."
+            )
+        if set(of_labels) == {0} and 0 in of_features:
+            return 0
+        if self._size in lengths:
+            return self._size
+        return collections.Counter(lengths).most_common(1)[0][0]
+
+    def _tell(self, size: int) -> None:
+        for name in sorted(self._first.keys() - self._batched):
+            _logger.info(
+                "%s of shape %s has no batch of %d as its first axis, so it is "
+                "given to model_fn whole.",
+                name,
+                self._first[name],
+                size,
+            )

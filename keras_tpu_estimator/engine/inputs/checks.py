@@ -1,0 +1,259 @@
+"""Checks of batches, with the name of the tensor that is wrong."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+
+_NUMBERS = "biufc"
+# What only the host's processor has.
+_LONG = "gG"
+# So many batches without an example, one after another, are a mistake.
+_MOST_EMPTY = 10_000
+
+
+class BatchCheck:
+    """Checks each batch of a call against the first.
+
+    Args:
+        size: The batch size asked for, or `None` if it was not told.
+        is_any_size: Whether batches may also be larger, or smaller before the
+            last. Defaults to `False`.
+        is_padded: Whether smaller batches are filled up, so that any may be,
+            and none is left out. Defaults to `False`.
+        may_share: Whether tensors need no batch axis. Defaults to `False`.
+
+    Raises:
+        ValueError: From a call, if a batch is not as it should be.
+    """
+
+    def __init__(
+        self,
+        size: int | None,
+        is_any_size: bool = False,
+        is_padded: bool = False,
+        may_share: bool = False,
+    ):
+        self._limit = None if is_any_size else size
+        self._is_padded = is_padded
+        self._finder = BatchFinder(size) if may_share else None
+        self._expected: Expected | None = None
+        self._passed: dict[Any, tuple[Collection[str], int]] = {}
+        self._smaller: int | None = None
+        self._empty = 0
+
+    def is_empty(self, example: Example) -> bool:
+        """Whether a batch has no example, and is to be left out.
+
+        Nothing else is asked of it: what is made of no examples often has
+        another shape and dtype.
+
+        Raises:
+            ValueError: There seem to be no others.
+        """
+        if self._is_padded or not self._has_no_example(example):
+            self._empty = 0
+            return False
+        self._empty += 1
+        if self._empty == _MOST_EMPTY:
+            raise ValueError(
+                "`input_fn` should give batches of examples. Received "
+                f"{_MOST_EMPTY} batches without an example, one after another. "
+                "End the input where it has no more, and look at what filters "
+                "it."
+            )
+        return True
+
+    def _has_no_example(self, example: Example) -> bool:
+        leaves = jax.tree.leaves((example.features, example.labels))
+        if all(leaf.shape[:1] != (0,) for leaf in leaves):
+            return False
+        shared = self._finder.shared_in(example) if self._finder else ()
+        return all(
+            leaf.shape[:1] == (0,)
+            for name, leaf in example.leaves
+            if name not in shared
+        )
+
+    def __call__(self, example: Example, step: int) -> Collection[str]:
+        """Checks the batch of a step; one like an earlier one is all right.
+
+        Returns:
+            The names of tensors that have no batch axis.
+        """
+        signature = example.signature
+        if signature not in self._passed:
+            self._passed[signature] = self._check(example, step)
+        shared, size = self._passed[signature]
+        if self._smaller is not None:
+            raise ValueError(
+                "Only the last batch may be smaller than params['batch_size']."
+                f" Expected {self._limit} examples. Received a batch of "
+                f"{self._smaller}, and another one after it: use "
+                "params['batch_size'] where input_fn makes batches."
+            )
+        if not self._is_padded and self._limit and size < self._limit:
+            self._smaller = size
+        return shared
+
+    def _check(
+        self, example: Example, step: int
+    ) -> tuple[Collection[str], int]:
+        shared = self._finder.shared_in(example) if self._finder else ()
+        marked = example.sharing(shared)
+        check_tensors(example, shared)
+        if self._expected is None:
+            self._expected = Expected.of(example, shared)
+        self._expected.check(example, step)
+        check_size(marked, self._limit)
+        return shared, marked.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What every batch of a call has to be like.
+
+    Attributes:
+        structure: The nest of features and labels.
+        shapes: Shapes by name, without the batch.
+        dtypes: Dtypes by name.
+        shared: Names of the tensors that have no batch axis.
+    """
+
+    structure: Any
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype]
+    shared: Collection[str]
+
+    @classmethod
+    def of(cls, first: Example, shared: Collection[str]) -> "Expected":
+        """What the first batch says of the later ones."""
+        return cls(
+            _structure(first),
+            {
+                name: leaf.shape if name in shared else leaf.shape[1:]
+                for name, leaf in first.leaves
+            },
+            {name: leaf.dtype for name, leaf in first.leaves},
+            shared,
+        )
+
+    def check(self, example: Example, step: int) -> None:
+        """Checks a later batch.
+
+        Raises:
+            ValueError: It differs in more than its size.
+        """
+        if _structure(example) != self.structure:
+            raise ValueError(
+                f"The batch of step {step} has another structure than the "
+                f"first. Expected: {self.structure}. Received: "
+                f"{_structure(example)}. Yield the same nest every time."
+            )
+        for name, leaf in example.leaves:
+            shape, dtype = self.shapes[name], self.dtypes[name]
+            is_shared = name in self.shared
+            of_one = leaf.shape if is_shared else leaf.shape[1:]
+            if (of_one, leaf.dtype) != (shape, dtype):
+                axes = map(str, shape if is_shared else ("batch", *shape))
+                raise ValueError(
+                    f"{name} must have a static shape and dtype. Expected "
+                    f"{dtype} of shape ({', '.join(axes)}). Received at step "
+                    f"{step}: {leaf.dtype} of shape {leaf.shape}. Pad it to "
+                    "one shape in input_fn."
+                )
+
+
+def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
+    """Checks that the tensors of a batch can be put on devices and split.
+
+    Args:
+        example: The batch.
+        shared: Names of tensors that need no batch axis. Defaults to none.
+
+    Raises:
+        ValueError: One holds no numbers, has no batch axis, or has another
+            batch size than the others.
+    """
+    first: str | None = None
+    for name, leaf in example.leaves:
+        if not _are_numbers(leaf.dtype):
+            raise ValueError(
+                f"{name} should hold numbers, as devices hold nothing else. "
+                f"Received dtype {leaf.dtype}. Encode strings as numbers in "
+                "input_fn, or leave the feature out."
+            )
+        if name in shared:
+            continue
+        if leaf.ndim == 0:
+            raise ValueError(
+                f"{name} should have the batch as its first axis. Received a "
+                "scalar. Repeat it for each example, or pass it in params."
+            )
+        if first is None:
+            first, size = name, leaf.shape[0]
+        if leaf.shape[0] != size:
+            raise ValueError(
+                f"All tensors should have the same batch size. Received "
+                f"{size} for {first}, but {leaf.shape[0]} for {name}. Make "
+                "them equal in input_fn; if the batch is another axis, say "
+                "where it is by TPUEstimator(batch_axis=[...])."
+            )
+
+
+def check_range(batch: Batch) -> None:
+    """Checks that wide integers fit the 32 bits that devices have for them.
+
+    Args:
+        batch: Nest number of steps.
+
+    Raises:
+        ValueError: One does not.
+    """
+    for name, leaf in batch.leaves:
+        narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
+            continue
+        steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
+        bounds = np.iinfo(narrow)
+        for extreme in (steps.min(initial=0), steps.max(initial=0)):
+            if not bounds.min <= extreme <= bounds.max:
+                raise ValueError(
+                    f"{name} should fit {narrow}: devices have no "
+                    f"{leaf.dtype} by default. Expected numbers from "
+                    f"{bounds.min} to {bounds.max}. Received {extreme}. Hash "
+                    "ids into a smaller range in input_fn, split them into "
+                    "two features, or leave the feature out."
+                )
+
+
+def check_size(example: Example, size: int | None) -> None:
+    """Checks that a batch is not larger than asked for.
+
+    Raises:
+        ValueError: It is.
+    """
+    if size is not None and example.size > size:
+        raise ValueError(
+            f"`input_fn` was asked for batches of {size} examples in "
+            f"params['batch_size']. Received a batch of {example.size}. Use "
+            "params['batch_size'] where it makes batches."
+        )
+
+
+def _structure(example: Example) -> Any:
+    return jax.tree.structure((example.features, example.labels))
+
+
+def _are_numbers(dtype: np.dtype) -> bool:
+    """Whether devices may have a dtype, or a narrower one in its place."""
+    # 2 is what NumPy says of dtypes of other packages, such as bfloat16.
+    if dtype.isbuiltin == 2:
+        return True
+    return dtype.kind in _NUMBERS and dtype.char not in _LONG

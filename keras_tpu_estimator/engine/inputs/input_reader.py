@@ -1,0 +1,182 @@
+"""What the calls of `input_fn` return, as stacked steps."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.call import call_input_fn
+from keras_tpu_estimator.engine.inputs.chunks import batches_among
+from keras_tpu_estimator.engine.inputs.context import Deployment
+from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.packing import pack
+from keras_tpu_estimator.engine.inputs.packing import unpack
+from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.reading import Reading
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
+from keras_tpu_estimator.engine.inputs.sources import Source
+from keras_tpu_estimator.engine.inputs.sources import even_share
+from keras_tpu_estimator.engine.inputs.stacking import Buffers
+from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.ground.base.types import InputFn
+
+
+class InputReader:
+    """The steps of an input, from a restore point on.
+
+    Args:
+        input_fn: The user's function. It is called here, once for each of the
+            plan's calls.
+        request: What is wanted of it.
+        start: Where to start.
+
+    Attributes:
+        source: The steps.
+
+    Raises:
+        TypeError: It returns a form that the plan does not allow.
+    """
+
+    def __init__(
+        self,
+        input_fn: InputFn,
+        request: InputRequest,
+        start: RestorePoint,
+    ):
+        self._request = request
+        self._start = start
+        hide_gpus()  # Before input_fn makes a tensor.
+        forms = [
+            request.form_of(
+                functools.partial(_call, input_fn, request, call), call.index
+            )
+            for call in request.plan.calls
+        ]
+        hide_gpus()  # It may have been the first to need TensorFlow.
+        for form in forms:
+            form.check(request.plan)
+        # A state fits only what reads as many batches at once as before.
+        stacked = (
+            _stacked(request, forms) if start.states is None else start.stacked
+        )
+        if stacked:
+            forms = [form.in_stacks(stacked) for form in forms]
+        self._stacked = forms[0].stacked
+        self._readings = [Reading(form) for form in forms]
+        self.source = Source(self._pieces(forms), request.max_bytes)
+
+    def restore(self) -> None:
+        """Brings the input into the state of the restore point.
+
+        Raises:
+            Exception: The state does not fit the input.
+        """
+        if self._start.states is None:
+            return
+        states = unpack(self._start.states)
+        batches = self._start.steps * self._request.plan.batches_per_call
+        for reading, state in zip(self._readings, states, strict=True):
+            reading.open(state, batches)
+
+    def restore_point(self) -> RestorePoint | None:
+        """A restore point at what is read next, if the input has a state."""
+        plan = self._request.plan
+        read = {reading.batches for reading in self._readings}
+        states = [reading.state() for reading in self._readings]
+        if None in states or len(read) > 1:
+            return None
+        steps = read.pop() // plan.batches_per_call
+        return RestorePoint(steps, self._stacked, pack(states))
+
+    def close(self) -> None:
+        """Closes the user's generators."""
+        self.source.close()
+        for reading in self._readings:
+            reading.close()
+
+    def _pieces(self, forms: Sequence[Form]) -> Iterator[Batch]:
+        """The steps of all calls, stacked by whoever is fastest."""
+        request = self._request
+        if self._stacked:
+            return batches_among(self._readings[0], request.check())
+        may_stay = all(form.may_stay for form in forms)
+        parts = [_checked(reading, request) for reading in self._readings]
+        if request.plan.is_per_core:
+            examples = _combined(parts, request.plan, may_stay)
+            may_stay = True
+        else:
+            (examples,) = parts
+        if request.repeat and all(form.is_single for form in forms):
+            for form in forms:
+                form.check_repeated()
+            return _repeated(examples, request)
+        return (example.repeated(1, may_stay) for example in examples)
+
+
+def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
+    additional: dict[str, Any] = {}
+    if call.batch_size is not None:
+        additional["batch_size"] = call.batch_size
+    context = request.plan.context(call)
+    if context is not None:
+        additional["context"] = context
+    params = request.params_for(additional)
+    return call_input_fn(input_fn, request.mode, params, request.config)
+
+
+def _stacked(request: InputRequest, forms: Sequence[Form]) -> int:
+    """How many batches the input is to stack by itself; 0 for none."""
+    is_whole = len(forms) == request.plan.batches_per_call == 1
+    if not is_whole or request.chunk == 1 or request.axes.axes is not None:
+        return 0
+    size = request.plan.calls[0].batch_size
+    return forms[0].stacked_for(request.chunk, size, request.max_bytes)
+
+
+def _checked(reading: Reading, request: InputRequest) -> Iterator[Example]:
+    """The batches of one call, each checked against the first."""
+    check = request.check()
+    step = 0
+    for example in reading.examples():
+        moved = request.axes.to_front(example)
+        if check.is_empty(moved):
+            reading.leave_out(1)
+            continue
+        yield moved.sharing(check(moved, step))
+        step += 1
+
+
+def _repeated(
+    examples: Iterator[Example], request: InputRequest
+) -> Iterator[Batch]:
+    """The only batch there is, for ever, stacked once."""
+    for example in examples:
+        one = example.repeated(1)
+        steps = even_share(request.chunk, one.step_bytes, request.max_bytes)
+        stack = Stack(Buffers(), one, steps)
+        stack.add(example.repeated(steps))
+        yield from itertools.repeat(stack.batch())
+
+
+def _combined(
+    parts: list[Iterator[Example]], plan: InputPlan, may_stay: bool
+) -> Iterator[Example]:
+    """One batch a step out of those of several calls, in order."""
+    each = plan.batches_per_call
+    if not may_stay and each > 1:
+        parts = [map(Example.copied, part) for part in parts]
+    while True:
+        taken = [
+            (example.features, example.labels)
+            for part in parts
+            for example in itertools.islice(part, each)
+        ]
+        if not taken:
+            return
+        yield Example(*joined_of_cores(taken, cores=each * len(parts)))

@@ -1,0 +1,167 @@
+"""From a user's `input_fn` to stacked steps on the host."""
+
+import logging
+from typing import Self
+
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.checks import check_range
+from keras_tpu_estimator.engine.inputs.input_reader import InputReader
+from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.restore_points import RestorePoints
+from keras_tpu_estimator.ground.base.types import InputFn
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+# Of a call that is over by then, no state is saved: batches are counted.
+_DELAY_SECS = 5.0
+
+
+class Pipeline:
+    """The steps of one call, read from a user's `input_fn`.
+
+    Args:
+        input_fn: The user's function. It is called here, once for each of the
+            plan's calls.
+        request: What is wanted of it.
+        start: Where to read on, if not at the beginning. Defaults to `None`.
+        is_kept: Whether `position` will be asked for. Defaults to `False`.
+
+    Raises:
+        TypeError: It returns a form that the plan does not allow.
+    """
+
+    def __init__(
+        self,
+        input_fn: InputFn,
+        request: InputRequest,
+        start: Position | None = None,
+        is_kept: bool = False,
+    ):
+        self._input_fn = input_fn
+        self._request = request
+        self._is_kept = is_kept
+        self._recipe = StepRecipe.of(request.plan)
+        self._step = 0
+        # Steps of earlier runs, known when the first batch is there.
+        self._before = 0
+        self._start = start
+        difference = start and start.what_differs(self._recipe)
+        if difference:
+            self._start = None
+            _warn_of_beginning(f"the run before had {difference}")
+        if self._start and self._start.is_dealt_anew(self._recipe):
+            _logger.warning(
+                "The input was read by %d calls of input_fn, and is read by %d "
+                "now: steps are counted. That is right if input_fn deals "
+                "examples to its calls in turn, as Dataset.shard does; "
+                "otherwise some are used again, and others missed.",
+                self._start.recipe.calls,
+                self._recipe.calls,
+            )
+        self._open(
+            self._start.restore_point_for(self._recipe)
+            if self._start
+            else RestorePoint()
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each host reads the batches of all."""
+        return self._request.plan.is_whole
+
+    def take(self, steps: int) -> Batch | None:
+        """Up to so many steps, stacked; `None` at the end of the input.
+
+        The steps of one batch have equal shapes: a smaller batch comes by
+        itself.
+
+        Raises:
+            Exception: Errors of the user's pipeline come as themselves.
+        """
+        try:
+            if self._start is not None:
+                self._read_on(self._start)
+                self._start = None
+            if self._step:
+                # Not before the first batch, which others wait for.
+                self._restore_points.keep(self._reader.restore_point)
+            batch = self._reader.source.take(steps)
+            if batch is not None:
+                check_range(batch)
+        except Exception as error:
+            error.add_note(
+                f"This happened while input_fn was read in mode "
+                f"{self._request.mode!r}, after {self._step} steps."
+            )
+            raise
+        self._step += 0 if batch is None else batch.steps
+        return batch
+
+    def position(self, steps: int) -> Position:
+        """Where the input is for who has used some of the steps taken.
+
+        Args:
+            steps: How many of this pipeline's steps have been used.
+        """
+        steps += self._before
+        return Position(steps, self._recipe, self._restore_points.newest(steps))
+
+    def close(self) -> None:
+        """Closes the user's generators."""
+        self._reader.close()
+        self._input_fn = lambda params: ()  # The user's may hold them, too.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _open(self, start: RestorePoint) -> None:
+        self._restore_points = RestorePoints(start, self._is_kept, _DELAY_SECS)
+        self._reader = InputReader(self._input_fn, self._request, start)
+        self._opened_at = start.steps
+
+    def _reopen(self) -> None:
+        self._reader.close()
+        self._open(RestorePoint())
+
+    def _read_on(self, start: Position) -> None:
+        """Goes to where an earlier run has come to."""
+        try:
+            self._reader.restore()
+        except Exception as error:  # The user's code, or TensorFlow.
+            _logger.warning(
+                "The state that the input was in could not be restored, so "
+                "its batches are counted: a shuffle without a seed repeats "
+                "some examples and misses others. %s: %s",
+                type(error).__name__,
+                error,
+            )
+            self._reopen()
+        missing = start.steps - self._opened_at
+        skipped = self._reader.source.skip(missing)
+        if skipped < missing:
+            _warn_of_beginning(
+                f"it ends after {self._opened_at + skipped} steps, and "
+                f"{start.steps} had been made"
+            )
+            self._reopen()
+            return
+        self._before = start.steps
+        _logger.info(
+            "The input goes on after %d steps; %d of them were read again.",
+            start.steps,
+            missing,
+        )
+
+
+def _warn_of_beginning(reason: str) -> None:
+    _logger.warning(
+        "The input is read from the beginning, so that examples which have "
+        "been used are used again: %s.",
+        reason,
+    )

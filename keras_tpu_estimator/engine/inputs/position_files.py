@@ -1,0 +1,120 @@
+"""The files beside checkpoints that hold the positions in the input.
+
+'model.ckpt-20.input.0f0f0f0f.zip' belongs to the 'model.ckpt-20.h5' of the same
+save, and appears before it. That of an earlier save of the step stays until
+then. A checkpoint without one is the end of a call of `train`, or another
+program's. Of several hosts, each has one: 'model.ckpt-20.input-1-of-4...'.
+"""
+
+import dataclasses
+import json
+import zipfile
+
+from keras_tpu_estimator.engine.inputs.packing import Packed
+from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.files.checkpoints import commit
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.stamp import stamp
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.ground.storage import paths
+
+_RECORD = "position.json"
+_ALONE = Hosts()
+
+
+def write(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
+    """Writes the position of a checkpoint, whole or not at all.
+
+    Args:
+        saved: The files of its save, in an existing directory.
+        position: The position.
+        hosts: The hosts. By default there is one.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
+    >>> write(saved, Position(20, StepRecipe(64, calls=1, call_size=64)))
+    >>> checkpoints.saving.save_into(
+    ...     saved, 20, {}, retention=checkpoints.Retention())
+    >>> read(saved.prefix).steps
+    20
+    """
+    record = dataclasses.asdict(position)
+    states = position.restore_point.states
+    if states is not None:
+        record["restore_point"]["states"] = states.text
+        record["blobs"] = len(states.blobs)
+    path = saved.position(hosts.index, hosts.count)
+    with commit.replacing(path) as partial:
+        with zipfile.ZipFile(partial, "w") as file:
+            file.writestr(_RECORD, json.dumps(record))
+            for number, blob in enumerate(states.blobs if states else ()):
+                file.writestr(str(number), blob)
+            file.comment = stamp(saved.token)
+
+
+def read(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
+    """Reads the position of a checkpoint, if it has one.
+
+    If another number of hosts has written it, steps are what is known.
+
+    Args:
+        prefix: That of the checkpoint.
+        hosts: The hosts. By default there is one.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    saved = SaveFiles.at(prefix)
+    if saved is None:
+        return None
+    position = _read(saved.position(hosts.index, hosts.count))
+    if position is not None:
+        return position
+    for path in saved.positions():
+        other = _read(path)
+        if other is not None:
+            return Position(other.steps, other.recipe)
+    return None
+
+
+def remove(prefix: str) -> None:
+    """Removes the positions of a checkpoint, of all hosts.
+
+    Args:
+        prefix: That of the checkpoint.
+    """
+    saved = SaveFiles.at(prefix)
+    if saved is not None:
+        saved.remove_positions()
+
+
+def _read(path: str) -> Position | None:
+    try:
+        with (
+            paths.opened(path) as stream,
+            zipfile.ZipFile(stream) as file,
+        ):
+            record = json.loads(file.read(_RECORD))
+            restore_point = record["restore_point"]
+            if restore_point["states"] is not None:
+                blobs = [file.read(str(n)) for n in range(record["blobs"])]
+                restore_point["states"] = Packed(
+                    restore_point["states"], tuple(blobs)
+                )
+            return Position(
+                record["steps"],
+                StepRecipe(**record["recipe"]),
+                RestorePoint(**restore_point),
+            )
+    except FileNotFoundError:
+        return None
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path!r} does not say how far the input was read "
+            f"({error}). Delete it to read the input from the beginning."
+        ) from error

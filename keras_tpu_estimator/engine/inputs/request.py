@@ -1,0 +1,52 @@
+"""What a call wants of its input."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.checks import BatchCheck
+from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.forms import form_of_call
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+
+
+@dataclasses.dataclass(frozen=True)
+class InputRequest:
+    """What one call of `train`, `evaluate` or `predict` wants of its input.
+
+    Attributes:
+        mode: A value of `ModeKeys`.
+        plan: The calls of `input_fn` to make.
+        params_for: Returns the `params` of a call, from its additional ones.
+        config: The run configuration, for an `input_fn` that asks for it.
+        axes: Where the batch is in each tensor.
+        repeat: Whether arrays, in place of a stream, are fed for ever.
+        chunk: How many steps are wanted at once.
+        checks_size: Whether batches must have the size asked for.
+        max_bytes: How much is stacked, unless a single step is larger.
+        form_of: Tells the form of what a call returns, which it makes, given
+            the call and its number. Defaults to `form_of_call`.
+    """
+
+    mode: str
+    plan: InputPlan
+    params_for: Callable[[dict[str, Any]], Any]
+    config: Any = None
+    axes: BatchAxes = BatchAxes()
+    repeat: bool = True
+    chunk: int = 1
+    checks_size: bool = True
+    max_bytes: float = math.inf
+    form_of: Callable[[Callable[[], Any], int], Form] = form_of_call
+
+    def check(self) -> BatchCheck:
+        """A new check of the batches of one call."""
+        return BatchCheck(
+            self.plan.calls[0].batch_size,
+            is_any_size=not self.checks_size,
+            is_padded=self.mode == ModeKeys.PREDICT,
+            may_share=not self.plan.is_split and self.axes.axes is None,
+        )

@@ -1,0 +1,1 @@
+"""What training leaves in a directory, and reading it again."""

@@ -1,0 +1,154 @@
+"""Adds a checkpoint to a directory."""
+
+import operator
+import os
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_tpu_estimator.files.checkpoints import files
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import keep_best
+from keras_tpu_estimator.files.checkpoints import location
+from keras_tpu_estimator.files.checkpoints import save_files
+from keras_tpu_estimator.files.checkpoints import state_file
+from keras_tpu_estimator.files.checkpoints.retention import Retention
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.shards import Sharded
+from keras_tpu_estimator.files.checkpoints.state_file import CheckpointState
+from keras_tpu_estimator.files.checkpoints.state_file import Saved
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
+
+
+def save(
+    model_dir: PathLike,
+    step: int,
+    variables: Mapping[str, npt.ArrayLike],
+    *,
+    retention: Retention = Retention(),  # noqa: B008, it is frozen
+    basename: str = location.BASENAME,
+    now: float | None = None,
+    format_name: str = formats.HDF5,
+) -> str:
+    """Saves variables as '<model_dir>/model.ckpt-<step>.h5'.
+
+    The file is made under another name and renamed once it is on the disk;
+    then the `checkpoint` file is replaced in the same way; then older
+    checkpoints are deleted. A process killed at any moment leaves a directory
+    whose latest checkpoint is whole. One process at a time may save. The best
+    checkpoint stays, if `KeepBest` has found one.
+
+    Args:
+        model_dir: The directory, made if need be.
+        step: The global step, at least 0; also saved, as 'global_step'.
+        variables: Arrays of numbers or booleans by variable path.
+        retention: Which older checkpoints stay. Defaults to the newest five.
+        basename: What the file's name begins with. Defaults to 'model.ckpt'.
+        now: The time in seconds since 1970. Defaults to the clock.
+        format_name: 'hdf5', or 'tensorflow' for the files that TensorFlow's
+            `Saver` writes in its place. Defaults to 'hdf5'.
+
+    Returns:
+        The prefix, that is the file's path without '.h5'.
+
+    Raises:
+        TypeError: A value is not an array of numbers, or `step` no integer.
+        ValueError: `step` is negative, or the `checkpoint` file of the
+            directory is unreadable. Nothing is written then.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = checkpoints.save(directory, 20, {"dense/bias": np.zeros(2)})
+    >>> checkpoints.read(prefix)
+    {'dense/bias': array([0., 0.]), 'global_step': array(20)}
+    """
+    step = operator.index(step)
+    if step < 0:
+        raise ValueError(f"step must be at least 0; got {step}.")
+    name = location.name_for(step, basename)
+    saved = SaveFiles(os.path.join(os.fsdecode(model_dir), name))
+    save_into(
+        saved,
+        step,
+        variables,
+        retention=retention,
+        now=now,
+        format_name=format_name,
+    )
+    return saved.prefix
+
+
+def save_into(
+    saved: SaveFiles,
+    step: int,
+    variables: Mapping[str, npt.ArrayLike | Sharded],
+    *,
+    retention: Retention,
+    now: float | None = None,
+    format_name: str = formats.HDF5,
+) -> None:
+    """Completes a save of which other files may be there.
+
+    Args:
+        saved: Its files.
+        step: As in `save`.
+        variables: The same. In HDF5 also what `ShardFiles` says of those whose
+            parts are in other files.
+        retention: As in `save`.
+        now: The same. Defaults to the clock.
+        format_name: The same. Defaults to 'hdf5'.
+
+    Raises:
+        TypeError: A value is not an array of numbers.
+        ValueError: The `checkpoint` file of the directory is unreadable.
+    """
+    model_dir, name = os.path.split(saved.prefix)
+    paths.make_directory(model_dir)
+    save_files.sweep_if_alone(model_dir, but=saved)
+    before = state_file.load(model_dir)
+    new = Saved(name, time.time() if now is None else now)
+    with saved.undone_on_failure():
+        formats.write(
+            saved,
+            {**variables, files.GLOBAL_STEP: np.int64(step)},
+            format_name,
+        )
+        # In this order, for a `checkpoint` file must never name a deleted one.
+        best = keep_best.best(model_dir)
+        after, dropped = retention.split(
+            _append(model_dir, before, new), best and os.path.basename(best)
+        )
+        state_file.store(model_dir, after)
+    for old in dropped:
+        save_files.remove(os.path.join(model_dir, old))
+
+
+def _append(
+    model_dir: str, before: CheckpointState | None, new: Saved
+) -> CheckpointState:
+    """The state with one checkpoint more, less those that are gone."""
+    saved = before.saved if before else ()
+    last_preserved = before.last_preserved if before else None
+    still_there = (
+        old
+        for old in saved
+        if old.name != new.name and _is_own(model_dir, old.name)
+    )
+    return CheckpointState(
+        latest=new.name,
+        saved=(*still_there, new),
+        last_preserved=new.time if last_preserved is None else last_preserved,
+    )
+
+
+def _is_own(model_dir: str, name: str) -> bool:
+    # Users edit the state file to start from a checkpoint elsewhere; that one
+    # is not ours to delete.
+    is_inside = not os.path.dirname(name)
+    return is_inside and location.exists(os.path.join(model_dir, name))

@@ -1,0 +1,114 @@
+"""What there is in a `model_dir`."""
+
+import dataclasses
+import glob
+import os
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+
+from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.files.checkpoints import contents
+from keras_tpu_estimator.files.checkpoints import location
+from keras_tpu_estimator.files.checkpoints import reading
+from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.ground.storage import paths
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint.
+
+    Attributes:
+        prefix: Its path, without the ends of its files.
+        step: The global step it was made at.
+        num_bytes: The size of its files.
+    """
+
+    prefix: str
+    step: int
+    num_bytes: int
+
+    @classmethod
+    def of(cls, prefix: str) -> Self:
+        """The one with a prefix."""
+        files = paths.matching(glob.escape(prefix) + ".*")
+        return cls(
+            prefix,
+            contents.step_of(prefix),
+            sum(os.path.getsize(file) for file in files),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Directory:
+    """What training has left in a directory, or one checkpoint of it.
+
+    Attributes:
+        path: The directory.
+        checkpoints: The newest first.
+        variables: Shapes and dtypes of the newest one's, by name.
+        results: The last scalars of the event files in each folder, by its
+            name: "" for training's.
+        is_complete: Whether `train_and_evaluate` has come to its end.
+    """
+
+    path: str
+    checkpoints: tuple[Checkpoint, ...]
+    variables: Mapping[str, tuple[tuple[int, ...], np.dtype]]
+    results: Mapping[str, Mapping[str, float]]
+    is_complete: bool
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """What there is for a path.
+
+        Args:
+            path: A directory, or the prefix or a file of a checkpoint.
+
+        Raises:
+            ValueError: There is no checkpoint.
+        """
+        newest = location.resolve(path)
+        directory = os.path.dirname(newest)
+        prefixes = [newest]
+        if paths.is_directory(path):
+            prefixes = [*filter(location.exists, location.listed(directory))]
+        reader = reading.load_checkpoint(newest)
+        dtypes = reader.get_variable_to_dtype_map()
+        return cls(
+            directory,
+            tuple(map(Checkpoint.of, prefixes)),
+            {
+                name: (tuple(shape), np.dtype(dtypes[name]))
+                for name, shape in sorted(
+                    reader.get_variable_to_shape_map().items()
+                )
+            },
+            _results(directory),
+            completion.training_is_complete(directory),
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """Numbers in all variables of the newest checkpoint."""
+        return sum(
+            int(np.prod(shape, dtype=np.int64))
+            for shape, _ in self.variables.values()
+        )
+
+
+def _results(directory: str) -> dict[str, Mapping[str, float]]:
+    """The scalars of the last step in the event files of each folder."""
+    pattern = os.path.join(glob.escape(directory), "**", "*.tfevents.*")
+    files: dict[str, list[str]] = {}
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        folder = os.path.relpath(os.path.dirname(path), directory)
+        files.setdefault("" if folder == "." else folder, []).append(path)
+    steps = {folder: read_scalars(own) for folder, own in files.items()}
+    return {
+        folder: {"step": last, **scalars[last]}
+        for folder, scalars in steps.items()
+        if (last := max(scalars, default=None)) is not None
+    }

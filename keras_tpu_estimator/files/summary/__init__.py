@@ -1,0 +1,38 @@
+"""Summaries for TensorBoard, as `tf.summary` has them, without TensorFlow.
+
+Anywhere on the host they go to the writer that is the default there:
+
+>>> import tempfile
+>>> from keras_tpu_estimator import summary
+>>> with summary.create_file_writer(tempfile.mkdtemp()).as_default():
+...     summary.scalar("loss", 0.25, step=1)
+True
+
+In a `model_fn` they need no writer: they go into `model_dir` every
+`save_summary_steps`, and into `eval_dir` at the end of an evaluation. In a
+`host_call` the default step is that of the call.
+"""
+
+from keras_tpu_estimator.files.summary import experimental
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
+from keras_tpu_estimator.files.summary.functions import audio
+from keras_tpu_estimator.files.summary.functions import histogram
+from keras_tpu_estimator.files.summary.functions import image
+from keras_tpu_estimator.files.summary.functions import scalar
+from keras_tpu_estimator.files.summary.functions import text
+from keras_tpu_estimator.files.summary.recording import record_if
+from keras_tpu_estimator.files.summary.writer import SummaryWriter
+from keras_tpu_estimator.files.summary.writer import create_file_writer
+
+__all__ = [
+    "EventWriter",
+    "SummaryWriter",
+    "audio",
+    "create_file_writer",
+    "experimental",
+    "histogram",
+    "image",
+    "record_if",
+    "scalar",
+    "text",
+]

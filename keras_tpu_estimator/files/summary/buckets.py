@@ -1,0 +1,81 @@
+"""Histograms: how many values there are in each part of their range.
+
+Counted on the devices where the values are there, so that only the counts
+leave them; on the host they are counted in float64.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Buckets(NamedTuple):
+    """Counts in parts of equal width; the last one includes its upper edge.
+
+    Attributes:
+        low: The smallest value.
+        high: The greatest one.
+        counts: Integers of shape `[buckets]`.
+    """
+
+    low: Any
+    high: Any
+    counts: Any
+
+    def table(self) -> np.ndarray:
+        """Rows of left edge, right edge and count, as TensorBoard has them."""
+        counts = np.asarray(self.counts, np.float64)
+        edges = np.linspace(
+            np.float64(self.low), np.float64(self.high), len(counts) + 1
+        )
+        return np.stack([edges[:-1], edges[1:], counts], axis=1)
+
+
+def count(values: Any, buckets: int) -> Buckets:
+    """Counts values; those that are not finite are left out.
+
+    Equal values all count for the last bucket, whose edges are equal then.
+
+    Args:
+        values: Array of floats of shape `[values]`.
+        buckets: The number of buckets.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.summary.buckets import count
+    >>> count(np.array([0.0, 1.0, 1.5, 4.0]), buckets=2).table()
+    array([[0., 2., 3.],
+           [2., 4., 1.]])
+    """
+    if isinstance(values, jax.Array):
+        return _count_on_devices(values, buckets)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return Buckets(0.0, 0.0, np.zeros(buckets, np.int64))
+    low, high = values.min(), values.max()
+    places = _places(values, low, high, buckets, np)
+    return Buckets(low, high, np.bincount(places, minlength=buckets))
+
+
+def _count_on_devices(values: jax.Array, buckets: int) -> Buckets:
+    finite = jnp.isfinite(values)
+    low = jnp.min(values, initial=jnp.inf, where=finite)
+    high = jnp.max(values, initial=-jnp.inf, where=finite)
+    is_empty = low > high
+    low, high = jnp.where(is_empty, 0, low), jnp.where(is_empty, 0, high)
+    places = _places(jnp.where(finite, values, low), low, high, buckets, jnp)
+    # What lies past the end is dropped.
+    places = jnp.where(finite, places, buckets)
+    return Buckets(low, high, jnp.bincount(places, length=buckets))
+
+
+def _places(values: Any, low: Any, high: Any, buckets: int, xp: Any) -> Any:
+    """The number of each value's bucket."""
+    width = high - low
+    is_one = width == 0
+    share = (values - low) / xp.where(is_one, 1, width)
+    place = xp.where(is_one, buckets, xp.floor(share * buckets))
+    return xp.clip(place, 0, buckets - 1).astype(xp.int32)

@@ -1,0 +1,6 @@
+"""The default step, under the names of `tf.summary.experimental`."""
+
+from keras_tpu_estimator.files.summary.recording import get_step
+from keras_tpu_estimator.files.summary.recording import set_step
+
+__all__ = ["get_step", "set_step"]

@@ -1,0 +1,357 @@
+"""The kinds of summaries: what each takes, and how TensorBoard has it.
+
+A summary's data go three steps: `tensors` checks them and keeps what is wanted,
+in NumPy or in a trace of `model_fn`; `reduced` makes that small where it is;
+`serialized` makes TensorBoard's record of it on the host.
+"""
+
+import abc
+import dataclasses
+import functools
+import struct
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.files.summary import buckets as bucketing
+from keras_tpu_estimator.files.summary import png
+from keras_tpu_estimator.files.summary import wav
+from keras_tpu_estimator.files.summary.event_records import varint
+from keras_tpu_estimator.ground.base.shown import shown
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+_FLOAT = struct.Struct("<f")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary(abc.ABC):
+    """One summary but for its data.
+
+    Attributes:
+        tag: Its name in TensorBoard.
+        description: A text in Markdown, or `None`.
+        is_averaged: Whether tensors of several cores are averaged; the others
+            are concatenated along their first axis.
+    """
+
+    tag: str
+    description: str | None = None
+    is_averaged: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tag, str) or not self.tag:
+            raise ValueError(
+                "The name of a summary should be a string that is not empty. "
+                f"Received: {self.tag!r}"
+            )
+
+    @abc.abstractmethod
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """The part of the data that is wanted, checked.
+
+        Args:
+            data: What the user passed.
+            xp: `numpy` or `jax.numpy`, whose arrays are returned.
+
+        Raises:
+            ValueError: The data are not of this kind.
+        """
+
+    def reduced(self, tensors: Any) -> Any:
+        """The tensors of all cores made as small as may be."""
+        return tensors
+
+    @abc.abstractmethod
+    def serialized(self, reduced: Any) -> bytes:
+        """The `Summary` of TensorBoard with what `reduced` returned."""
+
+    def _record(self, array: Any, metadata: "SummaryMetadata") -> bytes:
+        from tensorboard.compat.proto import summary_pb2
+        from tensorboard.util import tensor_util
+
+        value = summary_pb2.Summary.Value(
+            tag=self.tag,
+            tensor=tensor_util.make_tensor_proto(array),
+            metadata=metadata,
+        )
+        return summary_pb2.Summary(value=[value]).SerializeToString()
+
+    def _numbers(self, data: Any, xp: Any) -> Any:
+        """The data as an array of real numbers."""
+        if isinstance(data, keras.Variable):
+            data = data.value
+        array = xp.asarray(data)
+        if not _is_real(array.dtype):
+            raise ValueError(
+                f"The summary {self.tag!r} should have real numbers. Received "
+                f"data of dtype {array.dtype}. Take the real part, or convert."
+            )
+        return array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scalar(Summary):
+    """One number."""
+
+    is_averaged: ClassVar[bool] = True
+
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """A float32 scalar."""
+        if type(data) is np.float32:  # As most are in a `host_call`.
+            return data
+        number = self._numbers(data, xp)
+        if number.ndim:
+            raise ValueError(
+                f"The scalar {self.tag!r} should be one number. Received data "
+                f"of shape {tuple(number.shape)}. Reduce them first, by their "
+                "mean for instance, or record a histogram."
+            )
+        return number.astype("float32")
+
+    def serialized(self, reduced: Any) -> bytes:
+        """A tensor that TensorBoard plots."""
+        # By hand, as there may be one on each of many thousand steps a second.
+        return _before_number(self.tag, self.description) + _FLOAT.pack(reduced)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Histogram(Summary):
+    """The distribution of some numbers.
+
+    Attributes:
+        buckets: Into how many parts their range is divided.
+    """
+
+    buckets: int = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("buckets", self.buckets)
+
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """Floats of shape `[values]`."""
+        numbers = self._numbers(data, xp)
+        # JAX has no float64 unless it is told to.
+        return numbers.astype("float32" if xp is jnp else "float64").ravel()
+
+    def reduced(self, tensors: Any) -> bucketing.Buckets:
+        """The counts."""
+        return bucketing.count(tensors, self.buckets)
+
+    def serialized(self, reduced: bucketing.Buckets) -> bytes:
+        """A table of edges and counts."""
+        from tensorboard.plugins.histogram import metadata
+
+        return self._record(
+            reduced.table(),
+            metadata.create_summary_metadata(None, self.description),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Image(Summary):
+    """The first few images of a batch.
+
+    Attributes:
+        max_outputs: How many.
+    """
+
+    max_outputs: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("max_outputs", self.max_outputs, or_zero=True)
+
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """Bytes of shape `[images, height, width, channels]`."""
+        images = self._numbers(data, xp)
+        if images.ndim != 4 or images.shape[-1] not in png.CHANNELS:
+            raise ValueError(
+                f"The images {self.tag!r} should have the shape [images, "
+                "height, width, channels] with 1 to 4 channels. Received: "
+                f"{tuple(images.shape)}. Grey images need an axis of 1."
+            )
+        images = images[: self.max_outputs]
+        if images.dtype == np.uint8:
+            return images
+        if not jnp.issubdtype(images.dtype, jnp.floating):
+            raise ValueError(
+                f"The images {self.tag!r} should be uint8, or floats from 0 "
+                f"to 1. Received: {images.dtype}. Convert them to one of "
+                "these."
+            )
+        share = _clipped(images, 0, 1, xp)
+        # The half makes the parts that belong to each byte equally wide.
+        return xp.minimum(share * 255.5, 255).astype("uint8")
+
+    def reduced(self, tensors: Any) -> Any:
+        """The first images of the first cores."""
+        return tensors[: self.max_outputs]
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Width, height and PNG files."""
+        from tensorboard.plugins.image import metadata
+
+        height, width = reduced.shape[1:3]
+        size = [str(width).encode(), str(height).encode()]
+        files = [png.encode_png(image) for image in reduced]
+        return self._record(
+            size + files,
+            metadata.create_summary_metadata(None, self.description),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audio(Summary):
+    """The first few sounds of a batch.
+
+    Attributes:
+        sample_rate: Frames per second.
+        max_outputs: How many sounds.
+    """
+
+    sample_rate: int
+    max_outputs: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_positive("sample_rate", self.sample_rate)
+        _check_positive("max_outputs", self.max_outputs, or_zero=True)
+
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """16-bit samples of shape `[sounds, frames, channels]`."""
+        sounds = self._numbers(data, xp)
+        is_float = jnp.issubdtype(sounds.dtype, jnp.floating)
+        if sounds.ndim != 3 or not sounds.shape[-1] or not is_float:
+            raise ValueError(
+                f"The sounds {self.tag!r} should be floats from -1 to 1 of the "
+                "shape [sounds, frames, channels]. Received: "
+                f"{sounds.dtype} of shape {tuple(sounds.shape)}. Sounds of one "
+                "channel need an axis of 1."
+            )
+        share = _clipped(sounds[: self.max_outputs], -1, 1, xp)
+        return xp.minimum(xp.round(share * 32768), 32767).astype("int16")
+
+    def reduced(self, tensors: Any) -> Any:
+        """The first sounds of the first cores."""
+        return tensors[: self.max_outputs]
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Rows of a WAV file and its label, which is empty."""
+        from tensorboard.plugins.audio import metadata
+
+        files = [wav.encode_wav(clip, self.sample_rate) for clip in reduced]
+        rows = np.array([[file, b""] for file in files], object)
+        return self._record(
+            rows.reshape(-1, 2),
+            metadata.create_summary_metadata(
+                None, self.description, metadata.Encoding.Value("WAV")
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text(Summary):
+    """A text, or a table of texts, which are known to Python at once.
+
+    Attributes:
+        strings: The texts in UTF-8, row by row.
+        shape: That of the table; empty for a single text.
+    """
+
+    strings: tuple[bytes, ...]
+    shape: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, data: Any, description: str | None) -> "Text":
+        """A summary of a string, of bytes, or of an array of these.
+
+        Raises:
+            ValueError: The data are something else.
+        """
+        try:
+            array = np.asarray(data, object)
+        except jax.errors.TracerArrayConversionError:
+            raise ValueError(
+                f"The text {name!r} should be a string or an array of strings "
+                "that Python knows while model_fn is traced. Received a "
+                f"tensor: {shown(data)}. To tell of its values, record the "
+                "text in `host_call`."
+            ) from None
+        if not all(isinstance(each, str | bytes) for each in array.flat):
+            raise ValueError(
+                f"The text {name!r} should be a string or an array of strings. "
+                f"Received: {shown(data)}. Format it "
+                "first."
+            )
+        strings = tuple(
+            each.encode() if isinstance(each, str) else each
+            for each in array.flat
+        )
+        return cls(
+            tag=name,
+            description=description,
+            strings=strings,
+            shape=array.shape,
+        )
+
+    def tensors(self, data: Any, xp: Any) -> Any:
+        """Nothing: devices hold no strings."""
+        del data, xp
+        return ()
+
+    def serialized(self, reduced: Any) -> bytes:
+        """A tensor of strings, which TensorBoard takes for Markdown."""
+        del reduced
+        from tensorboard.plugins.text import metadata
+
+        return self._record(
+            np.array(self.strings, object).reshape(self.shape),
+            metadata.create_summary_metadata(None, self.description),
+        )
+
+
+def _clipped(array: Any, low: float, high: float, xp: Any) -> Any:
+    """Floats in a range, 0 for those that are not numbers."""
+    return xp.nan_to_num(xp.clip(array.astype("float32"), low, high))
+
+
+def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
+    is_int = isinstance(value, int | np.integer) and value is not True
+    if not is_int or value < (0 if or_zero else 1):
+        least = "0 or a positive" if or_zero else "a positive"
+        raise ValueError(
+            f"`{name}` should be {least} integer. Received: {shown(value)}"
+        )
+
+
+@functools.cache
+def _is_real(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of real numbers, or boolean."""
+    # JAX's question, because bfloat16 is unknown to NumPy.
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return False
+    return dtype.kind == "b" or jnp.issubdtype(dtype, jnp.number)
+
+
+@functools.lru_cache(maxsize=1024)
+def _before_number(tag: str, description: str | None) -> bytes:
+    """A `Summary` of a scalar up to its last four bytes, the number."""
+    from tensorboard.compat.proto import summary_pb2
+    from tensorboard.plugins.scalar import metadata
+    from tensorboard.util import tensor_util
+
+    tensor = tensor_util.make_tensor_proto(np.float32(0)).SerializeToString()
+    value = summary_pb2.Summary.Value(
+        tag=tag, metadata=metadata.create_summary_metadata(None, description)
+    )
+    # The keys of the fields `tensor` and `value`, each before its length.
+    fields = value.SerializeToString() + b"\x42" + varint(len(tensor)) + tensor
+    return (b"\x0a" + varint(len(fields)) + fields)[: -_FLOAT.size]

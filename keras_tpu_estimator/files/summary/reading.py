@@ -1,0 +1,97 @@
+"""Reading back the numbers in event files, without TensorFlow."""
+
+import functools
+import logging
+import os
+import struct
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import BinaryIO
+
+from keras_tpu_estimator.files.summary.event_records import CHECKSUM_SIZE
+from keras_tpu_estimator.files.summary.event_records import checksum
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths as stored
+
+_logger = logging.getLogger(__name__)
+
+# Of each record: its length, the CRC of that, the record, and its CRC.
+_LENGTH = struct.Struct("<Q")
+
+
+class _DamagedError(Exception):
+    """The rest of a file is no event."""
+
+
+def read_scalars(
+    paths: Iterable[PathLike],
+) -> dict[int, dict[str, float]]:
+    """Reads the scalars of event files.
+
+    A file is read up to where it is cut off or damaged; that is logged.
+
+    Args:
+        paths: The files. Where several have the same tag at the same step, the
+            last one counts.
+
+    Returns:
+        A dict by step, in ascending order, of dicts from tags to numbers.
+
+    Raises:
+        OSError: A file cannot be read.
+
+    Example:
+
+    >>> import glob, tempfile
+    >>> from keras_tpu_estimator.files.summary import EventWriter
+    >>> with EventWriter(tempfile.mkdtemp()) as writer:
+    ...     writer.scalars({"loss": 0.25}, step=20)
+    >>> read_scalars(glob.glob(f"{writer.logdir}/*.tfevents.*"))
+    {20: {'loss': 0.25}}
+    """
+    found: dict[int, dict[str, float]] = {}
+    for path in paths:
+        name = os.fsdecode(path)
+        for step, scalars in _scalars(name, stored.version(name)):
+            found.setdefault(step, {}).update(scalars)
+    return dict(sorted(found.items()))
+
+
+# Event files grow rarely, and are asked for often.
+@functools.lru_cache(maxsize=64)
+def _scalars(
+    path: str, version: tuple[Any, ...]
+) -> tuple[tuple[int, Mapping[str, float]], ...]:
+    """The scalars of each event of a file that has some, and their step."""
+    del version  # Part of the cache's key only.
+    from google.protobuf import message
+    from tensorboard.compat.proto import event_pb2
+
+    events = []
+    with stored.opened(path) as file:
+        try:
+            for record in _records(file):
+                event = event_pb2.Event.FromString(record)
+                scalars = {
+                    value.tag: value.simple_value
+                    for value in event.summary.value
+                    if value.HasField("simple_value")
+                }
+                if scalars:
+                    events.append((event.step, scalars))
+        except (_DamagedError, message.DecodeError) as error:
+            _logger.warning("%s is read up to a damaged event: %s", path, error)
+    return tuple(events)
+
+
+def _records(file: BinaryIO) -> Iterator[bytes]:
+    while header := file.read(_LENGTH.size):
+        if file.read(CHECKSUM_SIZE) != checksum(header):
+            raise _DamagedError("its length is wrong or cut off")
+        (length,) = _LENGTH.unpack(header)
+        record = file.read(length)
+        if file.read(CHECKSUM_SIZE) != checksum(record):
+            raise _DamagedError("it is wrong or cut off")
+        yield record

@@ -1,0 +1,199 @@
+"""A compiled Keras model as a `model_fn`."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import jax
+import keras
+
+from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
+    CompileArguments,
+)
+from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
+    RecompiledModel,
+)
+from keras_tpu_estimator.front_ends.compiled.copying import with_values
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import MetricFn
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+)
+from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+
+_WEIGHTED = {"features", "sample_weights"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class KerasModelFn:
+    """The `model_fn` that does what `compile` said.
+
+    Attributes:
+        keras_model: The model, which nobody else changes.
+        training: What it was compiled with.
+        metric_names: Other names for metrics, by the names that Keras gives.
+    """
+
+    keras_model: keras.Model
+    training: CompileArguments
+    metric_names: Mapping[str, str]
+
+    def __call__(
+        self,
+        features: Features,
+        labels: Labels,
+        mode: str,
+        params: Mapping[str, object],
+    ) -> TPUEstimatorSpec:
+        """Calls the model, as every `model_fn` does.
+
+        Args:
+            features: The model's inputs, or a dict of 'features' and
+                'sample_weights'.
+            labels: What `compile`'s losses take.
+            mode: A value of `ModeKeys`.
+            params: Nothing of them is used.
+
+        Returns:
+            A `TPUEstimatorSpec`.
+
+        Raises:
+            ValueError: There is nothing to train for, or outputs have no names
+                of their own.
+        """
+        del params
+        model, training = self.keras_model, self.training
+        features, weights = _split(features)
+        is_training = mode == ModeKeys.TRAIN
+        outputs = model(_inputs(model, features), training=is_training)
+        predictions = _named(model, outputs)
+        if mode == ModeKeys.PREDICT:
+            return TPUEstimatorSpec(mode, predictions)
+        if training.loss is None and not model.losses:
+            raise ValueError(
+                f"The Keras model {model.name!r} should have a loss. Received "
+                "none from `compile` and none from its layers. Pass `loss` to "
+                "its `compile`."
+            )
+        loss = RecompiledModel(training).compute_loss(
+            None, labels, outputs, weights
+        )
+        loss += sum(keras.ops.sum(each) for each in model.losses)
+        if mode == ModeKeys.EVAL:
+            metric_fn = _make_metric_fn(training, self.metric_names)
+            tensors = [labels, outputs, weights, _masks(outputs)]
+            return TPUEstimatorSpec(
+                mode, predictions, loss, eval_metrics=(metric_fn, tensors)
+            )
+        optimizer = CrossShardOptimizer(training.make_optimizer())
+        train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
+        return TPUEstimatorSpec(mode, predictions, loss, train_op)
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """A copy of `keras_model` with what training has made of it.
+
+        Args:
+            values: Values by path.
+
+        Raises:
+            ValueError: One of a weight is missing.
+        """
+        return with_values(self.keras_model, values)
+
+    def predictions(
+        self, model: keras.Model, features: Features
+    ) -> dict[str, jax.Array]:
+        """What mode PREDICT gives, with another model of this kind.
+
+        Args:
+            model: A copy of `keras_model`.
+            features: As `model_fn` takes them.
+        """
+        features, _ = _split(features)
+        outputs = model(_inputs(model, features), training=False)
+        return _named(model, outputs)
+
+
+def _make_metric_fn(
+    training: CompileArguments, metric_names: Mapping[str, str]
+) -> MetricFn:
+    """The `metric_fn` that counts what `compile` said."""
+
+    def metric_fn(
+        labels: Labels,
+        outputs: Nest,
+        weights: jax.Array | None,
+        masks: Sequence[jax.Array | None],
+    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+        outputs = _masked(outputs, masks)
+        compiled = RecompiledModel(training)
+        # For the losses of single outputs.
+        compiled.compute_loss(None, labels, outputs, weights)
+        results = compiled.compute_metrics(None, labels, outputs, weights)
+        return {
+            metric_names.get(name, name): (value, value)
+            for name, value in results.items()
+            if name != "loss"
+        }
+
+    return metric_fn
+
+
+def _masks(outputs: Nest) -> list[jax.Array | None]:
+    """The masks of a nest of tensors, which no copy of them has."""
+    return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
+
+
+def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
+    leaves, nest = jax.tree.flatten(outputs)
+    return jax.tree.unflatten(
+        nest, map(keras_internals.with_mask, leaves, masks)
+    )
+
+
+def _split(features: Features) -> tuple[Features, jax.Array | None]:
+    """Features, and the weights of examples if there are any."""
+    if isinstance(features, Mapping) and features.keys() == _WEIGHTED:
+        return features["features"], features["sample_weights"]
+    return features, None
+
+
+def _inputs(model: keras.Model, features: Features) -> Features:
+    """Features as the model takes them: the only one has any name."""
+    inputs = getattr(model, "inputs", None) or ()
+    takes_dict = isinstance(getattr(model, "input", None), Mapping)
+    if len(inputs) != 1 or takes_dict or not isinstance(features, Mapping):
+        return features
+    if len(features) != 1:
+        return features
+    (only,) = features.values()
+    return only
+
+
+def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
+    """Outputs by name."""
+    if isinstance(outputs, Mapping):
+        leaves = dict(outputs)
+    else:
+        tensors = outputs if isinstance(outputs, list | tuple) else [outputs]
+        leaves = dict(zip(_names(model, tensors), tensors, strict=True))
+    if len(leaves) != len(jax.tree.leaves(outputs)):
+        raise ValueError(
+            "The outputs of a Keras model should be a tensor, or a list or "
+            "dict of tensors that each have a name of their own. Received: "
+            f"{shown(outputs)}. Make a model whose outputs are a dict."
+        )
+    return leaves
+
+
+def _names(model: keras.Model, tensors: Sequence[jax.Array]) -> list[str]:
+    if isinstance(model, keras.Sequential):
+        return [model.layers[-1].name]
+    names = getattr(model, "output_names", None)
+    return names or [f"output_{i}" for i, _ in enumerate(tensors, start=1)]

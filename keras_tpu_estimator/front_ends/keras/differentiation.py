@@ -1,0 +1,270 @@
+"""`model_fn` in training, and the gradients of what it minimises."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.engine.program.options import widened
+from keras_tpu_estimator.engine.program.steps import NAMED
+from keras_tpu_estimator.engine.program.steps import SUMMARIES
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras.micro_batches import (
+    over_micro_batches,
+)
+from keras_tpu_estimator.front_ends.keras.micro_batches import with_features
+from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.ground.tracing.gradient_requests import GradientAnswers
+from keras_tpu_estimator.ground.tracing.gradient_requests import GradientRequest
+from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.spec.model_fn.updates import Update
+
+Batch: TypeAlias = tuple[Features, Labels]
+# Averaged, concatenated, assigned; as `over_micro_batches` wants them.
+Results: TypeAlias = tuple[Nest, Nest, Values]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Partial:
+    """`model_fn` up to a gradient that it asks for.
+
+    Attributes:
+        captured: The trace, which returns the loss to differentiate.
+        paths: Variables to differentiate by.
+        reduction: How the gradients of micro-batches are combined.
+    """
+
+    captured: Captured
+    paths: tuple[str, ...]
+    reduction: str
+
+    def __call__(
+        self, differentiated: Nest, values: Values, batch: Batch
+    ) -> tuple[list[jax.Array], Results]:
+        """The loss, of the trainable values and the answers so far."""
+        trainable, answers = differentiated
+        loss, updates = self.captured({**values, **trainable}, *batch, answers)
+        return [loss], ((), (), updates)
+
+
+@dataclasses.dataclass(frozen=True)
+class Differentiation:
+    """`model_fn` up to each gradient it asks for, and then to its end.
+
+    Attributes:
+        partial: The traces that ended at a request.
+        last: The trace that came to the end, given all answers.
+        example_answers: Answers of the right shapes.
+        micro_batches: How many micro-batches a batch is cut into.
+    """
+
+    partial: Sequence[_Partial]
+    last: Captured
+    example_answers: Sequence[Values]
+    micro_batches: int
+
+    def differentiate(
+        self,
+        values: Values,
+        batch: Batch,
+        ops: Sequence[Update],
+        by: Sequence[str] = (),
+    ) -> tuple[list[Nest], list[Nest], Outputs, Values]:
+        """One forward and backward pass.
+
+        Args:
+            values: Values by path.
+            batch: Features and labels.
+            ops: What is to be done with the gradients.
+            by: Keys of features to differentiate by, too. Defaults to none.
+
+        Returns:
+            For each op that minimises a loss, the gradients of its variables;
+            those of the features, by their keys, or if no op does, of the
+            first loss whose gradients were asked for; the outputs; and the
+            values assigned on the way.
+        """
+        minimized = [op for op in ops if op.loss is not None]
+        paths = {v.path for op in minimized for v in op.variables}
+        run = over_micro_batches(self._to_the_end, self.micro_batches, by)
+
+        def objectives(wanted: Nest) -> Nest:
+            trainable, own = wanted
+            given = with_features(batch, own)
+            current = {**values, **trainable}
+            answers = self._answers(len(self.partial), current, given)
+            losses, results = run((trainable, answers), values, given)
+            scaled = [
+                self._combined(loss, op.reduction)
+                for loss, op in zip(losses, minimized, strict=True)
+            ]
+            return scaled, results
+
+        wanted = (
+            {path: values[path] for path in sorted(paths)},
+            {key: batch[0][key] for key in by},
+        )
+        if minimized:
+            gradients, results = pull_back(objectives, wanted)
+        else:
+            gradients, (_, results) = [], objectives(wanted)
+        means, rows, updates = results
+        means["loss"] = self._combined(means["loss"], self._reduction(ops))
+        chosen = [
+            tuple(gradient[v.path] for v in op.variables)
+            for op, (gradient, _) in zip(minimized, gradients, strict=True)
+        ]
+        by_feature = [of_features for _, of_features in gradients]
+        if by and not minimized:
+            by_feature = [self._by_features(values, batch, by)]
+        return chosen, by_feature, _together(means, rows), updates
+
+    def _to_the_end(
+        self, differentiated: Nest, values: Values, batch: Batch
+    ) -> tuple[list[jax.Array], Results]:
+        trainable, answers = differentiated
+        outputs, updates = self.last({**values, **trainable}, *batch, answers)
+        objectives = outputs.pop("objectives")
+        return objectives, (*_apart(outputs), updates)
+
+    def _answers(
+        self, count: int, values: Values, batch: Batch
+    ) -> list[Values]:
+        """The first answers, as functions of the values they are taken at.
+
+        Each request may depend on the answers before it; they are carried
+        along, so that every trace is evaluated once.
+        """
+        if not count:
+            return []
+        partial = self.partial[count - 1]
+        run = over_micro_batches(partial, self.micro_batches)
+
+        def loss(trainable: Values) -> Nest:
+            current = {**values, **trainable}
+            answers = self._answers(count - 1, current, batch)
+            (loss,), _ = run((trainable, answers), values, batch)
+            return self._combined(loss, partial.reduction), answers
+
+        gradient, answers = jax.grad(loss, has_aux=True)(
+            {path: values[path] for path in partial.paths}
+        )
+        return [*answers, gradient]
+
+    def _by_features(
+        self, values: Values, batch: Batch, by: Sequence[str]
+    ) -> Nest:
+        """The gradients of the first loss that was asked about.
+
+        XLA finds what these and the answers have in common.
+        """
+        first = self.partial[0]
+        run = over_micro_batches(first, self.micro_batches, by)
+
+        def loss(features: Nest) -> jax.Array:
+            given = with_features(batch, features)
+            (loss,), _ = run(({}, []), values, given)
+            return self._combined(loss, first.reduction)
+
+        gradients: Nest = jax.grad(loss)({key: batch[0][key] for key in by})
+        return gradients
+
+    def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
+        """What stands for the batch: the mean of its parts, or their sum."""
+        return mean * self.micro_batches if reduction == "sum" else mean
+
+    def _reduction(self, ops: Sequence[Update]) -> str:
+        """How the reported loss is combined, judged by what is minimised."""
+        reductions: set[str | None] = {
+            *(op.reduction for op in ops if op.loss is not None),
+            *(partial.reduction for partial in self.partial),
+        }
+        return "sum" if reductions == {"sum"} else "mean"
+
+
+def trace_for_gradients(
+    store: VariableStore, call: ModelCall, args: Batch
+) -> Differentiation:
+    """Traces `model_fn` in TRAIN, once more for each gradient it asks for.
+
+    Args:
+        store: The program's variables.
+        call: The call of `model_fn`.
+        args: What it is called with.
+
+    Returns:
+        A `Differentiation`.
+    """
+    partial: list[_Partial] = []
+    answers: list[Values] = []
+    requested: list[GradientRequest] = []
+    sizes = call.example.cores.axis_sizes
+
+    def run(features: Features, labels: Labels, answers: list[Values]) -> Nest:
+        try:
+            with GradientAnswers(answers):
+                outputs = call(features, labels)
+        except GradientRequest as request:
+            requested.append(request)
+            return widened(request.loss)
+        return outputs | _to_differentiate(call.spec.train_op)
+
+    while True:
+        requested.clear()
+        captured = store.capture(run, *args, answers, axis_sizes=sizes)
+        if call.options.remat is not None:
+            captured = captured.rematerialized(call.options.remat, sizes)
+        if not requested:
+            count = call.micro_batches
+            return Differentiation(partial, captured, answers, count)
+        paths = requested[-1].paths
+        partial.append(_Partial(captured, paths, requested[-1].reduction))
+        variables = captured.objects
+        answers = [
+            *answers,
+            {
+                path: jnp.zeros(variables[path].shape, variables[path].dtype)
+                for path in paths
+            },
+        ]
+
+
+def _to_differentiate(train_ops: Sequence[object]) -> Outputs:
+    ops = [op for op in train_ops if isinstance(op, Update)]
+    return {
+        "objectives": [widened(op.loss) for op in ops if op.loss is not None],
+        "carried": [op.carried for op in ops if op.loss is None],
+        "rates": [op.rates for op in ops],
+    }
+
+
+def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
+    """What is averaged over micro-batches, and what has rows of its own."""
+    rows = dict(outputs)
+    means = {name: rows.pop(name) for name in ("loss", "carried", "rates")}
+    named = rows.pop(NAMED)
+    means[NAMED] = {n: t for n, t in named.items() if not t.ndim}
+    rows[NAMED] = {n: t for n, t in named.items() if t.ndim}
+    summaries = rows.pop(SUMMARIES)
+    means[SUMMARIES] = [each.averaged() for each in summaries]
+    rows[SUMMARIES] = [each.concatenated() for each in summaries]
+    return means, rows
+
+
+def _together(means: Outputs, rows: Outputs) -> Outputs:
+    """The outputs of which these are the parts."""
+    outputs = means | rows
+    outputs[NAMED] = means[NAMED] | rows[NAMED]
+    outputs[SUMMARIES] = [
+        mean.with_rows(row)
+        for mean, row in zip(means[SUMMARIES], rows[SUMMARIES], strict=True)
+    ]
+    return outputs

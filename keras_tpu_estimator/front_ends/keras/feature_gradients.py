@@ -1,0 +1,64 @@
+"""What all cores minimise, differentiated by features such as activations."""
+
+from collections.abc import Sequence
+
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.updates import Update
+
+
+def check_features(
+    call: ModelCall, ops: Sequence[Update], requests: int
+) -> None:
+    """Checks that it is clear which loss to differentiate by features.
+
+    Args:
+        call: The call of `model_fn`.
+        ops: What its train op does.
+        requests: How often it asked for gradients.
+
+    Raises:
+        ValueError: It is not.
+    """
+    asked = call.example.differentiated
+    if not asked or any(op.loss is not None for op in ops):
+        return
+    reductions = [op.reduction for op in ops]
+    is_combined = not call.example.cores.axes or None not in reductions
+    if len(ops) != 1 or requests != 1 or not is_combined:
+        raise ValueError(
+            "With embedding_config_spec the train op should say what is "
+            f"minimised, for the gradients of {list(asked)}. Received one "
+            f"without a loss, of {requests} calls for gradients, with "
+            f"reductions {reductions}. Return CrossShardOptimizer(optimizer)."
+            "minimize(loss), or its apply_gradients of what its "
+            "compute_gradients has returned."
+        )
+
+
+def feature_gradients(
+    example: StepInput, ops: Sequence[Update], gradients: Sequence[Nest]
+) -> Nest:
+    """The gradients of features, of what all cores minimise together.
+
+    Args:
+        example: How the batch is shared; its data are not needed.
+        ops: What the train op does.
+        gradients: What `Differentiation.differentiate` has of this core's.
+
+    Returns:
+        Gradients by the keys of the features.
+    """
+    cores = example.cores
+    minimized = [op for op in ops if op.loss is not None] or ops[:1]
+    replicas = cores.topology.num_replicas
+    total: Nest = {}
+    for op, gradient in zip(minimized, gradients, strict=True):
+        share = 1 / replicas if op.reduction == "mean" else 1.0
+        scaled = {key: share * g for key, g in gradient.items()}
+        total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
+    if example.is_split:
+        return total
+    # All have the same batch: each one's loss is a part of the sum.
+    return {key: replicas * cores.mean(g) for key, g in total.items()}

@@ -1,0 +1,68 @@
+"""One step of evaluation or prediction: forward, on every core."""
+
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras.label_shapes import (
+    warn_of_label_shapes,
+)
+from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.spread import check_can_be_spread
+from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
+from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
+from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+
+def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
+    """Traces `model_fn` in EVAL or PREDICT.
+
+    Args:
+        store: The program's variables; new ones are entered.
+        call: The call of `model_fn`.
+
+    Returns:
+        A `Step` whose function returns the values that changed.
+    """
+    cores = call.example.cores
+    args = call.example.of_one_call()
+    forward = _trace_forward(store, call, args)
+    store.enter(forward, *args)
+    check_can_be_spread(call, forward)
+    if call.mode != ModeKeys.PREDICT:
+        warn_of_label_shapes(forward, *args)
+    seeds = seed_paths(forward.objects)
+
+    def per_core(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
+        own = fold_seeds(values, seeds, cores, 1)
+        outputs, updates = forward(own, features, labels)
+        if "loss" in outputs:
+            outputs["loss"] = cores.mean(outputs["loss"])
+        return synchronize(updates, own, forward.objects, cores), outputs
+
+    reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
+    return call.step(call.on_cores(per_core), reads, forward.assigned)
+
+
+def _trace_forward(
+    store: VariableStore, call: ModelCall, args: tuple[Features, Labels]
+) -> Captured:
+    """Traces `model_fn`; once more if dicts that tell padding may disturb it.
+
+    Such a one is no node like a plain dict, to functions of several nests.
+    """
+    sizes = call.example.cores.axis_sizes
+    try:
+        return store.capture(call, *args, axis_sizes=sizes)
+    except Exception:
+        if call.padded is None or call.padded.is_asked:
+            raise
+    call.tells_padding = False
+    return store.capture(call, *args, axis_sizes=sizes)

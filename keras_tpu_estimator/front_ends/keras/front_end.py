@@ -1,0 +1,107 @@
+"""The front end of a `model_fn` that is written with Keras, or JAX."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.forms import form_of_call
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.export.exporting import GraphPlan
+from keras_tpu_estimator.export.loading import load_model
+from keras_tpu_estimator.export.lowering import lower
+from keras_tpu_estimator.export.rebuilding import rebuild
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.serving_graph import Model
+from keras_tpu_estimator.export.serving_graph import ServingGraph
+from keras_tpu_estimator.export.serving_graph import build_graph
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.front_ends.keras.program import KerasProgram
+from keras_tpu_estimator.front_ends.tables.program import TablesProgram
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
+
+
+class KerasFrontEnd:
+    """The front end of Keras code; see `FrontEnd`."""
+
+    checkpoint_format = formats.HDF5
+    why_no_tables: str | None = None
+
+    def make_program(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+        cores: Cores = ONE_CORE,
+    ) -> Program:
+        """The program of a `model_fn`, inside that of its tables if it has."""
+        program = KerasProgram(call_model_fn, seed, options)
+        tables = getattr(call_model_fn, "embeddings", None)
+        if tables is None:
+            return program
+        inside = getattr(call_model_fn, "features_inside", None)
+        return TablesProgram(program, tables, cores, seed, inside)
+
+    def form_of(
+        self, call: Callable[[], Any], number: int, seed: int | None
+    ) -> Form:
+        """Calls an `input_fn`, and tells the form of what it returned."""
+        del seed
+        return form_of_call(call, number)
+
+    def like(
+        self, model_fn: Callable[..., Any], function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The function itself: Keras code needs no mark."""
+        del model_fn
+        return function
+
+    def graph_builder(
+        self, model_fn: ModelFn, settings: ExportSettings
+    ) -> "KerasGraphs":
+        """What builds the graphs of an export."""
+        return KerasGraphs(self, model_fn, settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class KerasGraphs:
+    """Builds graphs around compiled programs; see `GraphBuilder`.
+
+    Attributes:
+        front_end: Makes the program.
+        model_fn: The user's function.
+        settings: What the estimator says about its exports.
+    """
+
+    front_end: KerasFrontEnd
+    model_fn: ModelFn
+    settings: ExportSettings
+
+    is_tried = True
+
+    def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
+        """Builds one graph; as an op of XLA, or as ops of TensorFlow."""
+        settings = self.settings
+
+        def model_for(features: Nest) -> Model:
+            served = ServedModelFn(self.model_fn, plan.mode, plan.use_tpu)
+            program = self.front_end.make_program(
+                served, settings.seed, settings.options
+            )
+            loaded = load_model(served, program, checkpoint, features)
+            is_served = plan.mode == ModeKeys.PREDICT
+            if is_served and settings.backend == "tensorflow":
+                return rebuild(loaded, settings.options, settings.timeout_secs)
+            return lower(loaded)
+
+        return build_graph(plan.receiver_fn, plan.kinds, model_for)
+
+
+KERAS = KerasFrontEnd()

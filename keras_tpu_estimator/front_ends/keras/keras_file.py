@@ -1,0 +1,213 @@
+"""A trained `model_fn` as a model that Keras itself loads."""
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import Protocol
+from typing import runtime_checkable
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.export.loading import LoadedModel
+from keras_tpu_estimator.export.loading import load_model
+from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.shapes import FeatureSpec
+from keras_tpu_estimator.export.symbolic import set_weights
+from keras_tpu_estimator.export.symbolic import symbolic_model
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.front_ends.keras.program import KerasProgram
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage.urls import is_url
+from keras_tpu_estimator.spec.model_fn.spec import Spec
+
+_WEIGHTS = ".weights.h5"
+_MODEL = ".keras"
+
+
+class Trained(Protocol):
+    """What is needed of an estimator."""
+
+    def bound_model_fn(self) -> CallModelFn:
+        """The `model_fn` with its `params` bound."""
+
+    @property
+    def model_dir(self) -> str:
+        """The directory of its checkpoints."""
+
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the latest checkpoint."""
+
+
+@runtime_checkable
+class OfKerasModel(Protocol):
+    """A `model_fn` that calls one Keras model, and does nothing else."""
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """The model with other values, which are given by path."""
+
+    def predictions(self, model: keras.Model, features: Features) -> Nest:
+        """What mode PREDICT gives, with another model of this kind."""
+
+
+def export_keras(
+    estimator: Trained,
+    path: PathLike,
+    features: Features,
+    checkpoint_path: PathLike | None = None,
+) -> str:
+    """Writes a trained model into a file that Keras loads without this package.
+
+    `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
+    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made
+    it is the model that it was made of, with the same inputs and outputs, not
+    compiled. The file is compared with what `predict` computes before this
+    returns.
+
+    Args:
+        estimator: A trained `TPUEstimator`.
+        path: A file that ends with '.keras', for the whole model
+            (`keras.models.load_model`), or with '.weights.h5', for its weights
+            alone (`model.load_weights`).
+        features: Dict of anything with a shape and a dtype, batch first, as
+            `model_fn` reads them; or a single one.
+        checkpoint_path: The checkpoint to export. Defaults to the latest.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: There is no checkpoint, the path ends otherwise, or the
+            model is not made of what Keras can save.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1)(features["x"])
+    ...     if mode == kte.ModeKeys.PREDICT:
+    ...         return kte.TPUEstimatorSpec(mode, predictions={"y": y})
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+    >>> x = np.ones((4, 3), "float32")
+    >>> estimator = kte.TPUEstimator(
+    ...     model_fn, config=kte.RunConfig(), use_tpu=False,
+    ...     train_batch_size=4)
+    >>> def input_fn(params):
+    ...     return {"x": x}, x[:, :1]
+    >>> estimator = estimator.train(input_fn, steps=1)
+    >>> path = kte.export_keras(
+    ...     estimator, estimator.model_dir + "/trained.keras", {"x": x})
+    >>> keras.models.load_model(path).predict({"x": x}, verbose=0)["y"].shape
+    (4, 1)
+    """
+    path = os.fsdecode(path)
+    if not path.endswith((_MODEL, _WEIGHTS)):
+        raise ValueError(
+            f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
+            f"{path!r}. The first is a whole model, the second its weights."
+        )
+    checkpoint = checkpoints.resolve(
+        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
+    )
+    # The property `model_fn` asks for a scaffold, too, which needs variables.
+    call = estimator.bound_model_fn()
+    if getattr(call, "embeddings", None) is not None:
+        raise NotImplementedError(
+            "A Keras model has all its layers in model_fn. Received a model "
+            "with embedding_config_spec, whose tables are beside it. Use "
+            "estimator.export_saved_model, which has them in the export."
+        )
+    specs = _specs(features)
+    served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
+    loaded = load_model(served, KerasProgram(served), checkpoint, specs)
+    # Of a Keras model, what there is to rebuild is itself.
+    whole = getattr(call, "function", None)
+    if isinstance(whole, OfKerasModel):
+        predict = whole.predictions
+        model = whole.trained_model(loaded.known)
+    else:
+        predict = _predictions
+        model = symbolic_model(call, specs)
+        set_weights(model, loaded.known)
+    name = os.path.basename(path)
+    # Beside the file, and under its name, by which Keras knows the format.
+    folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        partial = os.path.join(temporary, name)
+        if name.endswith(_WEIGHTS):
+            model.save_weights(partial)
+        else:
+            model.save(partial)
+            # What is in it is known: it was written here.
+            model = keras.models.load_model(
+                partial, _classes_of(model), safe_mode=False
+            )
+        _compare(functools.partial(predict, model), loaded)
+        transfers.put(partial, path)
+    return path
+
+
+def _specs(features: Features) -> Nest:
+    """The features as a nest of `FeatureSpec`s, for batches of any size."""
+
+    def spec(name: str, like: Any) -> FeatureSpec:
+        dtype = getattr(like.dtype, "as_numpy_dtype", like.dtype)
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+        return FeatureSpec(name, (None, *like.shape[1:]), np.dtype(dtype))
+
+    if isinstance(features, Mapping):
+        return {name: spec(name, like) for name, like in features.items()}
+    return spec("features", features)
+
+
+def _all_predictions(call: CallModelFn) -> CallModelFn:
+    """Calls `model_fn` for its predictions, whatever its signatures are."""
+
+    def call_model_fn(*args: Any) -> Spec:
+        return dataclasses.replace(call(*args), export_outputs=None)
+
+    return call_model_fn
+
+
+def _predictions(model: keras.Model, features: Features) -> Nest:
+    return model(features, training=False)
+
+
+def _classes_of(model: keras.Model) -> dict[str, type]:
+    """The classes of a model and its layers by name, the user's included."""
+    classes: dict[str, type] = {type(model).__name__: type(model)}
+    for layer in getattr(model, "layers", ()):
+        classes |= _classes_of(layer)
+    return classes
+
+
+def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
+    """Compares with what JAX computed of `model_fn` itself."""
+    features = jax.tree.unflatten(
+        jax.tree.structure(loaded.features), loaded.trial.features
+    )
+    # The program's outputs are in the order of their names, as a nest's are.
+    outputs = jax.tree.leaves(predict(features))
+    for got, expected in zip(outputs, loaded.trial.outputs, strict=True):
+        if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
+            raise ValueError(
+                "The Keras model computes something else than `model_fn`. "
+                f"Expected {expected!r}. Received: {np.asarray(got)!r}. What "
+                "depends on variables without a layer, or on chance, is not "
+                "part of a Keras model: put it into a keras.layers.Layer."
+            )

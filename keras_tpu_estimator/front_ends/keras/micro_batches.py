@@ -1,0 +1,182 @@
+"""A batch as several micro-batches, one after another.
+
+Only one of them is in memory at a time, and what comes out is that of the
+whole batch: means of scalars and of their gradients, and every row.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.engine.inputs.shared import is_shared
+from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+# Of what is differentiated by, the values by path, and features and labels.
+# Returns a list of scalars to differentiate; and a nest that is averaged over
+# micro-batches, one whose rows are concatenated, and assigned values by path.
+Forward: TypeAlias = Callable[
+    [Nest, Values, Nest], tuple[list[jax.Array], tuple[Nest, Nest, Values]]
+]
+
+
+def check_cut(example: StepInput, count: int) -> None:
+    """Checks that a batch can be cut into micro-batches.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if count == 1:
+        return
+    leaves = named_leaves(example.features, example.labels)
+    shared = [name for name, leaf in leaves if is_shared(leaf)]
+    if shared:
+        raise ValueError(
+            "With `micro_batches` all tensors should have the batch as their "
+            f"first axis. Received micro_batches={count} and tensors without "
+            f"it: {shared}. Repeat them for each example, pass them in params, "
+            "or set micro_batches=1."
+        )
+    own = example.additional["batch_size"]
+    if own % count:
+        raise ValueError(
+            "The batch of each core should be divisible by `micro_batches`. "
+            f"Received: {own} examples for each core and micro_batches={count}."
+            " Choose another `train_batch_size`, or drop a last, smaller batch "
+            "with batch(..., drop_remainder=True)."
+        )
+
+
+def with_features(
+    batch: tuple[Features, Labels], features: Mapping[str, Any]
+) -> tuple[Features, Labels]:
+    """A batch with other values of some features, if there are any."""
+    others, labels = batch
+    return ({**others, **features} if features else others), labels
+
+
+def over_micro_batches(
+    function: Forward, count: int, by: Sequence[str] = ()
+) -> Forward:
+    """A function of a batch that runs another on each of its micro-batches.
+
+    What one micro-batch assigns, the next one reads. Gradients are made
+    together with the scalars, in one pass, and do not flow through what was
+    assigned. They may be differentiated again.
+
+    Args:
+        function: The function of a micro-batch.
+        count: Into how many the batch is cut; 1 for the function as it is.
+        by: Keys of features that it may be differentiated by, too. Defaults to
+            none.
+
+    Returns:
+        A function of the same form, of the whole batch.
+    """
+    if count == 1:
+        return function
+
+    @jax.custom_vjp
+    def whole(differentiated: Nest, values: Values, batch: Nest) -> Nest:
+        def part(values: Values, batch: Nest) -> Nest:
+            scalars, (means, *others) = function(differentiated, values, batch)
+            return (scalars, means), *others
+
+        (scalars, means), *others = _scan(part, count, values, batch)
+        return scalars, (means, *others)
+
+    def forward(differentiated: Nest, values: Values, batch: Nest) -> Nest:
+        def part(values: Values, batch: Nest) -> Nest:
+            def with_scalars(wanted: Nest) -> Nest:
+                differentiated, own = wanted
+                given = with_features(batch, own)
+                scalars, others = function(differentiated, values, given)
+                return scalars, (scalars, others)
+
+            own = {key: batch[0][key] for key in by}
+            gradients, (scalars, (means, rows, updates)) = pull_back(
+                with_scalars, (differentiated, own)
+            )
+            whole = [gradient for gradient, _ in gradients]
+            by_rows = [gradient for _, gradient in gradients]
+            return (whole, scalars, means), (by_rows, rows), updates
+
+        (whole, scalars, means), (by_rows, rows), updates = _scan(
+            part, count, values, batch
+        )
+        # The scalars are means over micro-batches.
+        by_rows = jax.tree.map(lambda leaf: leaf / count, by_rows)
+        # By the rest of the batch there are none.
+        nothing = jax.tree.map(lambda leaf: None, batch)
+        return (scalars, (means, rows, updates)), (whole, by_rows, nothing)
+
+    def backward(residuals: Nest, cotangents: Nest) -> Nest:
+        whole, by_rows, nothing = residuals
+        scalars, _ = cotangents
+        of_batch = with_features(nothing, _sum(scalars, by_rows))
+        return _sum(scalars, whole), None, of_batch
+
+    whole.defvjp(forward, backward)
+    return whole
+
+
+def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
+    """The sum of nests, each times a scalar."""
+    products = [
+        jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, nest)
+        for scalar, nest in zip(scalars, nests, strict=True)
+    ]
+    return jax.tree.map(lambda *leaves: sum(leaves), *products)
+
+
+def _scan(
+    part: Callable[[Values, Nest], tuple[Nest, Nest, Values]],
+    count: int,
+    values: Values,
+    batch: Nest,
+) -> tuple[Nest, Nest, Values]:
+    """Averages, concatenates and carries what `part` returns in this order."""
+    parts = jax.tree.map(
+        lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch
+    )
+    first = jax.tree.map(lambda leaf: leaf[0], parts)
+    likes, _, assigned = jax.eval_shape(part, values, first)
+
+    def body(carry: Nest, batch: Nest) -> Nest:
+        state, sums = carry
+        summands, rows, updates = part({**values, **state}, batch)
+        state = {
+            path: jax.lax.stop_gradient(value).astype(assigned[path].dtype)
+            for path, value in updates.items()
+        }
+        return (state, jax.tree.map(jnp.add, sums, summands)), rows
+
+    # A checkpoint, so that a second derivative keeps one of them in memory.
+    (updates, sums), rows = jax.lax.scan(
+        jax.checkpoint(body),
+        (
+            {path: values[path] for path in assigned},
+            jax.tree.map(_zero, likes),
+        ),
+        parts,
+    )
+    means = jax.tree.map(
+        lambda total, like: (total / count).astype(like.dtype), sums, likes
+    )
+    joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
+    return means, joined, updates
+
+
+def _zero(like: jax.ShapeDtypeStruct) -> jax.Array:
+    """Where a sum begins: small dtypes are summed in float32."""
+    return jnp.zeros(like.shape, jnp.promote_types(like.dtype, jnp.float32))

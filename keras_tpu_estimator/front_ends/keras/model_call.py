@@ -1,0 +1,221 @@
+"""One call of `model_fn` on one core's tensors, under a trace."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.engine.program import outputs
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
+from keras_tpu_estimator.engine.program.steps import NAMED
+from keras_tpu_estimator.engine.program.steps import SUMMARIES
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepFunction
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.files.summary import recording
+from keras_tpu_estimator.files.summary.collecting import Collector
+from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.mesh import replica_context
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing.identity import names_collected
+from keras_tpu_estimator.ground.tracing.moments import in_one_pass
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
+
+
+class ModelCall:
+    """Runs a `model_fn` and keeps what it said besides tensors.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        mode: A value of `ModeKeys`.
+        example: What a step is given.
+        options: How it is traced.
+
+    Attributes:
+        micro_batches: Into how many parts each core cuts its batch.
+        spec: What the last call returned.
+        padded: The features that the last call was given, if they tell which
+            rows are padding: dicts do in PREDICT.
+        tells_padding: Whether they may.
+        named: The names that it gave to tensors.
+    """
+
+    spec: Any
+    named: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        call_model_fn: CallModelFn,
+        mode: str,
+        example: StepInput,
+        options: TraceOptions,
+    ):
+        self.mode = mode
+        self.example = example
+        self.options = options
+        training = mode == ModeKeys.TRAIN
+        self.micro_batches = options.micro_batches if training else 1
+        self._call_model_fn = call_model_fn
+        self._records = options.records and mode != ModeKeys.PREDICT
+        self.padded: PaddedFeatures | None = None
+        self.tells_padding = mode == ModeKeys.PREDICT
+        self._outputs_split: dict[str, Any] = {}
+
+    def __call__(self, features: Features, labels: Labels) -> Outputs:
+        """Calls `model_fn`; returns the tensors that leave the device."""
+        in_one_pass()
+        is_padding = None
+        if self.mode == ModeKeys.PREDICT:
+            labels, is_padding = None, labels
+        if self.example.arrange is not None:
+            features, labels = self.example.arrange(features, labels)
+        self.padded = None
+        if self.tells_padding and isinstance(features, dict):
+            features = self.padded = PaddedFeatures(features, is_padding)
+        collector = Collector(self._records)
+        with (
+            replica_context.replica_scope(self.example.cores.context),
+            keras_internals.on_platform(self.example.cores.platform),
+            self.options.scope(),
+            recording.only_to(collector),
+            names_collected() as named,
+            leftovers.refused(),
+        ):
+            self.spec = self._call_model_fn(
+                features, labels, self.mode, self._additional()
+            )
+        self.named = tuple(named)
+        found = {
+            name: self.options.outputs(_as_tensors(tensors))
+            for name, tensors in self._outputs().items()
+        }
+        outputs.check_concatenable(
+            found, self.example, np.ndim, self.micro_batches
+        )
+        split = self.example.is_split
+        self._outputs_split = dict(outputs.splits(found, split))
+        mean = self.example.cores.mean
+        found[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
+        self._outputs_split[SUMMARIES] = [
+            each.split(split) for each in found[SUMMARIES]
+        ]
+        found[NAMED] = self._named(named)
+        self._outputs_split[NAMED] = {
+            name: split and tensor.ndim > 0
+            for name, tensor in found[NAMED].items()
+        }
+        return found
+
+    def _additional(self) -> dict[str, Any]:
+        """What `params` holds besides the user's own values."""
+        own = self.example.additional
+        return {**own, "batch_size": own["batch_size"] // self.micro_batches}
+
+    def on_cores(
+        self,
+        per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
+        *same: str,
+    ) -> StepFunction:
+        """What each core does as what all of them do.
+
+        Args:
+            per_core: Returns values that are equal on all cores, and outputs.
+            *same: Names of its outputs that are equal on all, too, besides
+                those that `model_fn` says.
+        """
+        split, cores = self.example.is_split, self.example.cores
+        share = self.example.sharing()
+
+        def of_parts(
+            values: Values, features: Features, labels: Labels
+        ) -> tuple[Values, Outputs]:
+            return per_core(values, *share(features, labels))
+
+        outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
+        if self.example.differentiated:
+            outputs_split[FEATURE_GRADIENTS] = split
+        return cores.per_core(
+            of_parts,
+            split=(False, split, split),
+            outputs_split=(False, outputs_split),
+        )
+
+    def step(
+        self,
+        function: StepFunction,
+        reads: Iterable[str],
+        assigned: Iterable[str],
+        is_grouped: bool = False,
+    ) -> Step:
+        """Makes a step of what all cores do."""
+        return Step(
+            mode=self.mode,
+            function=function,
+            reads=tuple(sorted(reads)),
+            assigned=tuple(sorted(assigned)),
+            metric_fn=outputs.metrics_of(self.spec, self.mode),
+            host_call=self.spec.host_call,
+            hooks=self.spec.hooks,
+            scaffold=self._scaffold(),
+            named=frozenset(self._outputs_split[NAMED]),
+            is_grouped=is_grouped,
+        )
+
+    def _scaffold(self) -> Scaffold:
+        scaffold = self.spec.make_scaffold()
+        if self.mode == ModeKeys.TRAIN and scaffold.variables_to_restore:
+            raise ValueError(
+                "`variables_to_restore` is for evaluation and prediction. "
+                "Expected None in mode 'train'. Received: "
+                f"{scaffold.sources}. To start training from other values, "
+                "use init_from_checkpoint."
+            )
+        return scaffold
+
+    def _outputs(self) -> Outputs:
+        found = outputs.outputs_of(self.spec, self.mode, lambda host: host.fed)
+        if self.mode == ModeKeys.EVAL and isinstance(self.spec, EstimatorSpec):
+            found["metric_values"] = {
+                name: metric_value(metric)
+                for name, metric in self.spec.eval_metric_ops.items()
+            }
+        return found
+
+    def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """What hooks may fetch: named tensors, and predictions."""
+        predictions = self.spec.predictions
+        if self.mode == ModeKeys.PREDICT or not isinstance(
+            predictions, Mapping
+        ):
+            predictions = {}
+        tensors = self.options.outputs(_as_tensors({**predictions, **named}))
+        return {
+            name: tensor
+            if tensor.ndim
+            else outputs.same_on_all(self.example.cores, tensor)
+            for name, tensor in tensors.items()
+        }
+
+
+def _as_tensors(nest: Nest) -> Nest:
+    return jax.tree.map(
+        keras.ops.convert_to_tensor,
+        nest,
+        is_leaf=lambda leaf: isinstance(leaf, keras.Variable),
+    )

@@ -1,0 +1,79 @@
+"""A `model_fn` in Keras code as named variables and pure step functions.
+
+The only room that runs a user's model code. `model_fn` is traced once for each
+mode and shape; what comes out are steps over values by path.
+"""
+
+from typing import Any
+
+from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.explaining import inputs
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
+from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.waiting import tell
+from keras_tpu_estimator.ground.tracing.identity import check_apart
+from keras_tpu_estimator.spec.model_fn.initialization import initializing
+
+
+class KerasProgram:
+    """The program of a `model_fn` that JAX traces.
+
+    Args:
+        call_model_fn: Called with features, labels, mode and the additional
+            `params`; returns a spec.
+        seed: Makes initial values and random layers repeatable. Defaults to
+            `None`.
+        options: How it is traced. Defaults to `TraceOptions()`.
+
+    Attributes:
+        store: The variables.
+    """
+
+    def __init__(
+        self,
+        call_model_fn: CallModelFn,
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+    ):
+        self.store = VariableStore(seed)
+        self._options = TraceOptions() if options is None else options
+        self._call_model_fn = call_model_fn
+        self._steps: dict[Any, Step] = {}
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """The step for inputs of this shape, traced if it is the first.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            example: As in `Program`.
+
+        Returns:
+            A `Step`.
+
+        Raises:
+            ValueError: `model_fn` names a tensor like a variable.
+        """
+        key = (mode, example.key)
+        if key not in self._steps:
+            tell(f"Calling model_fn for mode {mode!r}")
+            self.store.inputs = inputs(
+                example.features,
+                None if mode == ModeKeys.PREDICT else example.labels,
+            )
+            call = ModelCall(self._call_model_fn, mode, example, self._options)
+            trace = (
+                trace_train_step
+                if mode == ModeKeys.TRAIN
+                else trace_forward_step
+            )
+            with initializing(self.store.target):
+                step = trace(self.store, call)
+            check_apart(call.named, self.store.variables)
+            self._steps[key] = step
+        return self._steps[key]

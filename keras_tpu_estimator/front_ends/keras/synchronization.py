@@ -1,0 +1,130 @@
+"""Keeping the variables of all cores equal while each sees its own batch."""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import is_seed
+
+# Odd, so that multiples of it are distinct modulo 2**32.
+_SEED_STRIDE = 0x9E3779B1
+
+
+def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
+    """Paths of the states of Keras's seed generators."""
+    return tuple(path for path, v in objects.items() if is_seed(v))
+
+
+def fold_seeds(
+    values: Mapping[str, jax.Array],
+    paths: Iterable[str],
+    cores: Cores,
+    sign: int,
+) -> Values:
+    """Gives each core a seed of its own, or takes it back.
+
+    Args:
+        values: Values by path.
+        paths: Those that are seeds and present are changed.
+        cores: The cores; one core keeps the seed as it is.
+        sign: 1 to give, -1 to take back.
+
+    Returns:
+        A dict of all values.
+    """
+    folded = dict(values)
+    if not cores.axes:
+        return folded
+    shift = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
+    for path in paths:
+        if path in folded:
+            seed = folded[path]
+            offset = jnp.stack([shift, jnp.uint32(0)]).astype(seed.dtype)
+            folded[path] = seed + offset if sign > 0 else seed - offset
+    return folded
+
+
+def synchronize(
+    updates: Mapping[str, jax.Array],
+    before: Mapping[str, jax.Array],
+    variables: Mapping[str, keras.Variable],
+    cores: Cores,
+) -> Values:
+    """One value for all cores of what each assigned in its forward pass.
+
+    What it is follows from the `aggregation` of a variable:
+
+    | | floating point | integers | booleans |
+    |---|---|---|---|
+    | `"none"` | the mean | the first core's | the first core's |
+    | `"mean"` | the mean | the mean, rounded down | true if on all cores |
+    | `"sum"` | with the changes of all cores | the same | changed if by any |
+    | `"only_first_replica"` | the first core's | the same | the same |
+
+    So the moving averages of batch normalization are averaged, and what each
+    core has counted is counted together. Seeds were told apart by
+    `fold_seeds`, which is taken back.
+
+    Args:
+        updates: Assigned values by path.
+        before: The values before the step, with seeds as `fold_seeds` gave
+            them to each core.
+        variables: The variables by path.
+        cores: The cores.
+
+    Returns:
+        Values by path, equal on all cores.
+    """
+    if not cores.axes:
+        return dict(updates)
+    seeds = set(seed_paths(variables))
+    shared = fold_seeds(updates, seeds, cores, -1)
+    return {
+        path: value
+        if path in seeds
+        else _of_all(variables[path].aggregation, before[path], value, cores)
+        for path, value in shared.items()
+    }
+
+
+def _of_all(
+    aggregation: str, before: jax.Array, value: jax.Array, cores: Cores
+) -> jax.Array:
+    """One value of those that the cores have, in their dtype."""
+    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    if aggregation == "sum":
+        return _with_changes(before, value, cores)
+    if aggregation == "mean" and not is_float:
+        return _rounded_mean(value, cores)
+    if aggregation != "only_first_replica" and is_float:
+        return cores.mean(value)
+    return cores.of_first(value)
+
+
+def _with_changes(
+    before: jax.Array, value: jax.Array, cores: Cores
+) -> jax.Array:
+    """What was there, with what each core has added."""
+    if value.dtype == bool:
+        return before ^ (cores.sum(value ^ before) > 0)
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        # They wrap around, there and back.
+        return before + cores.sum(value - before)
+    wide = jnp.promote_types(value.dtype, jnp.float32)
+    before, after = before.astype(wide), value.astype(wide)
+    return (before + cores.sum(after - before)).astype(value.dtype)
+
+
+def _rounded_mean(value: jax.Array, cores: Cores) -> jax.Array:
+    """The mean of integers, without their sum, which they may not hold."""
+    if value.dtype == bool:
+        return cores.sum(~value) == 0
+    count = cores.topology.num_replicas
+    wide = value if value.dtype.itemsize >= 4 else value.astype(jnp.int32)
+    mean = cores.sum(wide // count) + cores.sum(wide % count) // count
+    return mean.astype(value.dtype)

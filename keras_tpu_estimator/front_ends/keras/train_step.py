@@ -1,0 +1,309 @@
+"""One step of training: forward, backward, update, on every core."""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
+
+import jax
+from keras import ops as keras_ops
+
+from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
+from keras_tpu_estimator.engine.program.steps import REPORTS
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras.differentiation import (
+    trace_for_gradients,
+)
+from keras_tpu_estimator.front_ends.keras.feature_gradients import (
+    check_features,
+)
+from keras_tpu_estimator.front_ends.keras.feature_gradients import (
+    feature_gradients,
+)
+from keras_tpu_estimator.front_ends.keras.label_shapes import (
+    warn_of_label_shapes,
+)
+from keras_tpu_estimator.front_ends.keras.micro_batches import check_cut
+from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.spread import check_can_be_spread
+from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
+from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
+from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.mesh import replica_context
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.spec.model_fn.updates import TrainOp
+from keras_tpu_estimator.spec.model_fn.updates import Update
+from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
+
+_Compute: TypeAlias = Callable[
+    [Values, Features, Labels], tuple[Values, Outputs]
+]
+# An output on the way: what the ops of the train op are given, and their rates.
+_REDUCED = "reduced"
+
+
+def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
+    """Traces `model_fn` in TRAIN and makes a step of its train op.
+
+    Args:
+        store: The program's variables; new ones are entered.
+        call: The call of `model_fn`.
+
+    Returns:
+        A `Step` whose function returns all values that changed.
+
+    Raises:
+        ValueError: On several cores, gradients are not combined over them; or
+            the batch cannot be cut into micro-batches, or trained variables
+            are assigned for each of them.
+    """
+    cores = call.example.cores
+    check_cut(call.example, call.micro_batches)
+    args = call.example.of_one_call(call.micro_batches)
+    forward = trace_for_gradients(store, call, args)
+    store.enter(forward.last, *args, forward.example_answers)
+    check_can_be_spread(call, forward.last)
+    warn_of_label_shapes(forward.last, *args, forward.example_answers)
+    ops = [op for op in call.spec.train_op if isinstance(op, Update)]
+    seeds = seed_paths(forward.last.objects)
+    check_features(call, ops, len(forward.partial))
+    _check_reduced(call, ops, forward.last, seeds)
+    _check_assigned(call, forward.last)
+    update = _trace_update(store, call, ops, forward.last)
+    differing = bool(cores.axes) and any(
+        any(rates)
+        for rates in forward.last.varying(seeds, cores.axes)[0]["rates"]
+    )
+    # A step outlives the data it was traced with.
+    example = call.example.without_data()
+
+    def gradients_of(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
+        own = fold_seeds(values, seeds, cores, 1)
+        gradients, by_feature, outputs, updates = forward.differentiate(
+            own, (features, labels), ops, example.differentiated
+        )
+        if example.differentiated:
+            outputs[FEATURE_GRADIENTS] = feature_gradients(
+                example, ops, by_feature
+            )
+        rates = outputs.pop("rates")
+        if differing:
+            rates = [tuple(map(cores.mean, each)) for each in rates]
+        outputs[_REDUCED] = (
+            _reduced(cores, ops, gradients, outputs.pop("carried")),
+            rates,
+        )
+        outputs["loss"] = cores.mean(outputs["loss"])
+        return synchronize(updates, own, forward.last.objects, cores), outputs
+
+    updated_by = functools.partial(_updated_by, cores, ops, update)
+    function: Any = (
+        updated_by(call.on_cores(gradients_of, _REDUCED))
+        if cores.share_slots
+        else call.on_cores(updated_by(gradients_of), REPORTS)
+    )
+    reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
+    assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
+    return call.step(function, reads, assigned, _is_grouped(call, ops))
+
+
+def _updated_by(
+    cores: Cores, ops: Sequence[Update], update: Captured, compute: _Compute
+) -> _Compute:
+    """What computes gradients as a step, which updates variables by them."""
+    trained = {v.path for op in _of_optimizers(ops) for v in op.variables}
+
+    def step(
+        values: Values, features: Features, labels: Labels
+    ) -> tuple[Values, Outputs]:
+        changed, outputs = compute(values, features, labels)
+        outputs = dict(outputs)
+        reduced, rates = outputs.pop(_REDUCED)
+        before = {**values, **changed}
+        before |= {p: cores.like_slot(before[p], p) for p in trained}
+        reduced = _of_variables(ops, reduced, cores.like_slot)
+        outputs[REPORTS], updated = update(before, reduced, rates)
+        updated |= {
+            p: cores.gathered(updated[p], p) for p in trained & updated.keys()
+        }
+        step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
+        return {**changed, **updated, **step}, outputs
+
+    return step
+
+
+def _reduced(
+    cores: Cores,
+    ops: Sequence[Update],
+    minimized: Sequence[Nest],
+    carried: Sequence[Nest],
+) -> list[Nest]:
+    """What each op is given, combined over the cores."""
+    gradients, others = iter(minimized), iter(carried)
+    with replica_context.replica_scope(cores.context):
+        reduced = [
+            op.reduced(next(others if op.loss is None else gradients))
+            for op in ops
+        ]
+    return _of_variables(ops, reduced, cores.like_variable)
+
+
+def _of_variables(
+    ops: Sequence[Update],
+    reduced: Sequence[Nest],
+    laid: Callable[[jax.Array, str], jax.Array],
+) -> list[Nest]:
+    """What ops are given, with gradients laid as their variables' paths say."""
+    return [
+        [laid(g, v.path) for g, v in zip(each, op.variables, strict=True)]
+        if isinstance(op, TrainOp)
+        else each
+        for op, each in zip(ops, reduced, strict=True)
+    ]
+
+
+def _trace_update(
+    store: VariableStore,
+    call: ModelCall,
+    ops: Sequence[Update],
+    forward: Captured,
+) -> Captured:
+    """Traces what the ops do with the gradients and what else they need."""
+    cores = call.example.cores
+    if cores.share_slots:
+        # Each has a part of the slots, and XLA sees to the rest.
+        cores = cores.as_one()
+
+    def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> Values:
+        with contextlib.ExitStack() as stack:
+            for op, rates in zip(ops, given, strict=True):
+                stack.enter_context(op.at(rates))
+            reported = _learning_rates(_of_optimizers(ops))
+            stack.enter_context(replica_context.replica_scope(cores.context))
+            stack.enter_context(leftovers.refused())
+            for op, tensors in zip(ops, reduced, strict=True):
+                op.apply(tensors)
+        return reported
+
+    def like(tensors: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        return tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
+
+    given = (
+        [like(op.carried if op.loss is None else op.variables) for op in ops],
+        [like(op.rates) for op in ops],
+    )
+    captured = store.capture(
+        update,
+        *given,
+        objects=forward.objects,
+        axis_sizes=cores.axis_sizes,
+    )
+    store.enter(captured, *given)
+    for op in _of_optimizers(ops):
+        store.slots.update(v.path for v in op.optimizer.variables)
+        store.optimizers.setdefault(op.optimizer.name, op.optimizer)
+        rates = {
+            f"{each.name}/learning_rate"
+            for each in single_optimizers(op.optimizer)
+        }
+        store.constants.update(rates & forward.objects.keys())
+    return captured
+
+
+def _is_grouped(call: ModelCall, ops: Sequence[Update]) -> bool:
+    """Whether groups of cores train models of their own."""
+    cores = call.example.cores
+    is_asked_for = any(op.groups for op in _of_optimizers(ops))
+    if is_asked_for and cores.layout is not None:
+        raise ValueError(
+            "With several groups in `group_assignment` each core trains a "
+            "model of its own, so a replica should be one core with slots of "
+            "its own. Received: num_cores_per_replica="
+            f"{cores.topology.cores_per_replica}, "
+            f"shard_optimizer={cores.layout.slots_are_shared}. Leave "
+            "`group_assignment` or these out."
+        )
+    if is_asked_for and cores.mesh is not None and not cores.axes:
+        raise ValueError(
+            "With several groups in `group_assignment`, each batch should be "
+            f"divisible by the {cores.mesh.size} cores, as each group trains "
+            "a model of its own. Received a batch of "
+            f"{call.example.additional['batch_size']} examples. Drop a last, "
+            "smaller batch with batch(..., drop_remainder=True)."
+        )
+    return is_asked_for and bool(cores.axes)
+
+
+def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
+    return [op for op in ops if isinstance(op, TrainOp)]
+
+
+def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
+    """The learning rate of this step, or those of several optimizers."""
+    rates = {
+        each.name: keras_ops.cast(each.learning_rate, "float32")
+        for op in train_ops
+        for each in single_optimizers(op.optimizer)
+    }
+    if len(rates) == 1:
+        return {"learning_rate": rates.popitem()[1]}
+    return {f"learning_rate/{name}": rate for name, rate in rates.items()}
+
+
+def _check_reduced(
+    call: ModelCall,
+    ops: Sequence[Update],
+    forward: Captured,
+    seeds: Sequence[str],
+) -> None:
+    """What changes trained variables is equal on all cores, lest they drift."""
+    axes = call.example.cores.axes
+    if not axes:
+        return
+    outputs, assigned = forward.varying(seeds, axes)
+    differing = [
+        path
+        for path, differs in assigned.items()
+        if differs and forward.objects[path].trainable
+    ]
+    carried = iter(outputs["carried"])
+    for op in ops:
+        differs = op.loss is not None or any(next(carried))
+        if differs and op.reduction is None:
+            differing += [variable.path for variable in op.variables]
+    if differing or not (ops or assigned.keys() - set(seeds)):
+        names = sorted(set(differing))
+        raise ValueError(
+            "On several cores gradients should be combined over them. "
+            "Received a train op without CrossShardOptimizer that changes "
+            f"{names or 'nothing'}, each core by itself: wrap the optimizer, "
+            "CrossShardOptimizer(optimizer).minimize(loss), or pass "
+            "TrainOp(..., reduction='mean'), or combine the gradients with "
+            "cross_replica_mean, or set use_tpu=False to train on one core."
+        )
+
+
+def _check_assigned(call: ModelCall, forward: Captured) -> None:
+    """Several micro-batches must all see the same weights."""
+    assigned = [p for p in forward.assigned if forward.objects[p].trainable]
+    if call.micro_batches > 1 and assigned:
+        raise ValueError(
+            f"With micro_batches={call.micro_batches} model_fn should "
+            "assign no trainable variables: it would do so for every "
+            f"micro-batch. Received assignments to {assigned}. Return a train "
+            "op of CrossShardOptimizer, which updates once in a step, or set "
+            "micro_batches=1."
+        )

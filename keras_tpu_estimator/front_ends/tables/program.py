@@ -1,0 +1,260 @@
+"""A program whose tables lie over all cores, around one that sees activations.
+
+The program of `model_fn` has no tables: their activations are features of it,
+by which it differentiates. Before its step they are looked up, and after it
+the rows that were used are updated.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.front_ends.tables.asked import Asked
+from keras_tpu_estimator.front_ends.tables.asked import IdFeature
+from keras_tpu_estimator.front_ends.tables.config_spec import (
+    EmbeddingConfigSpec,
+)
+from keras_tpu_estimator.front_ends.tables.rates import multiplier_of
+from keras_tpu_estimator.front_ends.tables.rates import rate_of
+from keras_tpu_estimator.front_ends.tables.rows import looked_up
+from keras_tpu_estimator.front_ends.tables.rows import updated
+from keras_tpu_estimator.front_ends.tables.variables import TableVariables
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.spread_rows import SpreadRows
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+
+class TablesProgram:
+    """The program of a `model_fn` and its tables.
+
+    Args:
+        program: That of `model_fn`, which gets activations in place of ids.
+        spec: The tables, and what is looked up in them.
+        cores: The cores that have a part of the rows each.
+        seed: Makes initial values repeatable. Defaults to `None`.
+        inside: Where the features are in what a step takes as such. Defaults
+            to `None`, if that is all.
+
+    Attributes:
+        store: The variables, tables among them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        spec: EmbeddingConfigSpec,
+        cores: Cores,
+        seed: int | None = None,
+        inside: str | None = None,
+    ):
+        self.store = program.store
+        self._inside = inside
+        self._program = program
+        self._spec = spec
+        self._variables = TableVariables(spec, cores, seed)
+        self._variables.enter_into(self.store)
+        self._features = tuple(
+            IdFeature(name, config, spec.tables[config.table_id])
+            for name, config in sorted(spec.features.items())
+        )
+        self._steps: dict[Any, Step] = {}
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """The step for inputs of this shape, made if it is the first.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            example: As in `Program`.
+
+        Raises:
+            ValueError: The features do not fit the tables, or the train op
+                does not say what their gradients are.
+        """
+        key = (mode, example.key)
+        if key not in self._steps:
+            self._check(example)
+            self._steps[key] = self._made(mode, example)
+        return self._steps[key]
+
+    def _own(self, features: Features) -> Any:
+        """The features themselves."""
+        return features if self._inside is None else features[self._inside]
+
+    def _with_own(self, features: Features, own: Features) -> Features:
+        """What a step takes as features, with others."""
+        return own if self._inside is None else {**features, self._inside: own}
+
+    def _check(self, example: StepInput) -> None:
+        features = self._own(example.features)
+        if not isinstance(features, dict):
+            raise ValueError(
+                "With embedding_config_spec the features should be a dict, "
+                f"with the ids {[each.name for each in self._features]}. "
+                f"Received: {type(features).__name__}. Return such a "
+                "one from input_fn."
+            )
+        for each in self._features:
+            each.check(features)
+
+    def _made(self, mode: str, example: StepInput) -> Step:
+        spread = SpreadRows(example.cores, example.is_split)
+        is_training = mode == ModeKeys.TRAIN
+        names = tuple(each.name for each in self._features)
+        step = self._program.step(
+            mode,
+            dataclasses.replace(
+                example,
+                features=self._with_own(
+                    example.features,
+                    self._activated_example(self._own(example.features)),
+                ),
+                differentiated=names if is_training else (),
+            ),
+        )
+        self._check_step(step)
+
+        def function(
+            values: AnyValues, features: Features, labels: Labels
+        ) -> tuple[Values, Outputs]:
+            ids = self._own(features)
+            asked = {f.name: f.asked(ids) for f in self._features}
+            given = self._others(ids) | {
+                name: tensor
+                for each in self._features
+                for name, tensor in each.lengths(ids).items()
+            }
+            given |= self._looked_up(spread, values, asked)
+            own = {path: values[path] for path in step.reads}
+            changed, outputs = step.function(
+                own, self._with_own(features, given), labels
+            )
+            if not is_training:
+                return changed, outputs
+            outputs = dict(outputs)
+            gradients = outputs.pop(FEATURE_GRADIENTS)
+            new = self._updated(spread, values, asked, gradients)
+            return {**changed, **new}, outputs
+
+        changes = self._variables.paths if is_training else set()
+        reads = {*step.reads, *self._spec.tables, *changes}
+        return dataclasses.replace(
+            step,
+            function=function,
+            reads=tuple(sorted(reads)),
+            assigned=tuple(sorted({*step.assigned, *changes})),
+        )
+
+    def _check_step(self, step: Step) -> None:
+        if step.is_grouped:
+            raise ValueError(
+                "With embedding_config_spec all cores should train one model. "
+                "Received several groups in `group_assignment`. Leave it out."
+            )
+
+    def _others(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Features but for ids and their weights."""
+        taken = {key for each in self._features for key in each.keys}
+        return {k: v for k, v in features.items() if k not in taken}
+
+    def _activated_example(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Something with the shapes of what `model_fn` is given."""
+        given = self._others(features)
+        for each in self._features:
+            size = features[each.name].shape[0]
+            given[each.name] = each.activations(size)
+            given |= jax.eval_shape(
+                each.lengths,
+                {
+                    key: jax.ShapeDtypeStruct(
+                        features[key].shape, features[key].dtype
+                    )
+                    for key in each.keys
+                },
+            )
+        return given
+
+    def _looked_up(
+        self, spread: SpreadRows, values: AnyValues, asked: Mapping[str, Asked]
+    ) -> dict[str, jax.Array]:
+        def on_core(
+            tables: Values, asked: Mapping[str, Asked], _: Any
+        ) -> dict[str, jax.Array]:
+            return {
+                each.name: looked_up(
+                    spread,
+                    tables[each.config.table_id],
+                    asked[each.name],
+                    each.is_sequence,
+                )
+                for each in self._features
+            }
+
+        tables = {
+            name: spread.with_all_rows(values[name])
+            for name in self._spec.tables
+        }
+        run = spread.per_core(on_core, returns_rows=False)
+        found: dict[str, jax.Array] = run(tables, asked, ())
+        return found
+
+    def _updated(
+        self,
+        spread: SpreadRows,
+        values: AnyValues,
+        asked: Mapping[str, Asked],
+        gradients: Mapping[str, jax.Array],
+    ) -> Values:
+        """The new values of tables and slots."""
+        rows = {
+            p: spread.with_all_rows(values[p]) for p in self._variables.paths
+        }
+        states = {
+            table: (
+                rows[table],
+                {n: rows[p] for n, p in self._spec.slots_of(table).items()},
+            )
+            for table in self._spec.tables
+        }
+        step = jnp.asarray(values[GLOBAL_STEP])
+        multiplier = multiplier_of(self._spec, step)
+        rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
+        batch = {
+            name: (each, multiplier * gradients[name])
+            for name, each in asked.items()
+        }
+
+        def on_core(states: Any, batch: Any, rates: Any) -> Any:
+            new = {}
+            for table, state in states.items():
+                of_table = [
+                    batch[each.name]
+                    for each in self._features
+                    if each.config.table_id == table
+                ]
+                optimizer = self._spec.optimizer_of(table)
+                new[table] = updated(
+                    spread, optimizer, state, of_table, rates[table]
+                )
+            return new
+
+        new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
+        changed = {}
+        for table, (of_table, slots) in new.items():
+            changed[table] = of_table
+            for name, path in self._spec.slots_of(table).items():
+                changed[path] = slots[name]
+        # Keras's own loops have them without more.
+        return {p: each[: len(values[p])] for p, each in changed.items()}

@@ -1,0 +1,135 @@
+"""Rows of one core: those that a batch looks up, and those that it changes."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.front_ends.tables.asked import Asked
+from keras_tpu_estimator.front_ends.tables.parameters import (
+    OptimizationParameters,
+)
+from keras_tpu_estimator.front_ends.tables.parameters import Rows
+from keras_tpu_estimator.front_ends.tables.parameters import Slots
+from keras_tpu_estimator.ground.mesh.spread_rows import SpreadRows
+
+
+def looked_up(
+    spread: SpreadRows, rows: Rows, asked: Asked, stays_apart: bool
+) -> jax.Array:
+    """The activations of this core's slice of the batch.
+
+    Each core combines the rows that it has, for the whole batch.
+
+    Args:
+        spread: How rows and batches lie.
+        rows: The table's rows of this core.
+        asked: What its slice of the batch asks for.
+        stays_apart: Whether the rows of an example are not combined.
+    """
+    ids, weights = spread.of_all((asked.ids, asked.weights))
+    own = spread.own_numbers(ids, len(rows))
+    found = jnp.take(rows, own, axis=0, mode="fill", fill_value=0)
+    if stays_apart:
+        found = found if weights is None else found * weights[..., None]
+    elif weights is None:
+        found = jnp.sum(found, axis=1)
+    else:
+        found = jnp.einsum("bl,bld->bd", weights, found)
+    return asked.divided(spread.own_sum(found))
+
+
+def updated(
+    spread: SpreadRows,
+    optimizer: OptimizationParameters,
+    state: tuple[Rows, Slots],
+    batch: Sequence[tuple[Asked, jax.Array]],
+    rate: jax.Array,
+) -> tuple[Rows, Slots]:
+    """The table's rows of this core after a step, and their slots.
+
+    What this costs depends on the batch, not on the table.
+
+    Args:
+        spread: How rows and batches lie.
+        optimizer: How rows are updated.
+        state: The table's rows of this core, and what is kept for them.
+        batch: What its slice of the batch asked for, of each feature, and
+            the gradients of the activations.
+        rate: The learning rate.
+    """
+    rows, slots = state
+    used, gradient = _used(spread, len(rows), batch)
+
+    def take(x: jax.Array) -> jax.Array:
+        # What is past the end is dropped again: any value but zero will do.
+        return jnp.take(x, used, axis=0, mode="fill", fill_value=1)
+
+    def put(x: jax.Array, new: jax.Array) -> jax.Array:
+        return x.at[used].set(new, mode="drop", indices_are_sorted=True)
+
+    new = optimizer.updated(
+        take(rows), {n: take(x) for n, x in slots.items()}, gradient, rate
+    )
+    return put(rows, new[0]), {n: put(x, new[1][n]) for n, x in slots.items()}
+
+
+def _used(
+    spread: SpreadRows,
+    count: int,
+    batch: Sequence[tuple[Asked, jax.Array]],
+) -> tuple[jax.Array, jax.Array]:
+    """Which rows of this core were used, each once, and their gradients.
+
+    As many as there could be: the rest are past the end.
+    """
+    numbers, weights, sources, gradients = [], [], [], []
+    first = 0
+    for asked, gradient in batch:
+        ids, of_ids, gradient = spread.of_all(
+            (asked.ids, asked.weights, asked.divided(gradient))
+        )
+        gradient = gradient.reshape(-1, gradient.shape[-1])
+        # Of an example, or where rows stay apart, of an id.
+        repeated = ids.size // max(1, len(gradient))
+        numbers.append(spread.own_numbers(ids, count).reshape(-1))
+        weights.append(None if of_ids is None else of_ids.reshape(-1))
+        sources.append(first + jnp.arange(ids.size) // repeated)
+        gradients.append(gradient)
+        first += len(gradient)
+    # Products, which are larger, are made in their order.
+    own, source, *factor = jax.lax.sort(
+        (
+            jnp.concatenate(numbers),
+            jnp.concatenate(sources),
+            *_concatenated(weights, numbers),
+        ),
+        num_keys=1,
+    )
+    products = jnp.concatenate(gradients)[source]
+    for each in factor:
+        products = products * each[:, None]
+    # Of none, too.
+    is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
+    which = jnp.cumsum(is_first) - 1
+    summed = jax.ops.segment_sum(
+        products,
+        which,
+        num_segments=len(own),
+        indices_are_sorted=True,
+    )
+    used = jnp.full(len(own), count, own.dtype)
+    return used.at[which].set(own, indices_are_sorted=True), summed
+
+
+def _concatenated(
+    weights: Sequence[jax.Array | None], numbers: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """The weights of all, or nothing where none has any."""
+    if all(each is None for each in weights):
+        return []
+    filled = [
+        jnp.ones(len(ids), "float32") if each is None else each
+        for each, ids in zip(weights, numbers, strict=True)
+    ]
+    return [jnp.concatenate(filled)]

@@ -1,0 +1,132 @@
+"""The variables of tables, which are never whole on one core."""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.tables.config_spec import (
+    EmbeddingConfigSpec,
+)
+from keras_tpu_estimator.front_ends.tables.tables import TableConfig
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.spread_rows import padded_rows
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import Values
+
+
+@dataclasses.dataclass(frozen=True)
+class TableVariables:
+    """The variables of tables and of their slots, by the original's names.
+
+    Attributes:
+        spec: The tables.
+        cores: The cores that have a part of the rows each.
+        seed: Makes initial values repeatable, or `None`.
+    """
+
+    spec: EmbeddingConfigSpec
+    cores: Cores
+    seed: int | None = None
+
+    @property
+    def slot_paths(self) -> set[str]:
+        """The paths of all slots."""
+        return {p for table in self.spec.tables for p in self._slots_of(table)}
+
+    @property
+    def paths(self) -> set[str]:
+        """The paths of all tables and slots."""
+        return {*self.spec.tables, *self.slot_paths}
+
+    def enter_into(self, store: VariableStore) -> None:
+        """Adds them to a program's variables."""
+        store.rows.update(
+            (path, self._table(path).vocabulary_size) for path in self.paths
+        )
+        store.slots |= self.slot_paths
+        store.add(dict(self._made()), self._initial)
+
+    def _slots_of(self, table: str) -> Collection[str]:
+        return self.spec.slots_of(table).values()
+
+    def _name_of_table(self, path: str) -> str:
+        return next(
+            table
+            for table in self.spec.tables
+            if path == table or path in self._slots_of(table)
+        )
+
+    def _table(self, path: str) -> TableConfig:
+        """The table that a variable is, or belongs to."""
+        return self.spec.tables[self._name_of_table(path)]
+
+    def _made(self) -> Iterator[tuple[str, keras.Variable]]:
+        """The variables, without values."""
+        # Which would be whole, and on one core, now or later.
+        with (
+            keras_internals.fresh_names(),
+            keras.StatelessScope(initialize_variables=False),
+        ):
+            for path in sorted(self.paths):
+                table = self._table(path)
+                variable = RowsVariable(
+                    keras.initializers.Zeros(),
+                    shape=(table.vocabulary_size, table.dimension),
+                    dtype="float32",
+                    trainable=path not in self.slot_paths,
+                    name=path.replace("/", "_"),
+                )
+                keras_internals.set_path(variable, path)
+                yield path, variable
+
+    def _initial(
+        self,
+        paths: Collection[str],
+        values: AnyValues,
+        places: Mapping[str, jax.sharding.Sharding] | None,
+    ) -> Values:
+        """Initial values of some of them, made where they are to lie."""
+        del values
+        at = dict.fromkeys(self.paths, self.cores.rows_sharding)
+        at |= places or {}
+        return {
+            path: jax.jit(
+                self._filler(path, at[path]), out_shardings=at[path]
+            )()
+            for path in sorted(self.paths.intersection(paths))
+        }
+
+    def _filler(
+        self, path: str, place: jax.sharding.Sharding
+    ) -> Callable[[], jax.Array]:
+        name, table = self._name_of_table(path), self._table(path)
+        rows = padded_rows(table.vocabulary_size, place)
+        if path != name:
+            start = self.spec.optimizer_of(name).slots[path[len(name) + 1 :]]
+            return lambda: jnp.full((rows, table.dimension), start, "float32")
+
+        def filled() -> jax.Array:
+            # As the initializer has it, for any number of cores.
+            with self._seeded(name):
+                initial = table.initial()
+            return jnp.pad(initial, ((0, rows - table.vocabulary_size), (0, 0)))
+
+        return filled
+
+    def _seeded(self, table: str) -> contextlib.AbstractContextManager[None]:
+        if self.seed is None:
+            return contextlib.nullcontext()
+        # Tables of one shape do not begin as the same.
+        generator = random.Random(f"{self.seed} {table}")
+        return keras_internals.default_seeds(generator)

@@ -1,0 +1,1 @@
+"""What everything stands on: it knows nothing of estimators."""

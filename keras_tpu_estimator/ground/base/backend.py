@@ -1,0 +1,81 @@
+"""Importing Keras on the JAX backend."""
+
+import contextlib
+import gc
+import glob
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+
+from keras_tpu_estimator.ground.base import terminal as _terminal
+
+# What libtpu wants to know of a TPU's host, and complains of on five lines if
+# it cannot find out. Without a TPU it can only compile, which takes no notice
+# of the first two, and which several processes may do at once.
+_WITHOUT_TPU = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+
+
+def import_keras() -> None:
+    """Imports Keras, on JAX if nothing was chosen.
+
+    Raises:
+        RuntimeError: Keras runs on another backend, or is about to.
+    """
+    if "keras" in sys.modules:
+        chosen = sys.modules["keras"].config.backend()
+        what_to_do = (
+            "import keras_tpu_estimator before keras, and before tensorflow, "
+            "which imports it"
+        )
+    else:
+        chosen = os.environ.setdefault("KERAS_BACKEND", "jax")
+        what_to_do = "unset KERAS_BACKEND"
+    if chosen != "jax":
+        raise RuntimeError(
+            "keras_tpu_estimator needs Keras on the JAX backend. Received: "
+            f"{chosen!r}. Set the environment variable KERAS_BACKEND=jax, or "
+            f"{what_to_do}."
+        )
+    shown = _terminal.showing("Importing Keras and JAX ...")
+    with _without_collection(), shown:
+        importlib.import_module("keras")
+    if not _may_have_tpu():
+        for name, value in _WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
+
+
+def _may_have_tpu() -> bool:
+    """Whether libtpu, if it is there, might find a TPU."""
+    return (
+        importlib.util.find_spec("libtpu") is None
+        # JAX sets it where it has found no TPU.
+        or os.environ.get("TPU_SKIP_MDS_QUERY") != "1"
+        or any(glob.glob(pattern) for pattern in _TPU_DEVICES)
+    )
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Takes the objects made in a `with` block for old ones, which stay.
+
+    Two hundred thousand come with Keras. To search them for garbage again and
+    again would take an eighth of the time.
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            # There and back, from the youngest generation to the oldest one.
+            gc.freeze()
+            gc.unfreeze()
+        if is_collecting:
+            gc.enable()

@@ -1,0 +1,148 @@
+"""Checks of values that several configuration records share."""
+
+import numbers
+import os
+import types
+from collections.abc import Iterable
+from typing import Any
+from typing import TypeGuard
+
+from keras_tpu_estimator.ground.base.shown import shown
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer, of Python or NumPy, and no boolean.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        A `bool`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.base.field_checks import is_int
+    >>> is_int(3), is_int(True), is_int(3.0)
+    (True, False, False)
+    """
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a real number, of Python or NumPy, and no boolean.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        A `bool`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.base.field_checks import is_number
+    >>> is_number(0.5), is_number(3), is_number(True), is_number("3")
+    (True, True, False, False)
+    """
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_int(name: str, value: object, minimum: int) -> None:
+    """Checks that a value is an integer, and large enough.
+
+    Args:
+        name: The field that the value is for.
+        value: What the user gave.
+        minimum: The smallest allowed integer, 0 or 1.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is smaller than `minimum`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.base.field_checks import check_int
+    >>> check_int("num_shards", 0, minimum=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: `num_shards` must be positive. Received: 0. Pass 1 or more.
+    """
+    if not is_int(value):
+        raise TypeError(
+            f"`{name}` must be an int. Received: {shown(value)}. Pass a whole "
+            f"number, {minimum} or more."
+        )
+    if value < minimum:
+        expected = "positive" if minimum else "zero or positive"
+        raise ValueError(
+            f"`{name}` must be {expected}. Received: {value}. Pass {minimum} "
+            "or more."
+        )
+
+
+def tuple_of(
+    name: str, value: object, kind: type | types.UnionType, noun: str
+) -> tuple[Any, ...]:
+    """Several objects as a tuple.
+
+    Args:
+        name: The argument that they are for.
+        value: An iterable of them, or `None` for none.
+        kind: What one of them is, which is often passed by itself.
+        noun: What to call one of them in an error.
+
+    Returns:
+        A tuple, of whatever was in the iterable.
+
+    Raises:
+        TypeError: It is no iterable, or one of them by itself.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.base.field_checks import tuple_of
+    >>> tuple_of("steps", [1, 2], int, "step"), tuple_of("x", None, int, "x")
+    ((1, 2), ())
+    >>> tuple_of("steps", 1, int, "step")
+    Traceback (most recent call last):
+    ...
+    TypeError: `steps` should be a list of steps. ... Pass steps=[step] for one.
+    """
+    if isinstance(value, kind) or not isinstance(value, Iterable | None):
+        raise TypeError(
+            f"`{name}` should be a list of {noun}s. Received: {shown(value)}. "
+            f"Pass {name}=[{noun}] for one."
+        )
+    return tuple(value or ())
+
+
+def directory_string(name: str, value: object) -> str:
+    """A directory as a string.
+
+    Args:
+        name: What to call the value in messages.
+        value: A `str`, `bytes` or path object.
+
+    Returns:
+        The same directory as a `str`.
+
+    Raises:
+        TypeError: The value is no path.
+        ValueError: It is empty.
+
+    Example:
+
+    >>> import pathlib
+    >>> directory_string("`model_dir`", pathlib.PurePosixPath("/run"))
+    '/run'
+    """
+    if not isinstance(value, str | bytes | os.PathLike):
+        raise TypeError(
+            f"{name} should be a path. Received: {shown(value)}. Pass a string "
+            "or a pathlib.Path."
+        )
+    directory = os.fsdecode(value)
+    if not directory:
+        raise ValueError(
+            f"{name} should be a path or None. Received an empty string. "
+            "Pass a directory, or leave it out."
+        )
+    return directory

@@ -1,0 +1,18 @@
+"""The names of what an estimator does."""
+
+
+class ModeKeys:
+    """The modes in which a `model_fn` is called.
+
+    The counterpart of `tf.estimator.ModeKeys`, with the same values.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.base.modes import ModeKeys
+    >>> ModeKeys.PREDICT
+    'infer'
+    """
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"

@@ -1,0 +1,67 @@
+"""Frozen records that are read and copied as named tuples are."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+from typing import Self
+
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
+
+
+class _Fields:
+    """The names of a dataclass's fields, of the class or of an instance."""
+
+    def __get__(self, record: Any, kind: type) -> tuple[str, ...]:
+        return tuple(field.name for field in dataclasses.fields(kind))
+
+
+class NamedTupleLike:
+    """Gives a frozen dataclass what users know from a named tuple.
+
+    It is none, so that it equals no tuple, and is one leaf of a nest.
+
+    Attributes:
+        _fields: The names of the fields, in their order.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> config = kte.TPUConfig(iterations_per_loop=100)
+    >>> iterations, *rest = config
+    >>> config[0] == iterations == config._asdict()["iterations_per_loop"]
+    True
+    >>> config._replace(num_shards=8).iterations_per_loop
+    100
+    """
+
+    _fields = _Fields()
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return tuple(self)[index]
+
+    def _asdict(self) -> dict[str, Any]:
+        """The values by the names of their fields."""
+        return dict(zip(self._fields, self, strict=True))
+
+    def _replace(self, **fields: Any) -> Self:
+        """A copy with other values of some fields, which is checked anew.
+
+        Raises:
+            ValueError: There is no such field, or a value is wrong.
+            TypeError: A value is of a wrong type.
+        """
+        unknown = [name for name in fields if name not in self._fields]
+        if unknown:
+            raise ValueError(
+                f"{type(self).__name__} has no fields {unknown} to replace. "
+                f"Expected some of {list(self._fields)}."
+                f"{did_you_mean(unknown[0], self._fields)}"
+            )
+        # Only frozen dataclasses mix this in, which a checker cannot know.
+        return dataclasses.replace(self, **fields)  # type: ignore[type-var]

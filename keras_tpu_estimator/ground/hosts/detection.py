@@ -1,0 +1,285 @@
+"""Which cluster this process belongs to, by whoever says so first."""
+
+import os
+import re
+from collections.abc import Callable
+
+from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.ground.hosts.task import Task
+
+# What `python -m keras_tpu_estimator launch` sets in each process.
+ADDRESS_VARIABLE = "KTE_COORDINATOR_ADDRESS"
+COUNT_VARIABLE = "KTE_NUM_PROCESSES"
+ID_VARIABLE = "KTE_PROCESS_ID"
+
+_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
+_VARIABLES = (ADDRESS_VARIABLE, COUNT_VARIABLE, ID_VARIABLE)
+
+
+def find_cluster(timeout_secs: int) -> Cluster:
+    """The cluster of this process, from its environment.
+
+    In this order: the variables of `python -m keras_tpu_estimator launch`,
+    TF_CONFIG, and the launchers that JAX knows: Open MPI, SLURM, GKE, Cloud
+    TPU and Kubernetes. The first that says anything is believed. An evaluator
+    or a parameter server of TF_CONFIG is a process alone.
+
+    Args:
+        timeout_secs: How long to wait for the name of the coordinator to be
+            known.
+
+    Returns:
+        A `Cluster`; that of a process alone if nobody says anything.
+
+    Raises:
+        ValueError: What is said is incomplete or contradicts itself.
+        TypeError: A part of it is of a wrong type.
+        RuntimeError: There is a launcher, but it does not say enough.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.detection import find_cluster
+    >>> find_cluster(timeout_secs=1)
+    Cluster(coordinator_address=None, num_processes=1, process_id=0)
+    """
+    found = (
+        _from_variables()
+        or from_tf_config()
+        or _from_jax(jax_internals.launcher, timeout_secs)
+    )
+    if found is None:
+        _check_no_other_launcher()
+    return found or Cluster()
+
+
+def read_cluster() -> Cluster:
+    """The same as far as environment variables tell, without asking anybody.
+
+    Returns:
+        A `Cluster`; that of a process alone if they say nothing.
+
+    Raises:
+        ValueError: What is said is incomplete or contradicts itself.
+        TypeError: A part of it is of a wrong type.
+        RuntimeError: There is a launcher, but it does not say enough.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.detection import read_cluster
+    >>> read_cluster().num_processes
+    1
+    """
+    return (
+        _from_variables()
+        or from_tf_config()
+        or _from_jax(jax_internals.launcher_of_environment, timeout_secs=1)
+        or Cluster()
+    )
+
+
+def from_arguments(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+) -> Cluster | None:
+    """The cluster that the program itself names.
+
+    Args:
+        coordinator_address: Host and port of process 0.
+        num_processes: How many there are; 1 needs nothing else.
+        process_id: The number of this one.
+
+    Returns:
+        A `Cluster`; `None` if all are `None`.
+
+    Raises:
+        ValueError: Some are missing, or out of range.
+        TypeError: One is of a wrong type.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.detection import from_arguments
+    >>> print(from_arguments("10.0.0.1:8476", 4, 1))
+    process 1 of 4, with the coordinator at 10.0.0.1:8476
+    """
+    return _complete(
+        _ARGUMENTS, (coordinator_address, num_processes, process_id)
+    )
+
+
+def from_tf_config() -> Cluster | None:
+    """The cluster of TF_CONFIG: its chief is process 0, workers follow.
+
+    Returns:
+        A `Cluster`; `None` if TF_CONFIG names none.
+
+    Raises:
+        ValueError: It contradicts itself, or is no JSON.
+        TypeError: A part of it is of a wrong type.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.detection import from_tf_config
+    >>> from_tf_config()
+    """
+    task = Task.from_environment()
+    if task.task_type == "evaluator":
+        return Cluster()
+    if not task.cluster_spec:
+        return None
+    if task.task_type == "ps" or task.num_worker_replicas == 1:
+        return Cluster()
+    number = task.global_id_in_cluster or 0
+    return _found(
+        "TF_CONFIG, whose chief is the coordinator",
+        lambda: Cluster(task.chief_address, task.num_worker_replicas, number),
+    )
+
+
+def check_tf_config(cluster: Cluster) -> None:
+    """Checks that TF_CONFIG says nothing else of the processes.
+
+    Args:
+        cluster: What was found elsewhere.
+
+    Raises:
+        ValueError: It says something else.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.cluster import Cluster
+    >>> from keras_tpu_estimator.ground.hosts.detection import check_tf_config
+    >>> check_tf_config(Cluster("10.0.0.1:8476", 4, 1))
+    """
+    other = from_tf_config()
+    if other is not None and _place(other) != _place(cluster):
+        raise ValueError(
+            "TF_CONFIG should name the processes that train together as the "
+            "program or its launcher does. Received: of TF_CONFIG, this is "
+            f"{other}; otherwise, it is {cluster}. Unset TF_CONFIG, or leave "
+            "the cluster to it."
+        )
+
+
+def _place(cluster: Cluster) -> tuple[int, int]:
+    return cluster.num_processes, cluster.process_id
+
+
+def _complete(
+    names: tuple[str, str, str],
+    values: tuple[str | None, int | None, int | None],
+) -> Cluster | None:
+    """A cluster of three values that are only understood together."""
+    address, count, number = values
+    if values == (None, None, None):
+        return None
+    if count == 1:
+        return Cluster(address, count, 0 if number is None else number)
+    if address is None or count is None or number is None:
+        shown = ", ".join(
+            f"{name}={value!r}"
+            for name, value in zip(names, values, strict=True)
+        )
+        missing = [
+            name
+            for name, value in zip(names, values, strict=True)
+            if value is None
+        ]
+        raise ValueError(
+            f"A cluster should be given by {names[0]}, {names[1]} and "
+            f"{names[2]}. Received: {shown}. Add {' and '.join(missing)}, or "
+            "leave out all three to have them found."
+        )
+    return Cluster(address, count, number)
+
+
+def _from_variables() -> Cluster | None:
+    address = os.environ.get(ADDRESS_VARIABLE)
+    count = _number(COUNT_VARIABLE)
+    number = _number(ID_VARIABLE)
+    return _found(
+        f"the environment variables {', '.join(_VARIABLES)}",
+        lambda: _complete(_VARIABLES, (address, count, number)),
+    )
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]+", text):
+        raise ValueError(
+            f"The environment variable {name} should be a whole number. "
+            f"Received: {text!r}. Correct it, or unset it."
+        )
+    return int(text)
+
+
+def _from_jax(
+    launcher: Callable[[], jax_internals.Launcher | None], timeout_secs: int
+) -> Cluster | None:
+    """The cluster of a launcher that `jax.distributed.initialize()` knows."""
+    try:
+        told = _told_by_launcher(launcher(), timeout_secs)
+    # Anything: these ask servers of metadata, and packages that may be missing.
+    except Exception as error:
+        raise RuntimeError(
+            "JAX should find the cluster of this process, or that there is "
+            f"none. Received: {type(error).__name__}: {error}. Pass "
+            "coordinator_address, num_processes and process_id to "
+            "keras_tpu_estimator.initialize, or num_processes=1 for a process "
+            "alone."
+        ) from error
+    if told is None:
+        return None
+    name, address, count, number = told
+    return _found(
+        f"what JAX found ({name})", lambda: Cluster(address, count, number)
+    )
+
+
+def _told_by_launcher(
+    launcher: jax_internals.Launcher | None, timeout_secs: int
+) -> tuple[str, str | None, int, int] | None:
+    """The name of a launcher, and the fields of its cluster."""
+    if launcher is None:
+        return None
+    count = launcher.get_process_count()
+    if count == 1:
+        return launcher.__name__, None, count, 0
+    address = os.environ.get(
+        "JAX_COORDINATOR_ADDRESS"
+    ) or launcher.get_coordinator_address(
+        timeout_secs=timeout_secs,
+        override_coordinator_port=os.environ.get("JAX_COORDINATOR_PORT"),
+    )
+    return launcher.__name__, address, count, launcher.get_process_id()
+
+
+def _check_no_other_launcher() -> None:
+    """Checks that nothing speaks of processes that JAX would not find."""
+    size = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    if size == "1" and address is None:
+        return
+    received = (
+        f"OMPI_COMM_WORLD_SIZE={size}"
+        if address is None
+        else f"JAX_COORDINATOR_ADDRESS={address}"
+    )
+    raise RuntimeError(
+        "A process of a cluster should know the coordinator's address, the "
+        "number of processes and its own number. Received in its environment "
+        f"only {received}. Pass coordinator_address, num_processes and "
+        "process_id to keras_tpu_estimator.initialize, or num_processes=1 for "
+        "a process alone."
+    )
+
+
+def _found(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:
+    """A cluster; an error in it says where it was found."""
+    try:
+        return make()
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{error} It was found in {where}.") from None

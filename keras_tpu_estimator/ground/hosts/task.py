@@ -1,0 +1,269 @@
+"""What the environment variable TF_CONFIG says about this process."""
+
+import copy
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeAlias
+
+from keras_tpu_estimator.ground.base.field_checks import directory_string
+from keras_tpu_estimator.ground.hosts.cluster import Cluster
+
+# What TF_CONFIG is, and parts of it.
+_Json: TypeAlias = Mapping[str, Any]
+# In the order in which processes are numbered.
+_TRAINING = ("chief", "master", "worker")
+_MEMBERS = (*_TRAINING, "ps")
+_ALONE = Cluster()
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """The part that this process has among others.
+
+    Args:
+        task_type: `'chief'`, `'master'`, `'worker'`, `'ps'` or `'evaluator'`.
+            Defaults to `'worker'`.
+        task_id: Its number among those of its type. Defaults to 0.
+        num_processes: How many train together, where no addresses are known.
+            Defaults to 1.
+        cluster_spec: Addresses by type. Defaults to an empty one, for a
+            process alone and for evaluators.
+        service: The `service` of TF_CONFIG. Defaults to `None`.
+        master: Its `session_master`. Defaults to `''`.
+        evaluation_master: Its `eval_session_master`. Defaults to `''`.
+        model_dir: Its `model_dir`. Defaults to `None`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.ground.hosts.task import Task
+    >>> Task().is_chief, Task().num_worker_replicas
+    (True, 1)
+    """
+
+    task_type: str = "worker"
+    task_id: int = 0
+    num_processes: int = 1
+    cluster_spec: _Json = dataclasses.field(default_factory=dict)
+    service: _Json | None = None
+    master: str = ""
+    evaluation_master: str = ""
+    model_dir: str | None = None
+
+    @classmethod
+    def from_environment(cls, cluster: Cluster = _ALONE) -> "Task":
+        """Reads TF_CONFIG.
+
+        Args:
+            cluster: The processes that train together, by whoever named them.
+                Where TF_CONFIG names none, this one is a worker with its
+                number among them. Defaults to a process alone.
+
+        Returns:
+            A `Task`; that of a process alone if the variable is not set.
+
+        Raises:
+            ValueError: It contradicts itself, or is no JSON.
+            TypeError: A part of it is of a wrong type.
+
+        Example:
+
+        >>> from keras_tpu_estimator.ground.hosts.task import Task
+        >>> Task.from_environment().task_type
+        'worker'
+        """
+        config = _parsed(os.environ.get("TF_CONFIG"))
+        addresses = _mapping(config, "cluster") or {}
+        task = _mapping(config, "task") or {}
+        if addresses:
+            task_type, task_id = _cluster_task(addresses, task)
+        else:
+            _check_local_task(task)
+            task_type, task_id = "worker", cluster.process_id
+        return cls(
+            task_type=task_type,
+            task_id=task_id,
+            num_processes=cluster.num_processes,
+            cluster_spec={} if task_type == "evaluator" else addresses,
+            service=_mapping(config, "service"),
+            master=config.get("session_master") or "",
+            evaluation_master=config.get("eval_session_master") or "",
+            model_dir=_model_dir(config),
+        )
+
+    def in_cluster(self, cluster: Cluster) -> "Task":
+        """The part that this process has in what it has joined.
+
+        Args:
+            cluster: As in `from_environment`.
+        """
+        if cluster.is_alone or self.cluster_spec:
+            return self
+        return dataclasses.replace(
+            self,
+            task_id=cluster.process_id,
+            num_processes=cluster.num_processes,
+        )
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process saves checkpoints."""
+        return self.global_id_in_cluster == 0
+
+    @property
+    def num_ps_replicas(self) -> int:
+        """Number of parameter servers."""
+        return self._count(("ps",))
+
+    @property
+    def num_worker_replicas(self) -> int:
+        """Number of processes that train."""
+        if not self.cluster_spec:
+            return 0 if self.task_type == "evaluator" else self.num_processes
+        return self._count(_TRAINING)
+
+    @property
+    def global_id_in_cluster(self) -> int | None:
+        """Number of this process in the cluster; `None` for an evaluator."""
+        if self.task_type == "evaluator":
+            return None
+        before = _MEMBERS[: _MEMBERS.index(self.task_type)]
+        return self._count(before) + self.task_id
+
+    @property
+    def chief_address(self) -> Any:
+        """The address of the chief, as it stands in TF_CONFIG."""
+        (address,) = _chiefs(self.cluster_spec)
+        return address
+
+    def addresses(self) -> dict[str, Any]:
+        """A copy of the addresses by type."""
+        return copy.deepcopy(dict(self.cluster_spec))
+
+    def _count(self, types: tuple[str, ...]) -> int:
+        return sum(len(self.cluster_spec.get(each, ())) for each in types)
+
+
+def _parsed(text: str | None) -> _Json:
+    if not text:
+        return {}
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"TF_CONFIG should be JSON. Received: {text!r} ({error}). Unset "
+            "it to run one process alone."
+        ) from error
+    if not isinstance(config, Mapping):
+        raise TypeError(
+            f"TF_CONFIG should be a JSON object. Received: {text!r}. Unset it "
+            "to run one process alone."
+        )
+    return config
+
+
+def _mapping(config: _Json, name: str) -> _Json | None:
+    value = config.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(
+            f"`{name}` in TF_CONFIG should be a dict. Received: {value!r} of "
+            f"type {type(value).__name__}. Write a JSON object, or leave it "
+            "out."
+        )
+    return value
+
+
+def _model_dir(config: _Json) -> str | None:
+    value = config.get("model_dir")
+    if value is None:
+        return None
+    return directory_string("`model_dir` in TF_CONFIG", value)
+
+
+def _check_local_task(task: _Json) -> None:
+    """Checks that nothing is said of a process that belongs to no cluster."""
+    task_type = task.get("type", "worker")
+    index = _index(task) if "index" in task else 0
+    if task_type != "worker" or index != 0:
+        raise ValueError(
+            "Without a cluster, the task in TF_CONFIG should be of type "
+            f"'worker' with index 0. Received: {dict(task)}. Add the cluster, "
+            "or leave the task out."
+        )
+
+
+def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
+    """The type and index of a process, checked against its cluster."""
+    _check_chief(cluster)
+    task_type = task.get("type")
+    if not task_type or task.get("index") is None:
+        raise ValueError(
+            "With a cluster, the task in TF_CONFIG should have a type and an "
+            f"index. Received: {dict(task)}. Write, for instance, "
+            '{"type": "worker", "index": 0}.'
+        )
+    index = _index(task)
+    if task_type == "evaluator":
+        _check_evaluator(cluster, index)
+        return task_type, index
+    known = [each for each in _MEMBERS if cluster.get(each)]
+    if task_type not in known:
+        raise ValueError(
+            "The task type in TF_CONFIG should be 'evaluator' or in the "
+            f"cluster, one of {known}. Received: {task_type!r}. Change it, "
+            "or add addresses for it to the cluster."
+        )
+    size = len(cluster[task_type])
+    if not 0 <= index < size:
+        raise ValueError(
+            f"The task index in TF_CONFIG should be from 0 to {size - 1}, as "
+            f"the cluster has {size} of type {task_type!r}. Received: "
+            f"{index}. Change it, or add the address to the cluster."
+        )
+    return task_type, index
+
+
+def _index(task: _Json) -> int:
+    raw = task["index"]
+    # Launchers often write the number as a string.
+    if not re.fullmatch(r"-?[0-9]+", str(raw)):
+        raise ValueError(
+            f"The task index in TF_CONFIG should be an int. Received: {raw!r}. "
+            "Write a number such as 0."
+        )
+    return int(raw)
+
+
+def _check_chief(cluster: _Json) -> None:
+    if "chief" in cluster and "master" in cluster:
+        raise ValueError(
+            "The cluster in TF_CONFIG should have a chief or a master. "
+            f"Received both: {dict(cluster)}. Remove the master."
+        )
+    if len(_chiefs(cluster)) != 1:
+        raise ValueError(
+            "The cluster in TF_CONFIG should have exactly one chief (or "
+            f"master). Received: {dict(cluster)}. Write one address under "
+            "'chief', and the others under 'worker'."
+        )
+
+
+def _chiefs(cluster: _Json) -> Sequence[object]:
+    return cluster.get("chief") or cluster.get("master") or ()
+
+
+def _check_evaluator(cluster: _Json, index: int) -> None:
+    if "master" in cluster:
+        raise ValueError(
+            "The cluster of an evaluator in TF_CONFIG should have a chief. "
+            f"Received a master: {dict(cluster)}. Rename it to 'chief'."
+        )
+    if index < 0:
+        raise ValueError(
+            "The task index in TF_CONFIG should be 0 or more. Received: "
+            f"{index}. Number evaluators from 0."
+        )

@@ -1,0 +1,109 @@
+"""Tensors whose rows lie over all cores, and batches that ask for rows."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.mesh.cores import Cores
+
+
+def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
+    """So many rows, and more until all devices can have as many each.
+
+    Args:
+        rows: How many there are.
+        place: How they lie, over all of its devices.
+    """
+    return -(-rows // place.num_devices) * place.num_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class SpreadRows:
+    """Cores that have some rows each, and a batch that they may share.
+
+    Rows lie in their order: the first core has the first ones.
+
+    Attributes:
+        cores: The cores as a step runs on them.
+        is_split: Whether each replica has its slice of the batch.
+    """
+
+    cores: Cores
+    is_split: bool
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """Those that the batch is split over."""
+        return self.cores.axes if self.is_split else ()
+
+    def per_core(
+        self, function: Callable[..., Nest], returns_rows: bool
+    ) -> Callable[..., Nest]:
+        """Runs a function on every core.
+
+        Args:
+            function: Takes a nest of rows, one of slices of the batch, and one
+                of what is the same on all cores.
+            returns_rows: Whether it returns a nest of rows, or else of slices
+                of the batch.
+
+        Returns:
+            A function of whole arrays.
+        """
+        if self.cores.mesh is None:
+            return function
+        rows = PartitionSpec(self.cores.mesh.axis_names)
+        batch = PartitionSpec(self._axes) if self._axes else PartitionSpec()
+        return jax.shard_map(
+            function,
+            mesh=self.cores.mesh,
+            in_specs=(rows, batch, PartitionSpec()),
+            out_specs=rows if returns_rows else batch,
+            check_vma=False,
+        )
+
+    def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
+        """Rows as the cores have them: with zeros, until all have as many."""
+        place = self.cores.rows_sharding
+        more = padded_rows(len(rows), place) - len(rows)
+        rows = jnp.asarray(rows)
+        return jnp.pad(rows, ((0, more), (0, 0))) if more else rows
+
+    def of_all(self, slices: Nest) -> Nest:
+        """The whole of the batch, from the slices of all cores."""
+        if not self._axes:
+            return slices
+        return jax.lax.all_gather(slices, self._axes, tiled=True)
+
+    def own_sum(self, x: jax.Array) -> jax.Array:
+        """This core's slice of the sum over all cores.
+
+        Args:
+            x: Of shape `[batch, ...]`, of the whole batch.
+        """
+        mesh = self.cores.mesh
+        if mesh is None:
+            return x
+        others = tuple(a for a in mesh.axis_names if a not in self._axes)
+        if others:
+            x = jax.lax.psum(x, others)
+        if self._axes:
+            x = jax.lax.psum_scatter(x, self._axes, tiled=True)
+        return x
+
+    def own_numbers(self, numbers: jax.Array, rows: int) -> jax.Array:
+        """Where rows are among this core's; `rows` for what it has not.
+
+        Args:
+            numbers: Numbers of rows of the whole; negative ones are nobody's.
+            rows: How many rows each core has.
+        """
+        mesh = self.cores.mesh
+        core = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)
+        own = numbers - core * rows
+        return jnp.where((own >= 0) & (own < rows) & (numbers >= 0), own, rows)

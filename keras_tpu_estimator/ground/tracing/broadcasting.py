@@ -1,0 +1,136 @@
+"""Where labels of one axis meet outputs of two, so that each meets all others.
+
+Of shapes `(32,)` and `(32, 1)` the difference is `(32, 32)`: no error, and a
+loss that trains something else.
+"""
+
+import dataclasses
+import pathlib
+import types
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import keras
+from jax.extend import core as jex
+
+from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
+
+# From where a value comes: labels, anything else, or nothing but constants.
+_LABELS, _OTHERS = 1, 2
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_JAX = str(pathlib.Path(jax.__file__).parent)
+_LIBRARIES = (_JAX, str(pathlib.Path(keras.__file__).parent), _PACKAGE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """One operation that takes each of the labels with each of the outputs.
+
+    Attributes:
+        labels: The shape of the labels, before they were broadcast.
+        outputs: The shape of what they met.
+        file: The file of the line that does it.
+        line: The number of that line.
+    """
+
+    labels: tuple[int, ...]
+    outputs: tuple[int, ...]
+    file: str
+    line: int
+
+
+def crossings(
+    traced: jex.ClosedJaxpr, labels: Sequence[bool]
+) -> list[Crossing]:
+    """The operations that have an axis for labels, and one for outputs.
+
+    Only if broadcasting made it so, not where a program has asked for it, as
+    by `labels[None, :]`.
+
+    Args:
+        traced: The function.
+        labels: For each argument, whether it is one of the labels.
+
+    Example:
+
+    >>> import jax.numpy as jnp
+    >>> traced = jax.make_jaxpr(lambda y, labels: y - labels)(
+    ...     jnp.ones((4, 1)), jnp.ones(4)
+    ... )
+    >>> [(c.labels, c.outputs) for c in crossings(traced, [False, True])]
+    [((4,), (4, 1))]
+    """
+    sources = [_LABELS if own else _OTHERS for own in labels]
+    return list(dict.fromkeys(_in(traced.jaxpr, sources)))
+
+
+def _in(jaxpr: jex.Jaxpr, inputs: Sequence[int]) -> Iterator[Crossing]:
+    """Those of a function, given where its arguments come from."""
+    sources: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
+    made: dict[Any, jex.JaxprEqn] = {}
+    for equation in jaxpr.eqns:
+        atoms = [
+            None if isinstance(atom, jex.Literal) else atom
+            for atom in equation.invars
+        ]
+        given = [sources.get(atom, 0) for atom in atoms]
+        inner = list(inner_functions(equation.params))
+        if len(inner) == 1 and len(inner[0].invars) == len(given):
+            yield from _in(inner[0], given)
+        elif len(atoms) == 2 and sorted(given)[0] == _LABELS:
+            own, other = atoms if given[0] == _LABELS else atoms[::-1]
+            if given != [_LABELS, _LABELS]:
+                yield from _of_pair(equation, own, other, made)
+        source = 0
+        for each in given:
+            source |= each
+        for variable in equation.outvars:
+            sources[variable] = source
+            made[variable] = equation
+
+
+def _of_pair(
+    equation: Any, own: Any, other: Any, made: dict[Any, Any]
+) -> Iterator[Crossing]:
+    shapes = own.aval.shape, other.aval.shape
+    size = max(max(shapes[0], default=1), 1)
+    if sorted(shapes) != [(1, size), (size, 1)] or size == 1:
+        return
+    for each in (own, other):
+        maker = made.get(each)
+        if (
+            maker is not None
+            and maker.primitive.name == "broadcast_in_dim"
+            and maker.invars[0].aval.shape == (size,)
+            and _place(maker, (_JAX,)) == _place(equation, (_JAX,))
+        ):
+            narrow = (size,)
+            labels = narrow if each is own else shapes[0]
+            outputs = narrow if each is other else shapes[1]
+            file, code, instruction = _place(equation, _LIBRARIES)
+            yield Crossing(labels, outputs, file, _line(code, instruction))
+
+
+def _place(
+    equation: Any, libraries: tuple[str, ...]
+) -> tuple[str, types.CodeType | None, int]:
+    """Where it was called: the file, its code, and the place in there."""
+    trace = equation.source_info.traceback
+    # Two calls may stand in one line, which a traceback of Python cannot tell.
+    frames = () if trace is None else zip(*trace.raw_frames(), strict=True)
+    for code, instruction in frames:  # From the innermost call on.
+        if not code.co_filename.startswith(libraries):
+            return code.co_filename, code, instruction
+    return "an unknown file", None, 0
+
+
+def _line(code: types.CodeType | None, instruction: int) -> int:
+    """The number of the line that an instruction stands in."""
+    if code is None:
+        return 0
+    for first, end, line in code.co_lines():
+        if first <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno

@@ -1,0 +1,334 @@
+"""A function that makes and uses variables, as a pure function of them.
+
+`capture` runs the function once, under a `VariableScope`, and keeps the trace:
+what it read are arguments, what it assigned are results.
+"""
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import jax
+import keras
+import numpy as np
+from jax.extend import core as jex
+
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing import jaxprs
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing.broadcasting import Crossing
+from keras_tpu_estimator.ground.tracing.broadcasting import crossings
+from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
+from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
+from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import VariableScope
+from keras_tpu_estimator.ground.tracing.variables import enter_into_scope
+from keras_tpu_estimator.ground.tracing.variables import is_tensor_of_scope
+from keras_tpu_estimator.ground.tracing.varying import varying
+
+# Each is traced once more.
+_MOST_CLASHES = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A function as a pure one, with its variables as arguments.
+
+    Attributes:
+        paths: Paths of the variables it uses, in the order of its arguments.
+        objects: The variable object of each path seen in the trace.
+        new: Those of them that the program did not know before.
+    """
+
+    paths: tuple[str, ...]
+    objects: Mapping[str, keras.Variable]
+    new: Mapping[str, keras.Variable]
+    _pure: jex.ClosedJaxpr
+    _outputs: jax.tree_util.PyTreeDef
+    _initial: jex.ClosedJaxpr
+    _initial_paths: tuple[str, ...]
+    _known: Mapping[str, jax.ShapeDtypeStruct]
+
+    def __call__(
+        self, values: Mapping[str, jax.Array], *args: Nest
+    ) -> tuple[Nest, Values]:
+        """Evaluates the function on these values of its variables.
+
+        Returns:
+            What the function returned, and the variables it assigned by path.
+        """
+        flat = jex.jaxpr_as_fun(self._pure)(
+            *(values[path] for path in self.paths), *jax.tree.leaves(args)
+        )
+        return jax.tree.unflatten(self._outputs, flat)
+
+    @property
+    def assigned(self) -> tuple[str, ...]:
+        """Paths of the variables that it assigns."""
+        numbers = range(self._outputs.num_leaves)
+        return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
+
+    @property
+    def callbacks(self) -> list[str]:
+        """What in it calls back into Python, such as "pure_callback"."""
+        return jaxprs.callbacks(self._pure)
+
+    def varying(
+        self, paths: Collection[str], axes: Sequence[str]
+    ) -> tuple[Nest, dict[str, bool]]:
+        """What may differ between cores whose arguments do.
+
+        Args:
+            paths: Paths of the variables that differ, too.
+            axes: Names of the mesh axes that the cores lie on.
+
+        Returns:
+            What a call returns, with a bool in the place of each tensor.
+        """
+        own = [path in paths for path in self.paths]
+        rest = len(self._pure.jaxpr.invars) - len(own)
+        flat = varying(self._pure, own + [True] * rest, axes)
+        return jax.tree.unflatten(self._outputs, flat)
+
+    def crossings(self, labels: Sequence[bool]) -> list[Crossing]:
+        """Where labels are broadcast against outputs, by mistake it seems.
+
+        Args:
+            labels: For each leaf of its arguments, whether it is a label.
+        """
+        return crossings(self._pure, [False] * len(self.paths) + [*labels])
+
+    def rematerialized(
+        self, mode: str, axis_sizes: Sequence[tuple[str, int]]
+    ) -> "Captured":
+        """The same, computed anew for gradients; see `rematerialization`."""
+        pure = rematerialized(self._pure, mode, axis_sizes)
+        return dataclasses.replace(self, _pure=pure)
+
+    @property
+    def initial_inputs(self) -> tuple[int, ...]:
+        """Which leaves of the arguments its initial values depend on."""
+        names, _ = jaxprs.without_unused(self._initial_names, self._initial)
+        return tuple(name for name in names if isinstance(name, int))
+
+    def initial_values(
+        self,
+        paths: Collection[str],
+        values: AnyValues,
+        inputs: Mapping[int, np.ndarray],
+        places: Mapping[str, jax.sharding.Sharding] | None = None,
+    ) -> Values:
+        """The initial values of some of `new`.
+
+        Args:
+            paths: Their paths.
+            values: Values by path of variables known before, and of new ones
+                that have other initial values; those that the initial values
+                do not depend on may be left out.
+            inputs: Leaves of the function's arguments by their number, those
+                of `initial_inputs` among them.
+            places: Where each is to be made. Defaults to one device.
+        """
+        made = [path for path in self._initial_paths if path in paths]
+        chosen = [self._initial_paths.index(path) for path in made]
+        initial = jaxprs.only(self._initial, chosen, with_effects=False)
+        marked = jaxprs.marked_equations(initial)
+        given = [p for p in marked if p in self.new and p in values]
+        initial = jaxprs.with_arguments(
+            initial, len(self._known), [marked[path] for path in given]
+        )
+        count = len(self._known)
+        names = self._initial_names
+        used, initial = jaxprs.without_unused(
+            (*names[:count], *given, *names[count:]), initial
+        )
+
+        def argument(name: str | int) -> TensorLike:
+            if isinstance(name, int):
+                return inputs[name]
+            if name in values:
+                return values[name]
+            return np.zeros(self._known[name].shape, self._known[name].dtype)
+
+        at = None if places is None else [places[path] for path in made]
+        flat = evaluate_by_parts(initial, [*map(argument, used)], at)
+        computed = dict(zip(made, flat, strict=True))
+        # What is not made here was adopted, and has a value already.
+        return {
+            path: computed[path] if path in computed else variable.value
+            for path, variable in self.new.items()
+            if path in paths
+        }
+
+    @property
+    def _initial_names(self) -> tuple[str | int, ...]:
+        """Paths, and numbers of inputs, as arguments of the initial values."""
+        inputs = len(self._initial.jaxpr.invars) - len(self._known)
+        return (*self._known, *range(inputs))
+
+
+def capture(
+    function: Callable[..., Nest],
+    known: Mapping[str, keras.Variable],
+    *args: Nest,
+    objects: Mapping[str, keras.Variable] | None = None,
+    axis_sizes: Sequence[tuple[str, int]] = (),
+    seed: int | None = None,
+    taken_names: dict[str, int] | None = None,
+) -> Captured:
+    """Runs a function once and returns it as a pure function of variables.
+
+    Args:
+        function: Takes `args` and returns a nest of tensors. It may create,
+            read and assign Keras variables.
+        known: The program's variables by path.
+        *args: Nests of arrays, or of anything with a shape and a dtype.
+        objects: Variable objects of an earlier capture that this function
+            uses, by path. Defaults to none.
+        axis_sizes: Names and sizes of the mesh axes it may reduce over.
+        seed: Seeds the initializers that have no seed of their own. By
+            default Python's `random` decides, as everywhere in Keras.
+        taken_names: How many of some automatic names belong to layers made
+            outside the function. Names found to be taken are added.
+
+    Returns:
+        A `Captured`.
+
+    Raises:
+        TwoUnderOnePathError: Two variables have one path.
+        LeakedTensorError: The function uses tensors that are not its own.
+    """
+    keras_internals.around_creation(enter_into_scope)
+    keras_internals.accept_tensors_as_rates(is_tensor_of_scope)
+    inputs: dict[str, keras.Variable] = dict(known)
+    taken = {} if taken_names is None else taken_names
+    clashes: list[TwoUnderOnePathError] = []
+
+    def in_scope(scope: VariableScope, args: tuple[Nest, ...]) -> Nest:
+        with (
+            keras_internals.fresh_names(taken),
+            keras_internals.without_distribution(),
+            _seeded(seed),
+            scope,
+        ):
+            result = function(*args)
+            scope.introduce_unread()
+        return result
+
+    while True:
+        could_be_seen = leftovers.can_be_seen()
+        try:
+            attempt = _attempt(
+                in_scope, inputs, known, args, objects or {}, axis_sizes
+            )
+        except TwoUnderOnePathError as error:
+            # Perhaps with a layer from outside, named by the same count. Two
+            # variables of one layer clash under any.
+            clashes.append(error)
+            is_news = _take_name(error.path.split("/")[0], taken)
+            if not is_news or len(clashes) > _MOST_CLASHES:
+                raise clashes[0] from None
+            continue
+        if leftovers.can_be_seen() and not could_be_seen:
+            continue  # The function itself has imported TensorFlow.
+        if isinstance(attempt, Captured):
+            return attempt
+        # A layer was built inside an inner trace (a remat, a cond). Its
+        # variables are known by now: the next attempt has them as arguments.
+        inputs.update(attempt)
+
+
+def _take_name(name: str, taken: dict[str, int]) -> bool:
+    """Marks an automatic name as taken; whether that is news."""
+    base, _, count = name.rpartition("_")
+    if not (base and count.isdigit()):
+        base, count = name, "0"
+    if taken.get(base, 0) > int(count):
+        return False
+    taken[base] = int(count) + 1
+    return True
+
+
+def _attempt(
+    in_scope: Callable[[VariableScope, tuple[Nest, ...]], Nest],
+    inputs: Mapping[str, keras.Variable],
+    known: Mapping[str, keras.Variable],
+    args: tuple[Nest, ...],
+    objects: Mapping[str, keras.Variable],
+    axis_sizes: Sequence[tuple[str, int]],
+) -> Captured | Mapping[str, keras.Variable]:
+    """Traces once; returns variables to be made arguments if it must again."""
+    scopes: list[VariableScope] = []
+
+    def run(values: Mapping[str, jax.Array], args: tuple[Nest, ...]) -> Nest:
+        scope = VariableScope(known, values, objects)
+        scopes.append(scope)
+        result = in_scope(scope, args)
+        updates = {path: scope.values[path] for path in sorted(scope.updated)}
+        return result, updates, _made_here(scope)
+
+    # In the order in which a dictionary's keys are flattened.
+    avals = {
+        path: jax.ShapeDtypeStruct(
+            inputs[path].shape, keras_internals.stored_dtype(inputs[path])
+        )
+        for path in sorted(inputs)
+    }
+    try:
+        traced, outputs = jax.make_jaxpr(
+            run, axis_env=list(axis_sizes), return_shape=True
+        )(avals, args)
+        leaked = any(isinstance(c, jax.core.Tracer) for c in traced.consts)
+    except jax.errors.UnexpectedTracerError:
+        leaked = True
+    scope = scopes[-1]
+    fresh = [path for path in scope.new if path not in inputs]
+    if leaked:
+        if not fresh:
+            raise LeakedTensorError
+        return scope.new
+    marks = jaxprs.marked_equations(traced)
+    if any(path not in marks for path in fresh):
+        return scope.new
+    results, initials = outputs[:2], outputs[2]
+    count = len(jax.tree.leaves(results))
+    pure = jaxprs.with_arguments(
+        jaxprs.only(traced, range(count)), len(avals), [marks[p] for p in fresh]
+    )
+    paths, pure = jaxprs.without_unused((*avals, *fresh), pure)
+    return Captured(
+        paths=paths,
+        objects=scope.objects,
+        new=scope.new,
+        _pure=pure,
+        _outputs=jax.tree.structure(results),
+        _initial=jaxprs.only(
+            traced, range(count, count + len(initials)), with_effects=False
+        ),
+        _initial_paths=tuple(sorted(initials)),
+        _known=avals,
+    )
+
+
+def _made_here(scope: VariableScope) -> Values:
+    return {
+        path: scope.initials[path]
+        for path in sorted(scope.new)
+        if path in scope.initializers
+    }
+
+
+def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
+    """Makes Keras's default seeds repeatable, if there is a seed."""
+    if seed is None:
+        return contextlib.nullcontext()
+    return keras_internals.default_seeds(random.Random(seed))

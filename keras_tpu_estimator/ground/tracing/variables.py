@@ -1,0 +1,330 @@
+"""Variables by path.
+
+A `model_fn` creates its layers anew each time it runs, as it did in TF1. Here
+it runs under `VariableScope`, where a variable is its path: the first trace
+makes it, every later one is given the value under the same path.
+"""
+
+import contextlib
+import contextvars
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import Literal
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing import jaxprs
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+
+Values: TypeAlias = dict[str, jax.Array]
+# Before they are copied to the devices, some may be on the host.
+AnyValues: TypeAlias = Mapping[str, jax.Array | np.ndarray]
+Initializer: TypeAlias = Callable[..., jax.Array]
+Sharing: TypeAlias = Literal["never", "allowed", "required"]
+
+_active: contextvars.ContextVar["VariableScope | None"] = (
+    contextvars.ContextVar("variable_scope", default=None)
+)
+
+
+class TwoUnderOnePathError(ValueError):
+    """Two variables of one call of `model_fn` have the same path.
+
+    Args:
+        path: The path.
+    """
+
+    def __init__(self, path: str):
+        super().__init__(
+            f"Two variables have the path {path!r}. Expected one variable for "
+            "each path in one call of model_fn. Give one of the two layers "
+            "(or variables) another `name`; a layer that is used twice is "
+            "created once and called twice, or shared by "
+            "kte.variable_scope(name, reuse=kte.AUTO_REUSE)."
+        )
+        self.path = path
+
+
+class LeakedTensorError(ValueError):
+    """`model_fn` used a tensor that is not of this call."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A tensor was used that leaked from an earlier call of model_fn, "
+            "or from an inner function. Expected only tensors made from the "
+            "features, labels and variables of this call: keep no tensors in "
+            "globals, attributes or default arguments."
+        )
+
+
+class VariableScope(keras.StatelessScope):
+    """Answers for every variable by path while a function is traced.
+
+    Args:
+        known: The program's variables by path.
+        values: A traced value for each path that has one already.
+        objects: Variable objects of an earlier trace that stand for their
+            paths in this one.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, keras.Variable],
+        values: Mapping[str, jax.Array],
+        objects: Mapping[str, keras.Variable],
+    ):
+        super().__init__(collect_losses=True, initialize_variables=False)
+        self.known = known
+        self.values = dict(values)
+        # Values as they were before anything was assigned.
+        self.before = dict(values)
+        self.objects = dict(objects)
+        self.new: dict[str, keras.Variable] = {}
+        self.initials: Values = {}
+        self.updated: set[str] = set()
+        self.initializers: dict[str, Initializer] = {}
+        self._numbers = False
+        self.sharing: Sharing = "never"
+        # Objects that stand for a variable which another one stands for, too.
+        self._twins: list[keras.Variable] = []
+
+    def __enter__(self) -> "VariableScope":
+        self._token = _active.set(self)
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        _active.reset(self._token)
+        super().__exit__(*exception)
+
+    def created(
+        self, variable: keras.Variable, initializer: Initializer
+    ) -> None:
+        """Enters a variable that the traced function has just made."""
+        path = variable.path
+        if is_accumulator(variable):  # Keras names all `Mean`s alike.
+            path = self._free_path(*path.partition("/"))
+        elif self._numbers or is_recurrent_state(variable):
+            path = self._free_path(path)
+        keras_internals.set_path(variable, path)
+        if self._is_shared(path, variable):
+            self._twins.append(variable)
+            return
+        if path in self.objects:
+            raise TwoUnderOnePathError(path)
+        self._enter(path, variable)
+        self.initializers[path] = initializer
+
+    def path_of(self, variable: keras.Variable) -> str:
+        """The path of a variable, which is adopted if it is from outside."""
+        path = variable.path
+        if path not in self.objects:
+            self._enter(path, variable)
+        elif self.objects[path] is not variable and not any(
+            twin is variable for twin in self._twins
+        ):
+            raise TwoUnderOnePathError(path)
+        return path
+
+    def get_current_value(self, variable: keras.Variable) -> jax.Array:
+        """The traced value of a variable. Keras calls this on every read."""
+        path = self.path_of(variable)
+        if path not in self.values:
+            self._introduce(path)
+        return self.values[path]
+
+    def add_update(self, update: tuple[keras.Variable, jax.Array]) -> None:
+        """Takes a new value. Keras calls this on every assignment."""
+        variable, value = update
+        # The old value first, so that the variable becomes an argument.
+        self.get_current_value(variable)
+        self.values[variable.path] = value
+        self.updated.add(variable.path)
+
+    def introduce_unread(self) -> None:
+        """Makes arguments of new variables that nothing has read."""
+        for path in self.new:
+            if path not in self.values:
+                self._introduce(path)
+            elif path not in self.initials:
+                self.initials[path] = self._initial(path)
+
+    @contextlib.contextmanager
+    def numbering(self) -> Iterator[None]:
+        """Numbers new variables of one path, as Keras's Adafactor has them."""
+        self._numbers = True
+        try:
+            yield
+        finally:
+            self._numbers = False
+
+    @contextlib.contextmanager
+    def sharing_of(self, sharing: Sharing) -> Iterator[None]:
+        """Whether new variables share the values of others of their paths."""
+        before, self.sharing = self.sharing, sharing
+        try:
+            yield
+        finally:
+            self.sharing = before
+
+    def first(self, variable: keras.Variable) -> keras.Variable:
+        """The object that stands for a variable that several share."""
+        return self.objects.get(variable.path, variable)
+
+    def trainable(self) -> list[keras.Variable]:
+        """The trainable variables seen so far, in the order of creation."""
+        return [v for v in self.objects.values() if v.trainable]
+
+    def _free_path(self, name: str, *rest: str) -> str:
+        """The path with a count after its name, if need be."""
+        path = "".join((name, *rest))
+        counted = (
+            "".join((f"{name}_{count}", *rest)) for count in itertools.count(1)
+        )
+        while path in self.objects:
+            path = next(counted)
+        return path
+
+    def _is_shared(self, path: str, variable: keras.Variable) -> bool:
+        # What only counts, or draws, may be new at any time.
+        is_weight = not (is_accumulator(variable) or is_seed(variable))
+        is_new = path not in self.objects
+        if self.sharing == "required" and is_new and is_weight:
+            raise ValueError(
+                f"With reuse=True the variable {path!r} should have been made "
+                "before in this call of model_fn. Received a new one. Call "
+                "the layers without reuse first, or pass reuse=AUTO_REUSE."
+            )
+        if self.sharing == "never" or is_new:
+            return False
+        shape = tuple(self.objects[path].shape)
+        if shape != tuple(variable.shape):
+            raise ValueError(
+                f"The variable {path!r} has shape {shape}, and should be "
+                f"reused with shape {tuple(variable.shape)}. Give the layers "
+                "the same size, or other names."
+            )
+        return True
+
+    def _enter(self, path: str, variable: keras.Variable) -> None:
+        self.objects[path] = variable
+        if isinstance(self.known.get(path), RowsVariable):
+            raise ValueError(
+                "Tables, and what their optimizers keep, should have names "
+                "that no variable of model_fn has. Received both for "
+                f"{path!r}. Rename the layer or the table."
+            )
+        if path not in self.known:
+            self.new[path] = variable
+        elif tuple(self.known[path].shape) != tuple(variable.shape):
+            raise ValueError(
+                f"The variable {path!r} has shape {tuple(variable.shape)} in "
+                "this call of model_fn, but "
+                f"{tuple(self.known[path].shape)} in the calls before. Give "
+                "the layer the same size in every mode, or another `name`."
+            )
+
+    def _introduce(self, path: str) -> None:
+        self.initials[path] = self._initial(path)
+        self.values[path] = jaxprs.mark(self.initials[path], path)
+        self.before[path] = self.values[path]
+
+    def _initial(self, path: str) -> jax.Array:
+        variable = self.objects[path]
+        dtype = keras_internals.stored_dtype(variable)
+        if path not in self.initializers:
+            # Adopted: its own value is the initial one, read after the trace.
+            return jnp.zeros(variable.shape, dtype)
+        initial = self.initializers[path](variable.shape, dtype=dtype)
+        return jnp.asarray(initial, dtype)
+
+
+def is_accumulator(variable: keras.Variable) -> bool:
+    """Whether a variable accumulates a metric, for one evaluation only."""
+    return variable.synchronization == "on_read"
+
+
+def is_seed(variable: keras.Variable) -> bool:
+    """Whether a variable is the state of one of Keras's seed generators."""
+    return variable.name == "seed_generator_state" and variable.shape == (2,)
+
+
+def is_recurrent_state(variable: keras.Variable) -> bool:
+    """Whether a variable is a state of a layer, which Keras names all alike."""
+    return variable.name == "rnn_state"
+
+
+def current_scope() -> VariableScope | None:
+    """The scope of the trace that is running on this thread, if one is."""
+    return _active.get()
+
+
+def enter_into_scope(
+    construct: Callable[..., None],
+    variable: keras.Variable,
+    initializer: TensorLike | Initializer,
+    kwargs: dict[str, Any],
+) -> None:
+    """Constructs a variable; inside a scope, any initial value will do.
+
+    Args:
+        construct: The constructor of `keras.Variable`.
+        variable: The new object.
+        initializer: A value, an initializer, or the name of one.
+        kwargs: The other arguments.
+    """
+    scope = current_scope()
+    if scope is None:
+        construct(variable, initializer, **kwargs)
+        return
+    if isinstance(initializer, str):
+        initializer = keras.initializers.get(initializer)
+    if not callable(initializer):
+        initializer = _constant(initializer, kwargs)
+    construct(variable, initializer, **kwargs)
+    scope.created(variable, initializer)
+
+
+def is_tensor_of_scope(value: object) -> bool:
+    """Whether something is a tensor, or a variable, while one is traced."""
+    return current_scope() is not None and isinstance(
+        value, jax.Array | keras.Variable
+    )
+
+
+def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
+    """An initializer that returns a value, whose shape and dtype it adds."""
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if not isinstance(value, jax.Array):
+        value = np.asarray(value)
+        if kwargs.get("dtype") is None and value.dtype == np.float64:
+            value = value.astype(keras.config.floatx())
+    kwargs["shape"] = value.shape
+    if kwargs.get("dtype") is None:
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        kwargs["dtype"] = keras.backend.standardize_dtype(dtype)
+    return lambda shape, dtype=None: jnp.asarray(value, dtype)
+
+
+def scope_for(caller: str) -> VariableScope:
+    """The scope of the running trace, for a function that needs one.
+
+    Raises:
+        ValueError: Nothing is traced; the message names the caller.
+    """
+    scope = current_scope()
+    if scope is None:
+        raise ValueError(
+            f"`{caller}` was called outside a model_fn. Expected a call while "
+            "model_fn runs, since variables exist only there."
+        )
+    return scope

@@ -1,0 +1,219 @@
+"""A `model_fn` as a Keras model, with the methods of one."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.front_ends.front_end import front_end_of
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+from keras_tpu_estimator.keras_model.model_files import SavedByWeights
+from keras_tpu_estimator.keras_model.program_model import FOR_METRIC_FN
+from keras_tpu_estimator.keras_model.program_model import features_and_labels
+from keras_tpu_estimator.spec.model_fn.spec import Spec
+
+_WHOLE = sys.maxsize
+
+
+class EstimatorModel(SavedByWeights):
+    """A `model_fn` as a `keras.Model`.
+
+    `train_step`, `test_step` and `predict_step` run the steps of `model_fn`'s
+    program, which the device loop of `TPUEstimator` scans as well. `fit`,
+    `evaluate`, `predict`, `summary`, `save_weights` and `load_weights` work as
+    on any Keras model. There is nothing to compile: optimizer, loss and metrics
+    are those of `model_fn`. Its `eval_metrics` are among the results of
+    `evaluate` and of `fit(validation_data=...)`.
+
+    Args:
+        program: The variables and steps to run, and the cores that do it.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     outputs = keras.layers.Dense(1)(features)
+    ...     loss = keras.ops.mean((outputs - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, {"y": outputs}, loss, optimizer.minimize(loss)
+    ...         if mode == kte.ModeKeys.TRAIN else None)
+    >>> model = kte.EstimatorModel.from_model_fn(model_fn)
+    >>> x, y = np.ones((8, 2), "float32"), np.ones((8, 1), "float32")
+    >>> history = model.fit(x, y, batch_size=4, verbose=0)
+    >>> int(model.global_step.numpy())
+    2
+    """
+
+    test_function: Callable[..., Any]
+
+    def __init__(self, program: DistributedProgram):
+        super().__init__(program)
+        self._made_metrics: HostMetrics | None = None
+
+    @classmethod
+    def from_model_fn(
+        cls,
+        model_fn: Callable[..., Spec],
+        params: Mapping[str, Any] | None = None,
+        config: Any = None,
+        cores: Cores = ONE_CORE,
+        seed: int | None = None,
+    ) -> "EstimatorModel":
+        """Makes a model of a `model_fn` that is called as on one core.
+
+        Args:
+            model_fn: As `TPUEstimator` takes it.
+            params: Hyperparameters for it. Defaults to none.
+            config: Configuration for it. Of a `RunConfig`, `micro_batches`,
+                `dtype_policy`, `remat` and `random_bits` count, too. Defaults
+                to `None`.
+            cores: The cores that share each batch. Defaults to one core.
+            seed: Makes initial values and random layers repeatable. Defaults
+                to `None`.
+        """
+        call = ModelFn(
+            model_fn,
+            dict(params or {}),
+            config,
+            checks_params=False,
+        )
+        layouts = {
+            ModeKeys.TRAIN: BatchLayout(cores),
+            ModeKeys.EVAL: BatchLayout(cores),
+            ModeKeys.PREDICT: BatchLayout(cores),
+        }
+        front_end = front_end_of(model_fn)
+        options = TraceOptions.of(config)
+        program = front_end.make_program(call, seed, options)
+        return cls(DistributedProgram(program, layouts))
+
+    def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
+        """Trains as `keras.Model.fit` does; see there for the arguments."""
+        self._prepare_from(ModeKeys.TRAIN, x, y, kwargs)
+        with self._apart(keeps=True):
+            return super().fit(x, y, **kwargs)
+
+    def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
+        """Evaluates as `keras.Model.evaluate` does; see there."""
+        self._prepare_from(ModeKeys.EVAL, x, y, kwargs)
+        with self._apart():
+            return super().evaluate(x, y, **kwargs)
+
+    def predict(self, x: Any, **kwargs: Any) -> Any:
+        """Predicts as `keras.Model.predict` does; see there."""
+        self._prepare_from(ModeKeys.PREDICT, x, None, kwargs)
+        with self._apart():
+            return super().predict(x, **kwargs)
+
+    def train_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
+        """Trains as `keras.Model.train_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.TRAIN, x, y, {"batch_size": _WHOLE})
+        with self._apart(keeps=True):
+            return super().train_on_batch(x, y, **kwargs)
+
+    def test_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
+        """Evaluates as `keras.Model.test_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.EVAL, x, y, {"batch_size": _WHOLE})
+        with self._apart():
+            return super().test_on_batch(x, y, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Predicts as `keras.Model.predict_on_batch` does; see there."""
+        self._prepare_from(ModeKeys.PREDICT, x, None, {"batch_size": _WHOLE})
+        with self._apart():
+            return super().predict_on_batch(x)
+
+    def make_test_function(self, force: bool = False) -> None:
+        """Makes what `evaluate` calls for each batch; Keras calls it."""
+        if self.test_function is not None and not force:
+            return
+        super().make_test_function(force)
+        run = self.test_function
+
+        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
+            logs, state = run(state, iterator)
+            return self._with_metrics(logs), state
+
+        self.test_function = run_and_count
+
+    def reset_metrics(self) -> None:
+        """Forgets what was counted."""
+        super().reset_metrics()
+        if self._host_metrics is not None:
+            self._host_metrics.reset()
+        store = self.program.store
+        counts = {
+            path
+            for path in store.valued
+            if is_accumulator(store.variables[path])
+        }
+        if counts:
+            store.assign(store.initial_values(counts))
+
+    @property
+    def _host_metrics(self) -> HostMetrics | None:
+        """What `metric_fn` counts; none before the first evaluation."""
+        step = self.program.prepared.get(ModeKeys.EVAL)
+        if self._made_metrics is None and step and step.metric_fn:
+            self._made_metrics = HostMetrics(step.metric_fn)
+        return self._made_metrics
+
+    def _with_metrics(self, logs: dict[str, Any]) -> dict[str, Any]:
+        """Logs with what `metric_fn` has counted, in place of its tensors."""
+        logs = dict(logs)
+        tensors = logs.pop(FOR_METRIC_FN, None)
+        if tensors is None or self._host_metrics is None:
+            return logs
+        step = jax.tree.map(lambda tensor: np.asarray(tensor)[None], tensors)
+        self._host_metrics.update(step)
+        return logs | self._host_metrics.result()
+
+    def _apart(
+        self, keeps: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
+        """Keeps Keras, which uses up arrays, from those of a running loop."""
+        lender = self.program.store.lender
+        return lender.apart(keeps) if lender else contextlib.nullcontext()
+
+    def _prepare_from(
+        self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Makes the variables before Keras collects their values."""
+        size = kwargs.get("batch_size") or 32
+        if hasattr(x, "shape") or isinstance(x, dict):
+            data = jax.tree.map(lambda array: array[:size], (x, y))
+        elif iter(x) is not x:
+            data = next(iter(x))
+        elif mode in self.program.prepared:
+            return
+        else:
+            raise ValueError(
+                f"Expected arrays or a dataset to {mode!r} with. Received an "
+                f"iterator, {x!r}, whose first batch would be lost. Call "
+                "`model.prepare(mode, features, labels)` with a batch and "
+                "`model.initialize()` first."
+            )
+        features, labels = features_and_labels(data)
+        if mode == ModeKeys.PREDICT:
+            labels = jnp.zeros((batch_size(features),), bool)
+        features, labels = jax.tree.map(jnp.asarray, (features, labels))
+        self.prepare(mode, features, labels)
+        self.initialize()

@@ -1,0 +1,209 @@
+"""A program as a Keras model: its variables, and steps over their values."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
+
+MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
+KerasState: TypeAlias = tuple[list[jax.Array], ...]
+
+# What a step of evaluation returns for `metric_fn`, beside its logs.
+FOR_METRIC_FN = "tensors for metric_fn"
+
+
+class ProgramModel(keras.Model):
+    """The variables and the steps of a program, as Keras has them.
+
+    Args:
+        program: The variables and steps to run, and the cores that do it.
+    """
+
+    def __init__(self, program: DistributedProgram):
+        super().__init__(name="estimator_model")
+        self.program = program
+        # Keras tracks what is appended to a list attribute.
+        self._model_variables: list[keras.Variable] = []
+        # Keras compiles a model only with its `compile`.
+        super().compile(optimizer=None)
+        self.optimizer = ModelOptimizer(self.global_step)
+        self.built = True
+        program.when_prepared.append(self._track_new_variables)
+        self._track_new_variables()
+
+    @property
+    def global_step(self) -> keras.Variable:
+        """The number of training steps made, as a variable."""
+        return self.program.store.variables[GLOBAL_STEP]
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The mean loss, which Keras resets and reports."""
+        return [self.program.loss_mean]
+
+    def prepare(
+        self, mode: str, features: Features, labels: Labels = None
+    ) -> Step:
+        """Traces `model_fn` for inputs like these, if it has not been.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            features: Nest of arrays, batch first.
+            labels: The same, or `None`.
+
+        Returns:
+            The step. Its variables are the model's from now on.
+        """
+        return self.program.prepare(mode, features, labels)
+
+    def initialize(self) -> None:
+        """Gives initial values to variables that have none yet."""
+        store = self.program.store
+        missing = store.variables.keys() - store.valued
+        if missing:
+            store.assign(store.initial_values(missing))
+
+    def train_step(
+        self, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
+        """One step of training, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable, the other, the optimizer's and the
+                metrics' variables, as Keras passes them.
+            data: A tuple of features and labels.
+
+        Returns:
+            The mean loss so far, and the new state.
+        """
+        return self._keras_step(ModeKeys.TRAIN, state, data)
+
+    def test_step(
+        self, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
+        """One step of evaluation, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable, the other and the metrics'
+                variables, as Keras passes them.
+            data: A tuple of features and labels.
+
+        Returns:
+            The mean loss so far, with the metrics that the program counts
+            itself and the tensors for those that the host counts, and the
+            new state.
+        """
+        return self._keras_step(ModeKeys.EVAL, state, data)
+
+    def predict_step(
+        self, state: KerasState, data: Nest
+    ) -> tuple[Nest, list[jax.Array]]:
+        """One step of prediction, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable and the other variables.
+            data: A tuple of features and, in place of labels, which rows are
+                padding: booleans of shape `[batch]`. By default none are.
+
+        Returns:
+            Predictions and the values of the other variables.
+        """
+        features, is_padding = features_and_labels(data)
+        if is_padding is None:
+            is_padding = jnp.zeros((batch_size(features),), bool)
+        step = self.program.step(ModeKeys.PREDICT, features, is_padding)
+        values = self._by_path(state)
+        changed, outputs = self.program.to_compile(step)(
+            values, features, is_padding
+        )
+        _, others = self._as_state(values | changed, len(state))
+        return outputs["predictions"], others
+
+    def jax_state_sync(self) -> None:
+        """Gives the variables their current values; callbacks call it.
+
+        Keras calls it whenever a callback reads its attribute `model`.
+        """
+        lender = self.program.store.lender
+        if lender is not None:
+            lender.show()
+        super().jax_state_sync()
+
+    def _track_new_variables(self) -> None:
+        store, slots = self.program.store, self.optimizer.variables
+        if len(store.variables) == len(self._model_variables) + len(slots):
+            return
+        tracked = {v.path for v in (*self._model_variables, *slots)}
+        for path, variable in store.variables.items():
+            if path not in tracked:
+                group = slots if path in store.slots else self._model_variables
+                group.append(variable)
+        self.optimizer.adopt(store.optimizers, store.variables)
+
+    def _keras_step(
+        self, mode: str, state: KerasState, data: Nest
+    ) -> tuple[Outputs, KerasState]:
+        """A step between the lists that Keras has and values by path."""
+        *lists, metrics = state
+        batch = features_and_labels(data)
+        step = self.program.step(mode, *batch)
+        values = self._by_path(lists)
+        changed, metrics, outputs = self.program.run_step(
+            step, values, metrics, batch
+        )
+        new = self._as_state(values | changed, len(lists))
+        logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
+        if "eval_metrics" in outputs:
+            logs[FOR_METRIC_FN] = outputs["eval_metrics"]
+        return logs, (*new, metrics)
+
+    def _by_path(self, state: Sequence[list[jax.Array]]) -> Values:
+        return {
+            variable.path: value
+            for variables, values in zip(self._lists, state, strict=False)
+            for variable, value in zip(variables, values, strict=True)
+        }
+
+    def _as_state(self, values: Values, lists: int) -> list[list[jax.Array]]:
+        return [[values[v.path] for v in each] for each in self._lists[:lists]]
+
+    @property
+    def _lists(self) -> list[list[keras.Variable]]:
+        """The variables in the lists and the order that Keras has."""
+        return [
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.optimizer.variables,
+        ]
+
+
+def features_and_labels(data: Nest) -> tuple[Features, Labels]:
+    """What Keras calls `x` and `y` of a batch.
+
+    Raises:
+        ValueError: There are sample weights, too.
+    """
+    features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+    if weights is not None:
+        raise ValueError(
+            "Expected features and labels. Received sample weights too: put "
+            "them among the features, where model_fn can use them."
+        )
+    return features, labels

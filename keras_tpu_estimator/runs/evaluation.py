@@ -1,0 +1,275 @@
+"""One call of `evaluate`, over every example once."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.files.checkpoints.keep_best import note
+from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.files.summary import collecting
+from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
+from keras_tpu_estimator.runs.hooked_runs import run_hooked
+from keras_tpu_estimator.runs.host_calls import LastOfAll
+from keras_tpu_estimator.runs.host_calls import call_for_steps
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.live_model import hooks_around
+from keras_tpu_estimator.runs.outfeed import Outfeed
+from keras_tpu_estimator.runs.plan import LoopPlan
+from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.runs.same_edits import compare_edits
+from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import parts_of_loop
+from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.hooks.stall import stalls_shown
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+# Steps of one run: enough to keep the devices busy, few enough to fit there.
+STEPS_PER_RUN = IterationsPerLoop(32, "count")
+
+# Opens the values for a step; with the optimizers' variables, if asked for.
+OpenValues = Callable[
+    [Step, bool], contextlib.AbstractContextManager[CallValues]
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate` was called with.
+
+    Attributes:
+        job: The estimator's functions and settings.
+        input_fn: The user's function.
+        hooks: The user's hooks and callbacks.
+        steps: Batches to evaluate, or `None` for all.
+        name: The name of the evaluation, or `None`.
+    """
+
+    job: Job
+    input_fn: InputFn
+    hooks: tuple[Hook, ...]
+    steps: int | None
+    name: str | None
+
+    def run(self, open_values: OpenValues) -> dict[str, Any]:
+        """Evaluates, and writes the result.
+
+        Args:
+            open_values: Has the values to evaluate.
+
+        Returns:
+            The metrics by name, with `loss` and `global_step`.
+        """
+        job = self.job
+        plan = LoopPlan(STEPS_PER_RUN, self.steps)
+        _logger.info("Starting evaluation.")
+        with (
+            stalls_shown(job.config.stall_timeout_secs) as watch,
+            shown_at_end(),
+            job.hosts.call("evaluate") as call,
+            self._together(call),
+            job.pipeline(
+                ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
+            ) as pipeline,
+            stage_ahead(
+                job.runtime,
+                ModeKeys.EVAL,
+                job.steps(ModeKeys.EVAL, pipeline),
+                plan,
+            ) as infeed,
+        ):
+            first = next(infeed, None)
+            if first is None:
+                raise ValueError(
+                    "The input of evaluate is empty. Expected at least one "
+                    "batch with examples from input_fn."
+                )
+            step = first.prepare(job.runtime)
+            hooks = (*watch, *self.hooks, *step.hooks)
+            kept = open_values(step, bool(callbacks_of(hooks)))
+            with job.reading(kept) as values:
+                # Of one checkpoint on all hosts, or of training.
+                call.check_same({GLOBAL_STEP: values.step})
+                checkpoint = values.checkpoint
+                compare_edits(call, values, "evaluate")
+                loop = EvaluationLoop(job, step, values, infeed, self.steps)
+                result = loop.run(first, hooks, call)
+        if job.hosts.is_chief:
+            self._write(result, loop, checkpoint)
+        return result
+
+    @contextlib.contextmanager
+    def _together(self, call: Conversation) -> Iterator[None]:
+        """Checks that all hosts evaluate the same."""
+        self.job.check_together(call, steps=self.steps, name=self.name)
+        yield
+
+    def _write(
+        self,
+        result: dict[str, Any],
+        loop: "EvaluationLoop",
+        checkpoint: str | None,
+    ) -> None:
+        """Writes the result into the event file of its own directory."""
+        name = self.name
+        step = int(result[GLOBAL_STEP])
+        writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
+        with shown_at_end():
+            writer.metrics(result, step)
+            # A metric of the same name says more than the last batch's value.
+            collecting.write(loop.summaries, writer, step, without=result)
+            if self.job.config.save_summary_steps:
+                loop.recorded.write(writer)
+            if checkpoint is not None:
+                writer.text("checkpoint_path", checkpoint, step)
+        keep_best = self.job.config.keep_best
+        if keep_best and checkpoint and (name or None) == keep_best.name:
+            note(keep_best, self.job.model_dir, checkpoint, result)
+        _logger.info(
+            "Saving dict for global step %d: %s",
+            step,
+            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
+        )
+
+
+class EvaluationLoop:
+    """The runs of the device loop of one `evaluate`, and all around them.
+
+    Args:
+        job: The estimator's functions and settings.
+        step: The step of EVAL.
+        values: The values to evaluate.
+        infeed: The steps, on the devices.
+        steps: How many were asked for, or `None`.
+
+    Attributes:
+        recorded: What `host_call` recorded without a writer.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        step: Step,
+        values: CallValues,
+        infeed: Infeed[StagedSteps],
+        steps: int | None,
+    ):
+        self._job = job
+        self._runtime = job.runtime
+        self._hosts = job.hosts
+        self._step = step
+        self._infeed = infeed
+        self._steps = steps
+        self._done = 0
+        self._progress = Progress(values)
+        self._host_metrics = job.host_metrics(step)
+        self._metrics = self._runtime.program.metrics_state()
+        self._outfeed = Outfeed(self._consume)
+        self.recorded = LastOfAll()
+        self._result: dict[str, Any] = {}
+
+    @property
+    def summaries(self) -> Sequence[Collected]:
+        """What `model_fn` recorded in the last step, on the devices."""
+        return self._progress.summaries
+
+    def run(
+        self, first: StagedSteps, hooks: tuple[Hook, ...], call: Conversation
+    ) -> dict[str, Any]:
+        """Evaluates until the input, the steps or a hook ends it.
+
+        Args:
+            first: The first steps.
+            hooks: Called around each run.
+            call: With the other hosts.
+
+        Returns:
+            The metrics by name, the mean loss over examples, and the global
+            step.
+        """
+        hook_list = hooks_around(
+            hooks, self._job, self._progress, self._step.graph
+        )
+        hook_list.begin()
+        hook_list.after_create_session()
+        with self._outfeed, call.told_of_errors():
+            run_hooked(hook_list, first, self._infeed, self._run_loop, call.any)
+        result = dict(self._result)
+        if self._host_metrics is not None:
+            result = self._host_metrics.result()
+        self._progress.outputs = result
+        hook_list.end()
+        return result | {
+            name: self._progress.fetch(name) for name in ("loss", GLOBAL_STEP)
+        }
+
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
+        """Runs the parts of one loop; whether it was the last."""
+        self._progress.start_loop()
+        for staged in parts_of_loop(first, self._infeed):
+            self._run_part(staged, fetch)
+            self._done += staged.batch.steps
+        total = f"/{self._steps}" if self._steps else ""
+        _logger.info("Evaluation [%d%s]", self._done, total)
+        return self._done == self._steps
+
+    def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
+        values = self._progress.values
+        step = staged.prepare(self._runtime)
+        self._runtime.values.complete(values, step)
+        assigned, self._metrics, losses, outputs = self._runtime.loop.run(
+            step, values, self._metrics, staged.data, step.named_among(fetch)
+        )
+        self._hosts.ran()
+        values.update(assigned)
+        if "metric_values" in outputs:
+            last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
+            self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
+        self._progress.ran(losses, outputs)
+        self._outfeed.put(outputs)
+
+    def _consume(self, outputs: Outputs) -> None:
+        """Runs the host's functions, on a thread of their own."""
+        if self._host_metrics is not None:
+            self._host_metrics.update(outputs["eval_metrics"])
+        if self._step.host_call is not None and self._hosts.is_chief:
+            tensors = outputs["host_call"]
+            steps = len(jax.tree.leaves(tensors)[0])
+            numbers = [self._progress.step] * steps
+            call_for_steps(
+                self._step.host_call,
+                tensors,
+                numbers,
+                summaries=self.recorded,
+            )
+
+
+def eval_dir(model_dir: str, name: str | None) -> str:
+    """The directory of the results of an evaluation.
+
+    Example:
+
+    >>> eval_dir("run", "test")
+    'run/eval_test'
+    """
+    return os.path.join(model_dir, f"eval_{name}" if name else "eval")

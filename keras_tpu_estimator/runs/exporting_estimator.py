@@ -1,0 +1,172 @@
+"""The exports of an estimator."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.export.exporting import Export
+from keras_tpu_estimator.export.exporting import ExportSettings
+from keras_tpu_estimator.export.exporting import run_export
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
+
+
+class ExportingEstimator(TrainedEstimator):
+    """The part of `TPUEstimator` that makes SavedModels of checkpoints."""
+
+    _export_settings: ExportSettings
+
+    def export_saved_model(
+        self,
+        export_dir_base: PathLike,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: PathLike | None = None,
+        experimental_mode: str = ModeKeys.PREDICT,
+    ) -> str:
+        """Exports the trained model as a SavedModel.
+
+        It runs wherever TensorFlow does, without JAX: on CPU, GPU and TPU, and
+        with batches of any size. What is written is loaded and run once before
+        this returns.
+
+        Args:
+            export_dir_base: The folder in which a new one is made, named by
+                the seconds since 1970.
+            serving_input_receiver_fn: Function of no arguments that returns a
+                receiver, as those of `keras_tpu_estimator.export`. Its ops
+                become part of the SavedModel, in front of the model.
+            assets_extra: Dict from paths below `assets.extra` in the export to
+                files to copy there. Defaults to none.
+            as_text: Whether the graphs are written as text. Defaults to
+                `False`.
+            checkpoint_path: The checkpoint to export. Defaults to the latest,
+                or else to that of `warm_start_from`.
+            experimental_mode: The mode of the model. Defaults to PREDICT.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: There is no checkpoint; or the model does not fit it,
+                the receivers or TensorFlow.
+            TypeError: An argument is of a wrong type.
+            RuntimeError: There is no free name for the folder.
+            TimeoutError: What was written was not run within
+                `RunConfig.export_timeout_secs`.
+        """
+        return self._export(
+            Export(
+                export_dir_base,
+                {experimental_mode: serving_input_receiver_fn},
+                assets_extra,
+                as_text,
+            ),
+            checkpoint_path,
+        )
+
+    def export_savedmodel(
+        self,
+        export_dir_base: PathLike,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: PathLike | None = None,
+        strip_default_attrs: bool | None = None,
+    ) -> str:
+        """Exports as `export_saved_model` does, under its older name.
+
+        Args:
+            export_dir_base: As in `export_saved_model`, like all others.
+            serving_input_receiver_fn: See there.
+            assets_extra: See there.
+            as_text: See there.
+            checkpoint_path: See there.
+            strip_default_attrs: Whether attributes with default values are
+                left out of the graphs. Defaults to `None`, which is `True`.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: As in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
+        """
+        return self._export(
+            Export(
+                export_dir_base,
+                {ModeKeys.PREDICT: serving_input_receiver_fn},
+                assets_extra,
+                as_text,
+                strip_default_attrs is not False,
+            ),
+            checkpoint_path,
+        )
+
+    def experimental_export_all_saved_models(
+        self,
+        export_dir_base: PathLike,
+        input_receiver_fn_map: Mapping[str, Callable[[], Any]],
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: PathLike | None = None,
+    ) -> str:
+        """Exports the model in several modes, as metagraphs of one SavedModel.
+
+        Args:
+            export_dir_base: As in `export_saved_model`, like all others.
+            input_receiver_fn_map: Dict from modes to receiver functions; those
+                of TRAIN and EVAL return a `SupervisedInputReceiver`.
+            assets_extra: See there.
+            as_text: See there.
+            checkpoint_path: See there.
+
+        Returns:
+            The path of the new folder.
+
+        Raises:
+            ValueError: The map is empty, or as in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
+        """
+        return self._export(
+            Export(
+                export_dir_base, input_receiver_fn_map, assets_extra, as_text
+            ),
+            checkpoint_path,
+        )
+
+    def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
+        rehearsal = rehearsing.running()
+        if rehearsal is not None:
+            return rehearsal.export(export.base)
+        path = checkpoint_path or self.latest_checkpoint()
+        if path is None and self._job.warm_start is not None:
+            path = self._job.warm_start.ckpt_to_initialize_from
+        checkpoint = (
+            self._existing_checkpoint()
+            if path is None
+            else checkpoints.resolve(path)
+        )
+        job, settings = self._job, self._export_settings
+        model_fn = ModelFn(
+            job.model_fn,
+            job.params,
+            job.config,
+            embeddings=job.embeddings,
+        )
+        with job.hosts.call("export_saved_model") as call:
+            return call.by_chief(
+                lambda: run_export(
+                    export,
+                    settings,
+                    job.front_end.graph_builder(model_fn, settings),
+                    checkpoint,
+                )
+            )

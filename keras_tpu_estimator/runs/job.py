@@ -1,0 +1,315 @@
+"""What the calls of one estimator have in common."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+from typing import TypeVar
+
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
+from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import sealed
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.front_end import front_end_of
+from keras_tpu_estimator.front_ends.tables.config_spec import (
+    EmbeddingConfigSpec,
+)
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
+from keras_tpu_estimator.spec.model_fn.spec import Spec
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
+
+# What takes its time, on one host longer than on others.
+_READS = "reads a checkpoint"
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A user's functions and settings, and what is made of them once.
+
+    Attributes:
+        model_fn: The user's function.
+        params: The user's hyperparameters.
+        config: The run configuration.
+        model_dir: The directory that is used.
+        placement: Where each mode runs.
+        warm_start: As in `TPUEstimator`, or `None`.
+        log_every: Steps between two reports of training, or `None`.
+        seed: Makes initial values and random layers repeatable; `None` on a
+            host that is alone.
+        embeddings: The `EmbeddingConfigSpec`, or `None`.
+    """
+
+    model_fn: Callable[..., Spec]
+    params: Any
+    config: RunConfig
+    model_dir: str
+    placement: Placement
+    warm_start: WarmStartSettings | None = None
+    log_every: int | None = None
+    seed: int | None = None
+    embeddings: EmbeddingConfigSpec | None = None
+
+    @functools.cached_property
+    def front_end(self) -> FrontEnd:
+        """What knows how `model_fn` is written."""
+        return front_end_of(self.model_fn)
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """The program on the devices, made when they are first needed."""
+        call = ModelFn(
+            self.model_fn,
+            self.params,
+            self.config,
+            embeddings=self.embeddings,
+        )
+        options = TraceOptions.of(self.config)
+        modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        layouts = {mode: self.placement.layout(mode) for mode in modes}
+        cores = self.placement.cores
+        with self._variables_off_devices():
+            program = self.front_end.make_program(
+                call, self.seed, options, cores
+            )
+            distributed = DistributedProgram(program, layouts)
+        folder = self.config.executables
+        return Runtime.of(
+            distributed,
+            self.config.debug_nans,
+            self.warm_start,
+            shows_progress(self.config.progress),
+            None if folder is None else Executables(os.fsdecode(folder)),
+        )
+
+    @functools.cached_property
+    def model(self) -> EstimatorModel:
+        """The program as a Keras model, made for who looks at it."""
+        with self._variables_off_devices():
+            return EstimatorModel(self.runtime.program)
+
+    def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
+        """Has Keras put no variables on devices that need not be there."""
+        if self.placement.machine is None:
+            return contextlib.nullcontext()
+        return keras_internals.without_distribution()
+
+    @functools.cached_property
+    def hosts(self) -> Hosts:
+        """The processes that run the same calls, this one among them."""
+        return Hosts.of_this_process(self.config.host_timeout_secs)
+
+    @property
+    def checkpoint_format(self) -> str:
+        """The name of the format that checkpoints are written in."""
+        name = self.config.checkpoint_format
+        return name or self.front_end.checkpoint_format
+
+    def check_together(self, call: Conversation, **arguments: Any) -> None:
+        """Checks that all hosts are about to do the same.
+
+        Args:
+            call: With the other hosts.
+            **arguments: Those of the call that have to be equal.
+
+        Raises:
+            ValueError: They are not.
+        """
+        if not self.hosts.are_several:
+            return
+        self.check_uses_all(self.hosts.count)
+        names = (__package__.partition(".")[0], "keras", "jax")
+        call.check_same(
+            {
+                **{f"version of {n}": metadata.version(n) for n in names},
+                "model_dir": self.model_dir,
+                "number of cores": self.placement.cores.topology.num_replicas,
+                **arguments,
+            }
+        )
+
+    def check_uses_all(self, hosts: int) -> None:
+        """Checks that several hosts train as one.
+
+        Args:
+            hosts: How many there are.
+
+        Raises:
+            ValueError: Each would train by itself.
+        """
+        if self.placement.cores.are_on_hosts:
+            return
+        raise ValueError(
+            f"On {hosts} hosts, an estimator should use the cores of all. "
+            "Received settings by which each would train by itself: "
+            "use_tpu=False, num_shards=1, debug_nans=True, or a "
+            "keras.distribution of one host's devices. Leave them out; with "
+            "use_tpu=True the cores are used whatever they are."
+        )
+
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the latest checkpoint that is whole, or `None`.
+
+        Raises:
+            ValueError: There are checkpoints, but all are damaged.
+        """
+        with self.hosts.busy(_READS):
+            return checkpoints.latest_intact(self.model_dir)
+
+    def latest_of_all(self, call: Conversation) -> str | None:
+        """The same on several hosts, each of which reads some of its files.
+
+        Args:
+            call: With the other hosts.
+
+        Raises:
+            ValueError: As for `latest_checkpoint`, or hosts see others.
+        """
+        if not self.hosts.are_several:
+            return self.latest_checkpoint()
+
+        def is_intact(prefix: str) -> bool:
+            index, count = self.hosts.index, self.hosts.count
+            with self.hosts.busy(_READS):
+                is_intact_here = formats.is_intact(prefix, index, count)
+            own = {
+                "checkpoint": os.path.basename(prefix),
+                "is intact": is_intact_here,
+            }
+            said = call.gather(own)
+            call.raise_if_unlike(said, ["checkpoint"])
+            are_intact = all(each["is intact"] for each in said)
+            if are_intact:
+                sealed.trust(prefix)
+            return are_intact
+
+        return checkpoints.latest_intact(self.model_dir, is_intact)
+
+    def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
+        """Whether a checkpoint has come so far that there is nothing to do."""
+        if checkpoint is None or max_steps is None:
+            return False
+        if checkpoints.step_of(checkpoint) < max_steps:
+            return False
+        _logger.warning(
+            "There is nothing to train: %s has come to step %d, and "
+            "max_steps=%d counts the steps of all calls.",
+            checkpoint,
+            checkpoints.step_of(checkpoint),
+            max_steps,
+        )
+        return True
+
+    def checkpoint_to_read(self, path: Any) -> str | None:
+        """The checkpoint to evaluate or to predict with."""
+        if path is not None:
+            return checkpoints.resolve(path)
+        latest = self.latest_checkpoint()
+        if latest is None:
+            _logger.info(
+                "There is no checkpoint in %s: running with initial values.",
+                self.model_dir,
+            )
+        return latest
+
+    @contextlib.contextmanager
+    def reading(
+        self, values: contextlib.AbstractContextManager[T]
+    ) -> Iterator[T]:
+        """Enters what reads a checkpoint first; other hosts wait meanwhile.
+
+        Args:
+            values: A context of the values that it has read.
+        """
+        with contextlib.ExitStack() as block:
+            with self.hosts.busy(_READS):
+                read = block.enter_context(values)
+            yield read
+
+    def pipeline(
+        self,
+        mode: str,
+        input_fn: InputFn,
+        steps: int | None,
+        chunk: int,
+        start: Position | None = None,
+    ) -> Pipeline:
+        """The input of one call.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            input_fn: The user's function.
+            steps: How many steps are wanted, or `None` for all.
+            chunk: How many are wanted at once.
+            start: Where to read on, if not at the beginning.
+        """
+        repeat = mode == ModeKeys.TRAIN or steps is not None
+        request = self.placement.request(
+            mode, self.params, repeat, min(chunk, steps or chunk)
+        )
+        form_of = functools.partial(self.front_end.form_of, seed=self.seed)
+        request = dataclasses.replace(request, form_of=form_of)
+        # Nobody resumes a call of one loop in its middle.
+        is_kept = (
+            mode == ModeKeys.TRAIN
+            and self.config.resume_input
+            and (steps is None or steps > chunk)
+        )
+        return Pipeline(input_fn, request, start, is_kept)
+
+    def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
+        """The steps of an input, as many on each host."""
+        return AgreedSteps(
+            mode,
+            pipeline,
+            self.hosts,
+            self.placement.cores.topology,
+        )
+
+    def host_metrics(
+        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
+    ) -> HostMetrics | None:
+        """The metrics of a step's `metric_fn`, compiled at most once."""
+        if step.metric_fn is None:
+            return None
+        if step not in self._metrics:
+            self._metrics[step] = HostMetrics(step.metric_fn, own_names)
+        metrics = self._metrics[step]
+        metrics.reset()
+        return metrics
+
+    @functools.cached_property
+    def _metrics(self) -> dict[Step, HostMetrics]:
+        return {}

@@ -1,0 +1,115 @@
+"""The Keras model as user code sees it between the runs of a loop."""
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import Self
+
+import numpy as np
+
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+
+
+def hooks_around(
+    hooks: Iterable[Hook],
+    job: Job,
+    progress: Progress,
+    graph: Any = None,
+) -> HookList:
+    """The hooks of one call, with a session, and callbacks made hooks.
+
+    Args:
+        hooks: Hooks and Keras callbacks.
+        job: What the calls have in common.
+        progress: Where the loop is.
+        graph: As in `Step`. Defaults to `None`.
+    """
+    live = LiveModel(job, progress)
+    session = Session(live.fetch, live, progress.wait, graph)
+    return HookList(with_callbacks(hooks), session)
+
+
+class LiveModel:
+    """Inside its `with` block, the Keras model is where the loop is.
+
+    Args:
+        job: What the calls have in common.
+        progress: Where the loop is.
+
+    Attributes:
+        mode: What the loop does, a value of `ModeKeys`.
+    """
+
+    def __init__(self, job: Job, progress: Progress):
+        self.mode = progress.values.mode
+        self._job = job
+        self._values = job.runtime.values
+        self._progress = progress
+        self._blocks: list[contextlib.AbstractContextManager[None]] = []
+
+    @property
+    def model(self) -> EstimatorModel:
+        """The model."""
+        return self._job.model
+
+    @property
+    def step(self) -> int:
+        """The global step."""
+        return self._progress.step
+
+    @property
+    def last_step(self) -> int | None:
+        """The global step to stop at, or `None` if that is open."""
+        return self._progress.last_step
+
+    def fetch(self, name: str) -> Any:
+        """The value of a name, of variables as user code has them.
+
+        Args:
+            name: As `Progress.fetch` takes it.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        value = self._progress.fetch(name)
+        rows = self._job.runtime.program.store.rows
+        # Not what else has this name.
+        is_variable = value is self._progress.values.get(name)
+        if is_variable and name in rows:
+            return own_rows(value, rows[name])
+        return value
+
+    def logs_of_run(self) -> Callable[[], dict[str, Any]]:
+        """What the last run has to tell by name, for who waits for it."""
+        outputs = dict(self._progress.outputs)
+        if self.mode == ModeKeys.PREDICT:
+            return lambda: outputs
+        losses = self._progress.losses[-1]
+        return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
+
+    def assign(self, assigned: Mapping[str, Any]) -> None:
+        """Gives variables other values, for the next run.
+
+        Args:
+            assigned: Values by path.
+        """
+        self._values.edit(self._progress.values, assigned)
+
+    def __enter__(self) -> Self:
+        block = self._values.visible(self._progress.values)
+        block.__enter__()
+        self._blocks.append(block)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._blocks.pop().__exit__(*exception)

@@ -1,0 +1,136 @@
+"""Where a loop stands, as hooks see it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.program.steps import NAMED
+from keras_tpu_estimator.engine.program.steps import REPORTS
+from keras_tpu_estimator.engine.program.steps import SUMMARIES
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
+
+LOSS = "loss"
+
+
+class Progress:
+    """What hooks may fetch from a loop, kept up to date by it.
+
+    Args:
+        values: The values of the call's variables.
+        steps: How many steps there will be, or `None` if that is open.
+
+    Attributes:
+        values: The values of the call's variables.
+        step: The global step that values had after the part that was told of
+            last; the next one may be on its way.
+        losses: The mean loss of the last loop so far, after each step of its
+            parts.
+        fetched: The tensors that hooks asked for, by name.
+        reports: Numbers of the last step to report, by name.
+        summaries: What `model_fn` recorded in the last step, on the devices.
+        outputs: What else the last run has for callbacks, by name.
+        last_step: The global step to stop at, or `None` if that is open.
+    """
+
+    def __init__(self, values: CallValues, steps: int | None = None):
+        self.values = values
+        self.step = values.step
+        self.losses: list[jax.Array | np.ndarray] = [
+            np.full(1, np.nan, "float32")
+        ]
+        self._newest_losses: jax.Array | np.ndarray = self.losses[0]
+        self._begins_loop = True
+        self.fetched: Outputs = {}
+        self.reports: Outputs = {}
+        self.summaries: Sequence[Collected] = ()
+        self.outputs: dict[str, Any] = {}
+        self.last_step = None if steps is None else self.step + steps
+
+    def start_loop(self) -> None:
+        """Tells that the next part is the first one of a loop."""
+        self._begins_loop = True
+
+    def ran(self, losses: jax.Array, outputs: Outputs) -> None:
+        """Tells of a part of a loop that is on its way, values with it.
+
+        Waits for the part before it.
+
+        Args:
+            losses: The mean loss of the loop so far, after each of them.
+            outputs: Its other outputs.
+        """
+        # The devices hold the data of few parts, however fast they are fed.
+        self.wait()
+        self.step = self.values.step
+        if self._begins_loop:
+            self._begins_loop, self.losses = False, []
+        self._newest_losses = losses
+        self.losses.append(losses)
+        self.fetched = outputs[NAMED]
+        self.reports = outputs[REPORTS]
+        self.summaries = outputs[SUMMARIES]
+
+    def fetch(self, name: str) -> Any:
+        """The value of a name.
+
+        Args:
+            name: `"global_step"`, `"loss"`, the path of a variable, or the
+                name of a tensor that was asked for before the run.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        if name == LOSS:
+            self.losses[-1] = np.asarray(self.losses[-1])
+            return self.losses[-1][-1]
+        if name == GLOBAL_STEP:
+            return np.int64(self.step)
+        for known in (self.values, self.fetched):
+            if name in known:
+                return known[name]
+        raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
+
+    def wait(self) -> None:
+        """Waits until the devices have made the last part of a loop."""
+        jax.block_until_ready(self._newest_losses)
+
+    def _unknown(self, name: str, always: str) -> KeyError:
+        names = sorted({**self.values, **self.fetched})
+        return KeyError(
+            f"Nothing to fetch is called {name!r}. Expected {always} or one of "
+            f"{names}; a tensor of model_fn that is named by kte.identity, or "
+            "a prediction, has to be asked for in `before_run`."
+            f"{did_you_mean(name, [LOSS, GLOBAL_STEP, *names])}"
+        )
+
+    def first_nan_step(self) -> int | None:
+        """The first step of the last loop whose loss is not a number."""
+        losses = np.concatenate([np.asarray(each) for each in self.losses])
+        bad = np.flatnonzero(np.isnan(losses))
+        return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
+
+
+class PredictionProgress(Progress):
+    """What hooks may fetch in `predict`, where there is no loss.
+
+    A prediction comes before a variable of the same name.
+    """
+
+    def fetch(self, name: str) -> Any:
+        """The value of a name.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        # Hooks count by the global step, whatever is predicted.
+        if name in self.fetched and name != GLOBAL_STEP:
+            return self.fetched[name]
+        if name == LOSS:
+            raise self._unknown(name, repr(GLOBAL_STEP))
+        return super().fetch(name)

@@ -1,0 +1,103 @@
+"""Whether user code assigns the same values to variables on all hosts."""
+
+import zlib
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.ground.hosts.conversation import Conversation
+
+
+class SameEdits:
+    """What was assigned since hosts have compared it last.
+
+    Args:
+        subject: The call in which that happens.
+    """
+
+    def __init__(self, subject: str):
+        self._subject = subject
+        # Checksums by path, of all that was assigned to it.
+        self._sums: dict[str, int] = {}
+
+    def note(self, assigned: Mapping[str, Any]) -> None:
+        """Takes what user code assigns.
+
+        Args:
+            assigned: Values by path, before they lie on the cores.
+        """
+        for path, value in assigned.items():
+            before = self._sums.get(path, 0)
+            self._sums[path] = zlib.crc32(_content(value), before)
+
+    def digest(self) -> int:
+        """Equal where the same was assigned."""
+        if not self._sums:
+            return 0
+        return zlib.crc32(repr(sorted(self._sums.items())).encode())
+
+    def facts(self) -> dict[str, int]:
+        """The checksums by path."""
+        return self._sums
+
+    def is_equal(self) -> None:
+        """Begins anew."""
+        self._sums = {}
+
+    def error(self, said: Sequence[Mapping[str, Any]]) -> ValueError:
+        """What to raise where others were assigned.
+
+        Args:
+            said: The checksums of each host.
+        """
+        paths = sorted({path for each in said for path in each})
+        unlike = [p for p in paths if len({each.get(p) for each in said}) > 1]
+        received = "; ".join(
+            f"for {path!r}, " + ", ".join(_told(path, said)) for path in unlike
+        )
+        return ValueError(
+            "Callbacks and hooks should assign the same values to variables on "
+            f"all hosts, which {self._subject} one model together. Received: "
+            f"{received}. Compute them of what is equal everywhere, such as "
+            "the loss and the step, and seed random numbers; or let one host "
+            "decide, in a hook, by session.by_chief(...)."
+        )
+
+
+def compare_edits(call: Conversation, values: CallValues, subject: str) -> None:
+    """Has hosts compare, whenever they talk, what user code has assigned.
+
+    Args:
+        call: With the other hosts.
+        values: To what it is assigned.
+        subject: The call, as a verb.
+    """
+    if call.is_with_others:
+        edits = SameEdits(subject)
+        values.on_edit = edits.note
+        call.compared = edits
+
+
+def _told(path: str, said: Sequence[Mapping[str, int]]) -> list[str]:
+    return [
+        f"host {host} has assigned "
+        + (f"values of checksum {each[path]:08x}" if path in each else "none")
+        for host, each in enumerate(said)
+    ]
+
+
+def _content(value: Any) -> bytes:
+    """What to compare of a value."""
+    head = f"{value.shape} {value.dtype}".encode()
+    if (
+        isinstance(value, jax.Array)
+        and not value.is_fully_replicated
+        and not value.is_fully_addressable
+    ):
+        # All hosts have made it together, and each has other parts.
+        return head
+    return head + np.asarray(value).tobytes()

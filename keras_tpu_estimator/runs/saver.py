@@ -1,0 +1,285 @@
+"""The checkpoints of one call of `train`, written while it goes on."""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+
+from keras_tpu_estimator.engine.device.versions import Source
+from keras_tpu_estimator.engine.device.versions import Version
+from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.files.checkpoints import sealed
+from keras_tpu_estimator.files.checkpoints.location import name_for
+from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.shards import Sharded
+from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
+from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.files.checkpoints.stamp import new_token
+from keras_tpu_estimator.files.checkpoints.writer import Writer
+from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
+
+_SLOW_BYTES_PER_SEC = 10**7
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class Saver:
+    """Writes a training loop's checkpoints and remembers the last ones.
+
+    They are written in the background, one at a time, from copies of the
+    values; what lies over several cores is written before training goes on,
+    by the hosts that have it. The end of the `with` block waits for the last
+    one.
+
+    Args:
+        job: Says where, and how many to keep.
+        progress: The loop's current values.
+        positions: Saves the position in the input beside them.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        progress: Progress,
+        positions: PositionSaver,
+    ):
+        self._positions = positions
+        self._config = job.config
+        self._hosts = job.hosts
+        self._others = job.hosts.conversation("the checkpoint")
+        self._model_dir = job.model_dir
+        self._format = job.checkpoint_format
+        self._runtime = job.runtime
+        self._progress = progress
+        # Links stay as they are; to follow them after each run takes time.
+        self._real_path: Callable[[str], str] = functools.cache(
+            os.path.realpath
+        )
+        self._first_step = progress.values.step
+        self._writer = Writer()
+        # What the last checkpoint of each directory holds, and what is being
+        # written now.
+        self._written: dict[str, Version] = {}
+        self._writing: dict[str, Version] = {}
+        if progress.values.checkpoint is not None:
+            self._written[self._own_key] = progress.values.version
+
+    def saved_step(self, directory: PathLike) -> int | None:
+        """The step of the last checkpoint in a directory.
+
+        It is `None` if user code has changed values since.
+
+        Raises:
+            Exception: One that was written in the meantime could not be.
+        """
+        if not self._writer.is_busy:
+            self.wait()
+        last = (self._written | self._writing).get(self._key(directory))
+        if last is None or last.edits != self._progress.values.version.edits:
+            return None
+        return last.step
+
+    def save(self, directory: PathLike, basename: str) -> None:
+        """Begins to write a checkpoint, unless the loss has become NaN.
+
+        Raises:
+            NanLossDuringTrainingError: Trained variables of the one before
+                were not finite, so that it was not written; or those of this
+                one that lie over several cores are not.
+            Exception: It could not be written.
+        """
+        self.wait()
+        values = self._progress.values
+        version, step = values.version, values.step
+        has_run = step != self._first_step
+        if has_run and np.isnan(self._progress.fetch("loss")):
+            return
+        _logger.info(
+            "Saving checkpoints for %d into %s.",
+            step,
+            os.path.join(os.fsdecode(directory), basename),
+        )
+        saved = self._runtime.values.to_save(
+            values,
+            in_parts=self._format == formats.HDF5,
+            is_chief=self._hosts.is_chief,
+        )
+        # On a slow disk, others wait longer for the chief.
+        patience = self._bytes() / _SLOW_BYTES_PER_SEC
+        trained = self._trained_paths() if has_run else set()
+        prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
+        files = SaveFiles(prefix, self._others.chiefs(new_token))
+        with files.tidied_on_failure():
+            sharded = self._write_shards(
+                files, saved.spread, trained, step, patience
+            )
+        beside = self._positions.beside(files, step)
+        retention = checkpoints.Retention(
+            self._config.keep_checkpoint_max,
+            self._config.keep_checkpoint_every_n_hours or math.inf,
+        )
+
+        # The chief may complete what others have written.
+        in_doubt = () if self._hosts.is_chief else (HostError,)
+
+        def write() -> None:
+            whole = {p: saved.whole[p] for p in saved.whole.keys() & trained}
+            # The chief has them, and all raise the same.
+            found = self._others.chiefs(lambda: _first_not_finite(whole))
+            _raise_if_any([found], step)
+            with beside:
+                self._others.barrier(patience)
+                if self._hosts.is_chief:
+                    saving.save_into(
+                        files,
+                        step,
+                        {**saved.whole, **sharded},
+                        retention=retention,
+                        format_name=self._format,
+                    )
+                self._others.barrier(patience)
+                if sharded:
+                    sealed.trust(prefix)
+
+        key = self._key(directory)
+
+        def write_together() -> None:
+            with (
+                self._others.told_of_errors("saving a checkpoint"),
+                files.tidied_on_failure(*in_doubt),
+            ):
+                write()
+            # It is written; if it is gone already, the values are nowhere.
+            with contextlib.suppress(Exception):
+                if key == self._own_key:
+                    values.held(version, Source.of(prefix))
+
+        self._writer.start(directory, write_together)
+        self._writing = {key: version}
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is on the disk.
+
+        Raises:
+            Exception: It could not be written.
+        """
+        writing, self._writing = self._writing, {}
+        self._writer.wait()
+        self._written |= writing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.wait()
+        except Exception:
+            if kind is None:
+                raise
+            _logger.exception("The last checkpoint could not be written.")
+        finally:
+            self._others.close()
+
+    def _write_shards(
+        self,
+        files: SaveFiles,
+        spread: Mapping[str, Spread],
+        trained: Collection[str],
+        step: int,
+        patience: float,
+    ) -> dict[str, Sharded]:
+        """Writes the parts of variables that this host has, before it goes on.
+
+        There is no second copy of them. All hosts go on together, for who was
+        first would wait for the devices of the others, and take them for stuck.
+        """
+        if not spread:
+            return {}
+        not_finite: set[str] = set()
+        shards = ShardFiles(
+            files,
+            {
+                path: _checked(path, each, not_finite)
+                if path in trained
+                else each
+                for path, each in spread.items()
+            },
+        )
+        seal = shards.write(self._hosts.index)
+        sharded = shards.sharded(self._others.gather(seal, patience))
+        found = self._others.gather(min(not_finite, default=None))
+        _raise_if_any(found, step)
+        return sharded
+
+    def _bytes(self) -> int:
+        return sum(value.nbytes for value in self._progress.values.values())
+
+    def _key(self, directory: PathLike) -> str:
+        return self._real_path(os.fsdecode(directory))
+
+    @property
+    def _own_key(self) -> str:
+        return self._key(self._model_dir)
+
+    def _trained_paths(self) -> set[str]:
+        variables = self._runtime.program.store.variables
+        return {path for path, each in variables.items() if each.trainable}
+
+
+def _checked(path: str, spread: Spread, not_finite: set[str]) -> Spread:
+    """A trained value whose parts are looked at when they are written."""
+
+    def part(box: Box) -> np.ndarray:
+        value = spread.part(box)
+        if not _is_finite(value):
+            not_finite.add(path)
+        return value
+
+    return dataclasses.replace(spread, part=part)
+
+
+def _first_not_finite(values: Mapping[str, np.ndarray]) -> str | None:
+    return next((p for p in sorted(values) if not _is_finite(values[p])), None)
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        # A finite sum, which is quick, has finite terms only.
+        return bool(np.isfinite(value.sum()) or np.isfinite(value).all())
+
+
+def _raise_if_any(found: Iterable[str | None], step: int) -> None:
+    """Raises if a trained value that was to be written is not finite.
+
+    Args:
+        found: The paths of such variables, or `None`.
+        step: The step that it was after.
+    """
+    path = next(filter(None, found), None)
+    if path is None:
+        return
+    raise NanLossDuringTrainingError(
+        f"The trained variable {path!r} is not finite after step {step}, "
+        "though the loss is. Expected numbers. Received NaN or infinity, "
+        "so nothing was saved, and the latest checkpoint is one from "
+        "before. Lower the learning rate, clip the gradients, or look for "
+        "the derivative of a square root or a norm at 0: "
+        "RunConfig(debug_nans=True) finds the operation."
+    )

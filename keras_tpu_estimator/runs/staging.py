@@ -1,0 +1,120 @@
+"""Copying stacked steps to the devices before they are wanted."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.runs.plan import LoopPlan
+
+# So many bytes may wait for the devices, and two parts at least: a thread that
+# has filled the devices' queue need not be woken for each part then.
+_WAITING_BYTES, _MOST_WAITING = 2**27, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedSteps:
+    """Steps on the host, and the same steps on the devices.
+
+    Attributes:
+        mode: A value of `ModeKeys`.
+        batch: The steps on the host, or this host's part of them.
+        data: The steps on the devices.
+        ends_loop: Whether the loop that they belong to ends with them.
+        is_part: Whether other hosts have other parts of them.
+    """
+
+    mode: str
+    batch: Batch
+    data: Nest
+    ends_loop: bool
+    is_part: bool
+
+    @property
+    def shapes(self) -> Any:
+        """Equal for steps that one program serves."""
+        leaves, structure = jax.tree.flatten(self.data)
+        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+
+    def prepare(self, runtime: Runtime) -> Step:
+        """The program's step for batches of this shape."""
+        first = self.batch.step(0)
+        features, labels = first.features, first.labels
+        if self.is_part:
+            features, labels = jax.tree.map(
+                _one_step_of, self.data, (features, labels)
+            )
+        return runtime.prepare(self.mode, features, labels)
+
+
+def _one_step_of(
+    whole: jax.Array, part: np.ndarray[Any, Any]
+) -> jax.ShapeDtypeStruct:
+    """One step of all hosts, as wide as on this one: devices may have less."""
+    return jax.ShapeDtypeStruct(whole.shape[1:], part.dtype)
+
+
+def stage_ahead(
+    runtime: Runtime,
+    mode: str,
+    steps: AgreedSteps,
+    plan: LoopPlan,
+    is_cancelled: Callable[[], bool] = lambda: False,
+) -> Infeed[StagedSteps]:
+    """Copies the steps of coming loops to the devices, ahead of time.
+
+    A loop is fed in several parts if it is large, or has batches of two sizes.
+
+    Args:
+        runtime: Knows the devices.
+        mode: A value of `ModeKeys`.
+        steps: The steps.
+        plan: How many steps each loop makes.
+        is_cancelled: As in `Infeed`. Defaults to never.
+    """
+
+    def stage() -> Iterator[StagedSteps]:
+        for left in plan.agreed(steps.chiefs_size):
+            while left:
+                taken = steps.take(left)
+                if taken is None:
+                    return
+                batch, is_part = taken.batch, taken.is_part
+                left -= batch.steps
+                data = runtime.loop.put(
+                    mode, batch.features, batch.labels, is_part
+                )
+                yield StagedSteps(mode, batch, data, not left, is_part)
+
+    staged = stage()
+    return Infeed(
+        lambda: next(staged, None),
+        _depth,
+        is_cancelled=is_cancelled,
+        give_up=steps.give_up,
+    )
+
+
+def _depth(staged: StagedSteps) -> int:
+    """How many parts may wait that are as large."""
+    size = staged.batch.steps * staged.batch.step_bytes
+    return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
+
+
+def parts_of_loop(
+    first: StagedSteps, infeed: Infeed[StagedSteps]
+) -> Iterator[StagedSteps]:
+    """The parts that one loop is fed in, as far as the input has them."""
+    staged: StagedSteps | None = first
+    while staged is not None:
+        yield staged
+        staged = None if staged.ends_loop else next(infeed, None)

@@ -1,0 +1,342 @@
+"""Checks of what users pass to `TPUEstimator`."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
+    WarmStartSettings,
+)
+from keras_tpu_estimator.ground.base.field_checks import directory_string
+from keras_tpu_estimator.ground.base.field_checks import is_int
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import urls
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+
+RESERVED_PARAMS = ("batch_size", "context")
+
+
+def check_config(config: object) -> RunConfig:
+    """Checks that the configuration is a `RunConfig`, and returns it.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if not isinstance(config, RunConfig):
+        raise ValueError(
+            "`config` must be a keras_tpu_estimator.RunConfig. Received: "
+            f"{shown(config)}. Pass "
+            "config=RunConfig(model_dir=...)."
+        )
+    return config
+
+
+def check_params(params: Any) -> None:
+    """Checks that hyperparameters have names, but none of the reserved ones.
+
+    Raises:
+        TypeError: They are neither a dict nor like HParams.
+        ValueError: They have a reserved name.
+    """
+    if params is not None and not (
+        hasattr(params, "keys") or hasattr(params, "set_hparam")
+    ):
+        raise TypeError(
+            "`params` should be a dict of hyperparameters. Received: "
+            f"{shown(params)}. Pass something like "
+            "params={'learning_rate': 0.1}."
+        )
+    for name in RESERVED_PARAMS:
+        if params is not None and name in params:
+            raise ValueError(
+                f"`params` may not have the key {name!r}: TPUEstimator sets "
+                "it itself. Reserved keys: "
+                f"{list(RESERVED_PARAMS)}. Rename yours."
+            )
+
+
+def check_batch_size(name: str, size: object) -> None:
+    """Checks that a batch size is a positive integer.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is not positive.
+    """
+    if not is_int(size):
+        raise TypeError(
+            f"`{name}` must be an int. Received: {shown(size)}. Pass the "
+            "number of examples over all cores."
+        )
+    if size <= 0:
+        raise ValueError(
+            f"`{name}` must be positive. Received: {size}. Pass the number of "
+            "examples over all cores."
+        )
+
+
+def check_batch_sizes(
+    train: object, evaluation: object, prediction: object, tpu_config: TPUConfig
+) -> None:
+    """Checks the global batch sizes of a `TPUEstimator` on cores.
+
+    Raises:
+        TypeError: One is no integer.
+        ValueError: One is not positive, or the training size is missing.
+    """
+    if train is None:
+        raise ValueError(
+            "`train_batch_size` cannot be None with use_tpu=True. Received: "
+            "None. Pass the number of examples in a step over all cores."
+        )
+    check_batch_size("train_batch_size", train)
+    is_per_shard = (
+        tpu_config.per_host_input_for_training
+        == InputPipelineConfig.PER_SHARD_V1
+    )
+    if is_per_shard and tpu_config.num_cores_per_replica:
+        raise ValueError(
+            "Model parallelism needs input per host. Received: "
+            "per_host_input_for_training=PER_SHARD_V1 with "
+            f"num_cores_per_replica={tpu_config.num_cores_per_replica}. Use "
+            "PER_HOST_V1 or PER_HOST_V2."
+        )
+    if evaluation is not None:
+        check_batch_size("eval_batch_size", evaluation)
+    if prediction is not None:
+        check_batch_size("predict_batch_size", prediction)
+
+
+def check_batch_axis(axes: object) -> None:
+    """Checks that there are batch axes, and that they are integers.
+
+    Raises:
+        TypeError: They are not.
+    """
+    if axes is None:
+        return
+    if not isinstance(axes, list | tuple) or not all(map(is_int, axes)):
+        raise TypeError(
+            "`batch_axis` should be a list with one int for each tensor of "
+            f"features and labels. Received: {shown(axes)}. Pass something "
+            "like [1, 0], or leave it out where the batch comes first."
+        )
+
+
+def check_not_overridden(estimator: object, base: type) -> None:
+    """Checks that a user's subclass only adds members.
+
+    Raises:
+        ValueError: It overrides one.
+    """
+    allowed = {"model_fn", "latest_checkpoint"}
+    own = base.__module__.partition(".")[0]
+    for name in dir(base):
+        is_public = not name.startswith("_") and name not in allowed
+        owner = next(c for c in type(estimator).__mro__ if name in vars(c))
+        if is_public and owner.__module__.partition(".")[0] != own:
+            raise ValueError(
+                f"Subclasses of TPUEstimator cannot override {name!r}. "
+                f"Received: {type(estimator).__name__}. Give the method "
+                "another name, or wrap the estimator in a class of your own."
+            )
+
+
+def warm_start_settings(value: object) -> WarmStartSettings | None:
+    """What `warm_start_from` says, as settings.
+
+    Raises:
+        ValueError: It is neither a path nor settings.
+    """
+    if value is None or isinstance(value, WarmStartSettings):
+        return value
+    if isinstance(value, str | bytes | os.PathLike):
+        return WarmStartSettings(value)
+    raise ValueError(
+        "`warm_start_from` should be the path of a checkpoint or a "
+        f"WarmStartSettings. Received: {shown(value)}"
+    )
+
+
+def check_api_version(version: object) -> int:
+    """Checks the version of the export API; returns it as a number.
+
+    Raises:
+        ValueError: It is neither 1 nor 2.
+    """
+    number = getattr(version, "value", version)
+    if number not in (1, 2):
+        raise ValueError(
+            "`export_saved_model_api_version` should be 1 or 2. Received: "
+            f"{version!r}. Leave it out for 1."
+        )
+    return number
+
+
+def resolve_model_dir(
+    model_dir: PathLike | None, config: RunConfig
+) -> str | None:
+    """The directory that the constructor or the configuration names.
+
+    Raises:
+        TypeError: The constructor's is no path.
+        ValueError: They name two, or a URL that cannot be used.
+        ImportError: It is a URL, and fsspec or its driver is not installed.
+    """
+    given = None
+    if model_dir is not None and model_dir != "":
+        given = directory_string("`model_dir`", model_dir)
+    configured = None
+    if config.model_dir is not None:
+        configured = os.fsdecode(config.model_dir)
+    if given and configured and given != configured:
+        raise ValueError(
+            "`model_dir` is set in the constructor and in RunConfig, "
+            f"differently. Received: {given!r} and {configured!r}. "
+            "Set one of them."
+        )
+    directory = given or configured
+    if directory is not None:
+        urls.check(directory)
+    return directory
+
+
+def check_role(config: RunConfig) -> None:
+    """Checks that this process is one that trains.
+
+    Raises:
+        ValueError: TF_CONFIG makes it an evaluator or a parameter server.
+    """
+    if config.task_type in ("evaluator", "ps"):
+        raise ValueError(
+            "`train` runs on a chief, master or worker. Received TF_CONFIG "
+            f"with task type {config.task_type!r}. Call `evaluate` there, or "
+            "unset TF_CONFIG."
+        )
+
+
+def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
+    """Checks that there are checkpoints for listeners to hear of.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if listeners and not is_saving:
+        raise ValueError(
+            "`saving_listeners` need checkpoints, but none are saved. Set "
+            "save_checkpoints_steps or save_checkpoints_secs in RunConfig."
+        )
+
+
+def check_system(
+    mode: str, topology: Topology, tpu_config: TPUConfig, size: int | None
+) -> None:
+    """Checks a mode's settings against the cores there are.
+
+    Args:
+        mode: A value of `ModeKeys`.
+        topology: The cores.
+        tpu_config: The settings.
+        size: The global batch size of the mode.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    cores = tpu_config.num_cores_per_replica
+    if cores is not None and cores != topology.cores_per_replica:
+        raise ValueError(
+            "TPUConfig.num_cores_per_replica should be that of the "
+            "keras.distribution that is set, which has "
+            f"{topology.cores_per_replica}. Received: {cores}. Leave it None, "
+            "or call keras.distribution.set_distribution(None)."
+        )
+    replicas = topology.num_replicas
+    shards = tpu_config.num_shards
+    if shards is not None and shards != replicas:
+        raise ValueError(
+            "TPUConfig.num_shards is not set correctly. Expected the number "
+            f"of replicas, {replicas}. Received: {shards}. Leave it None."
+        )
+    name = {
+        ModeKeys.TRAIN: "train_batch_size",
+        ModeKeys.EVAL: "eval_batch_size",
+        ModeKeys.PREDICT: "predict_batch_size",
+    }[mode]
+    if size is None:
+        raise ValueError(
+            f"`{name}` cannot be None in mode {mode!r} with use_tpu=True. "
+            "Received: None. Pass TPUEstimator the number of examples over "
+            f"all cores, a multiple of {replicas}."
+        )
+    deployment = input_deployment(mode, tpu_config)
+    if mode == ModeKeys.PREDICT:
+        replicas = topology.of_lone_hosts.num_replicas
+    broadcast = deployment == InputPipelineConfig.BROADCAST
+    if not broadcast and size % replicas:
+        raise ValueError(
+            f"`{name}` must be divisible by the number of cores, {replicas}. "
+            f"Received: {size}. Pass "
+            f"{_nearest_multiples(size, replicas)}."
+        )
+
+
+def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:
+    """Checks that one batch is to be split over several cores only.
+
+    Raises:
+        ValueError: It is to be split without any.
+    """
+    sliced = input_deployment(mode, tpu_config) == InputPipelineConfig.SLICED
+    if sliced and not on_tpu:
+        raise ValueError(
+            "eval_training_input_configuration=SLICED only works with "
+            f"use_tpu=True. Received mode {mode!r} on one core: use "
+            "PER_HOST_V1."
+        )
+
+
+def input_deployment(mode: str, tpu_config: TPUConfig) -> InputPipelineConfig:
+    """The way in which a mode's `input_fn` is called."""
+    sliced = InputPipelineConfig.SLICED
+    if (
+        mode != ModeKeys.TRAIN
+        and tpu_config.eval_training_input_configuration == sliced
+    ):
+        return sliced
+    return InputPipelineConfig(tpu_config.per_host_input_for_training)
+
+
+def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
+    """Checks that the cores can be divided into replicas.
+
+    Args:
+        cores: Cores of a replica.
+        total: Cores of all hosts.
+        on_host: Those of this one.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    name = "TPUConfig.num_cores_per_replica"
+    if cores > total:
+        raise ValueError(
+            f"{name} is larger than the system, which has {total} cores. "
+            f"Received: {cores}. Pass a smaller number, or leave it None."
+        )
+    if total % cores or (on_host % cores and cores % on_host):
+        raise ValueError(
+            f"{name} should divide the number of cores of a host, {on_host}, "
+            f"or be that of several hosts. Received: {cores}, of {total} "
+            f"cores. Pass a divisor of {on_host}."
+        )
+
+
+def _nearest_multiples(size: int, replicas: int) -> str:
+    """The sizes next to this one that the cores can share."""
+    below = size - size % replicas
+    above = below + replicas
+    return f"{below} or {above}" if below else f"{above}"

@@ -1,0 +1,287 @@
+"""Keras callbacks as hooks of an estimator's loops."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import TypeAlias
+
+import keras
+import numpy as np
+
+from keras_tpu_estimator.ground.base.field_checks import check_int
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+
+# Gives numbers by name when they are wanted, which may take a while.
+Logs: TypeAlias = Callable[[], dict[str, Any]]
+# Keras's `params["epochs"]` is a number, even if the end is open.
+_OPEN_END = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Calls:
+    """What Keras calls a mode, and the attribute of a model that ends it."""
+
+    name: str
+    stop: str
+
+
+_CALLS = {
+    ModeKeys.TRAIN: _Calls("train", "stop_training"),
+    ModeKeys.EVAL: _Calls("test", "stop_evaluating"),
+    ModeKeys.PREDICT: _Calls("predict", "stop_predicting"),
+}
+
+
+# What Keras calls around each batch, if a callback overrides it.
+_AROUND_BATCHES = (
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_batch_begin",
+    "on_batch_end",
+)
+
+
+class CallbackHook(LoopHook):
+    """Keras callbacks as one hook.
+
+    Callbacks may be passed wherever hooks are; this class is for those whose
+    epochs shall be longer than one run of the device loop.
+
+    A run is a batch to the callbacks: `on_train_batch_begin` is called with
+    the number of steps made so far, and `on_train_batch_end` with the index of
+    the last step of the run, counted from 0, and with `{"loss": ...}`, the mean
+    over the run. An epoch ends with the run that completes `steps_per_epoch`
+    steps, and with training; its logs are means over its steps, and with
+    `train(validation=...)` also `val_loss` and the like. Setting
+    `model.stop_training` makes the run the last one.
+
+    It allows a run ahead if each of its callbacks does: those that are told of
+    epochs alone, and those with an attribute `allows_run_ahead` that is true.
+
+    Args:
+        callbacks: A `keras.callbacks.Callback`, or several.
+        steps_per_epoch: Steps of an epoch; epochs are numbered by the global
+            step then, so that a resumed training goes on counting. By default
+            each run is an epoch, counted from 0 in each `train`.
+
+    Raises:
+        TypeError: One is no callback, or `steps_per_epoch` no integer.
+        ValueError: `steps_per_epoch` is not positive.
+
+    Example:
+
+    >>> import keras
+    >>> import keras_tpu_estimator as kte
+    >>> stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=3)
+    >>> hook = kte.hooks.CallbackHook(stopping, steps_per_epoch=1000)
+    >>> hook.steps_per_epoch
+    1000
+    """
+
+    # As far as its callbacks do.
+    allows_run_ahead = True
+
+    def __init__(
+        self,
+        callbacks: keras.callbacks.Callback
+        | Iterable[keras.callbacks.Callback],
+        steps_per_epoch: int | None = None,
+    ):
+        if isinstance(callbacks, keras.callbacks.Callback):
+            callbacks = (callbacks,)
+        self.callbacks = tuple(callbacks)
+        for callback in self.callbacks:
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise TypeError(
+                    "`callbacks` should be keras.callbacks.Callback objects. "
+                    f"Received: {shown(callback)}"
+                )
+        if steps_per_epoch is not None:
+            check_int("steps_per_epoch", steps_per_epoch, minimum=1)
+        self.steps_per_epoch = steps_per_epoch
+        self._hears_of_runs = any(map(_hears_of_runs, self.callbacks))
+        # Also if a subclass allows it.
+        self.allows_run_ahead = type(self).allows_run_ahead and all(
+            getattr(each, "allows_run_ahead", not _hears_of_runs(each))
+            for each in self.callbacks
+        )
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Shows the callbacks their model, and begins."""
+        del coord
+        self._live = session.live
+        self._validate = session.validate
+        self._calls = _CALLS[self._live.mode]
+        self._epochs = _Epochs(self.steps_per_epoch)
+        self._runs = 0
+        self._logs: dict[str, Any] = {}
+        self._params = {
+            "verbose": 1,
+            "epochs": _OPEN_END,
+            "steps": self.steps_per_epoch,
+        }
+        setattr(self._live.model, self._calls.stop, False)
+        with self._live:
+            for callback in self.callbacks:
+                callback.set_params(self._params)
+                callback.set_model(self._live.model)
+            self._tell("begin", {})
+
+    def start_run(self) -> None:
+        """Begins an epoch, if it is time, and a batch."""
+        self._start = self._live.step if self._trains else self._runs
+        with self._live:
+            if self._trains and not self._epochs.is_open:
+                self._tell_epoch("begin", self._epochs.begin(self._start), {})
+            self._tell("batch_begin", self._start, {})
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Ends the batch, and an epoch, if it is time."""
+        del run_values
+        logs = self._live.logs_of_run()
+        self._runs += 1
+        end = self._live.step if self._trains else self._runs
+        if self._hears_of_runs or not self._trains:
+            self._logs = logs()
+            with self._live:
+                self._tell("batch_end", end - 1, dict(self._logs))
+        if self._trains:
+            self._epochs.count(logs, end - self._start)
+            if self._epochs.is_over(end):
+                self._end_epoch(is_last=end == self._live.last_step)
+        if getattr(self._live.model, self._calls.stop):
+            run_context.request_stop()
+
+    def close(self, session: Session) -> None:
+        """Ends the last epoch, and everything."""
+        del session
+        if self._trains and self._epochs.is_open:
+            self._end_epoch(is_last=True)
+        with self._live:
+            self._tell("end", self._last_logs())
+
+    @property
+    def _trains(self) -> bool:
+        return self._live.mode == ModeKeys.TRAIN
+
+    def _last_logs(self) -> dict[str, Any]:
+        if self._live.mode == ModeKeys.PREDICT:
+            return {}
+        return dict(self._logs) if self._trains else self._live.logs_of_run()()
+
+    def _end_epoch(self, is_last: bool) -> None:
+        epoch, means = self._epochs.end()
+        self._logs = means | _validation_logs(self._validate())
+        self._params["epochs"] = epoch + 1 if is_last else _OPEN_END
+        with self._live:
+            self._tell_epoch("end", epoch, dict(self._logs))
+
+    def _tell(self, event: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, f"on_{self._calls.name}_{event}")(*args)
+
+    def _tell_epoch(self, event: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, f"on_epoch_{event}")(*args)
+
+
+class _Epochs:
+    """Which epoch it is, and the means over it.
+
+    Args:
+        steps: Steps of an epoch; with `None` each run is one.
+    """
+
+    def __init__(self, steps: int | None):
+        self._steps = steps
+        self._count = 0
+        self._runs: list[tuple[Logs, int]] = []
+        self.is_open = False
+
+    def begin(self, step: int) -> int:
+        """Begins an epoch at a step; returns its number."""
+        self.is_open = True
+        self._runs = []
+        if self._steps is not None:
+            self._count = step // self._steps
+        return self._count
+
+    def count(self, logs: Logs, steps: int) -> None:
+        """Takes the means over so many steps, which are asked for later."""
+        self._runs.append((logs, steps))
+
+    def is_over(self, step: int) -> bool:
+        """Whether the epoch ends with the run that ended at a step."""
+        return self._steps is None or step // self._steps > self._count
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Ends the epoch; returns its number and the means over it."""
+        self.is_open = False
+        number = self._count
+        self._count += 1
+        counted = max(sum(steps for _, steps in self._runs), 1)
+        sums: dict[str, float] = {}
+        for logs, steps in self._runs:
+            for name, value in logs().items():
+                sums[name] = sums.get(name, 0.0) + steps * value
+        return number, {name: value / counted for name, value in sums.items()}
+
+
+def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback does something around each run of training."""
+    return any(
+        getattr(getattr(callback, name), "__func__", None)
+        is not getattr(keras.callbacks.Callback, name)
+        for name in _AROUND_BATCHES
+    )
+
+
+def _validation_logs(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of an evaluation under the names that Keras has for them."""
+    return {
+        f"val_{name}": float(value) if np.ndim(value) == 0 else value
+        for name, value in result.items()
+        if name != "global_step"
+    }
+
+
+def with_epochs(hooks: Iterable[Hook]) -> list[Hook]:
+    """Hooks, with one that has epochs."""
+    hooks = list(hooks)
+    kinds = (CallbackHook, keras.callbacks.Callback)
+    if any(isinstance(hook, kinds) for hook in hooks):
+        return hooks
+    return [*hooks, CallbackHook(())]
+
+
+def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:
+    """Hooks with all callbacks among them as one hook, where the first is."""
+    hooks = tuple(hooks)
+    callbacks = [h for h in hooks if isinstance(h, keras.callbacks.Callback)]
+    if not callbacks:
+        return hooks
+    rest = [h for h in hooks if not isinstance(h, keras.callbacks.Callback)]
+    rest.insert(hooks.index(callbacks[0]), CallbackHook(callbacks))
+    return tuple(rest)
+
+
+def callbacks_of(hooks: Iterable[Hook]) -> list[keras.callbacks.Callback]:
+    """All callbacks among hooks, those in a `CallbackHook` included."""
+    found: list[keras.callbacks.Callback] = []
+    for hook in hooks:
+        if isinstance(hook, CallbackHook):
+            found += hook.callbacks
+        elif isinstance(hook, keras.callbacks.Callback):
+            found.append(hook)
+    return found

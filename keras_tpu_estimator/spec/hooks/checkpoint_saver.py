@@ -1,0 +1,201 @@
+"""Saving checkpoints, and telling others about it."""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator.ground.base.field_checks import tuple_of
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+
+
+class CheckpointSaverListener:
+    """User code that is called around every checkpoint.
+
+    The counterpart of `tf.compat.v1.train.CheckpointSaverListener`; override
+    what is needed.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> class Announce(kte.hooks.CheckpointSaverListener):
+    ...     def after_save(self, session, global_step_value):
+    ...         print(f"saved step {global_step_value}")
+    """
+
+    def begin(self) -> None:
+        """Called once, before the first checkpoint."""
+
+    def before_save(self, session: Session, global_step_value: int) -> None:
+        """Called before each checkpoint is written."""
+
+    def after_save(
+        self, session: Session, global_step_value: int
+    ) -> bool | None:
+        """Called after each checkpoint; returning `True` ends training."""
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Called once, after the last checkpoint."""
+
+
+def check_listeners(
+    listeners: Iterable[CheckpointSaverListener] | None,
+    argument: str,
+) -> tuple[CheckpointSaverListener, ...]:
+    """Returns listeners as a tuple.
+
+    Args:
+        listeners: The listeners, or `None`.
+        argument: What to call them in an error.
+
+    Raises:
+        TypeError: They are no list, or one of them is no
+            `CheckpointSaverListener`.
+    """
+    checked = tuple_of(argument, listeners, CheckpointSaverListener, "listener")
+    for listener in checked:
+        if not isinstance(listener, CheckpointSaverListener):
+            raise TypeError(
+                f"{argument} must be CheckpointSaverListener instances. "
+                f"Received: {shown(listener)}. "
+                "Derive it from "
+                "keras_tpu_estimator.spec.hooks.CheckpointSaverListener."
+            )
+    return checked
+
+
+class CheckpointSaverHook(SessionRunHook):
+    """Saves at the start, every so often, and at the end of training.
+
+    Training has one of its own, as `RunConfig` says, unless one of these is
+    among the hooks of `train` or of the spec. What is written, and how many
+    checkpoints stay, does not depend on who makes the hook. The checkpoint
+    that training starts from is not written again. The counterpart of
+    `tf.compat.v1.train.CheckpointSaverHook`.
+
+    Training waits only until the values are copied off the devices, and for a
+    checkpoint before that is still being written; with listeners, until the
+    checkpoint is on the disk.
+
+    Args:
+        checkpoint_dir: The directory of the checkpoints, made if need be.
+        save_secs: Seconds between checkpoints. Defaults to `None`.
+        save_steps: Steps between checkpoints. Defaults to `None`.
+        saver: Has to be `None`: the session saves.
+        checkpoint_basename: What the names of checkpoints begin with.
+            Defaults to `'model.ckpt'`.
+        scaffold: Accepted; has no effect.
+        listeners: Called around each checkpoint, each of them once. Defaults
+            to none.
+        save_graph_def: Accepted; has no effect, for there is no graph.
+
+    Raises:
+        ValueError: Not exactly one interval is given, or there is a `saver`.
+        TypeError: `listeners` are no list of `CheckpointSaverListener`s.
+        RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.CheckpointSaverHook(tempfile.mkdtemp(), save_steps=50)
+    """
+
+    # It waits by itself when it saves.
+    allows_run_ahead = True
+
+    def __init__(  # noqa: PLR0913 - the original's arguments
+        self,
+        checkpoint_dir: PathLike,
+        save_secs: float | None = None,
+        save_steps: int | None = None,
+        saver: None = None,
+        checkpoint_basename: str = "model.ckpt",
+        scaffold: Any = None,
+        listeners: Iterable[CheckpointSaverListener] | None = None,
+        save_graph_def: bool = True,
+    ):
+        del save_graph_def
+        if saver is not None:
+            raise ValueError(
+                f"`saver` should be None. Received: {saver!r}. Leave it out: "
+                "the session saves. Set RunConfig.keep_checkpoint_max for how "
+                "many to keep."
+            )
+        self._directory = os.fsdecode(checkpoint_dir)
+        self._basename = checkpoint_basename
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._own_listeners = check_listeners(listeners, "listeners")
+        self._listeners = _each_once(self._own_listeners)
+
+    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """Calls others beside this hook's own listeners from now on.
+
+        Args:
+            listeners: The others, in place of those of an earlier call.
+        """
+        self._listeners = _each_once((*self._own_listeners, *listeners))
+
+    def begin(self) -> None:
+        """Tells the listeners."""
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Saves, so that a killed run can start from the same values."""
+        del coord
+        step = int(session.run("global_step"))
+        self._timer.update_last_triggered_step(step)
+        self._save_once(session, step)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Saves if it is time."""
+        del run_values
+        session = run_context.session
+        # Raises what has hindered the last one, as soon as it is known.
+        session.saved_step(self._directory)
+        step = int(session.run("global_step"))
+        if session.is_so_anywhere(self._timer.should_trigger_for_step(step)):
+            self._timer.update_last_triggered_step(step)
+            if self._save_once(session, step):
+                run_context.request_stop()
+
+    def end(self, session: Session) -> None:
+        """Saves the last step, if it has not been."""
+        step = int(session.run("global_step"))
+        self._save_once(session, step)
+        for listener in self._listeners:
+            listener.end(session, step)
+
+    def _save_once(self, session: Session, step: int) -> bool:
+        """Saves unless it has been; whether a listener asks to stop."""
+        if session.saved_step(self._directory) == step:
+            return False
+        for listener in self._listeners:
+            listener.before_save(session, step)
+        session.save_checkpoint(
+            self._directory,
+            self._basename,
+            # Listeners are told of what is there.
+            wait=bool(self._listeners),
+        )
+        if session.saved_step(self._directory) != step:
+            return False  # The loss is NaN, which another hook tells of.
+        answers = [
+            listener.after_save(session, step) for listener in self._listeners
+        ]
+        return any(answers)
+
+
+def _each_once(
+    listeners: Iterable[CheckpointSaverListener],
+) -> tuple[CheckpointSaverListener, ...]:
+    # Two that are equal, as dataclasses may be, are two nevertheless.
+    return tuple({id(listener): listener for listener in listeners}.values())

@@ -1,0 +1,109 @@
+"""Several hooks as one, called in order around each run."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from keras_tpu_estimator.spec.hooks.fetches import names_in
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+
+
+class HookList:
+    """Calls hooks in the order given, in every phase.
+
+    Args:
+        hooks: The hooks of one call of `train`, `evaluate` or `predict`.
+        session: The session they see.
+    """
+
+    def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
+        self.hooks = tuple(hooks)
+        self.session = session
+        self._is_run_untold = False
+
+    @property
+    def allows_run_ahead(self) -> bool:
+        """Whether all of them allow it."""
+        return all(hook.allows_run_ahead for hook in self.hooks)
+
+    def begin(self) -> None:
+        """Calls every hook's `begin`."""
+        for hook in self.hooks:
+            if isinstance(hook, LoopHook):
+                hook.open(self.session)
+        for hook in self.hooks:
+            hook.begin()
+
+    def after_create_session(self) -> None:
+        """Calls every hook's `after_create_session`."""
+        for hook in self.hooks:
+            hook.after_create_session(self.session, None)
+
+    def before_run(self) -> "HookedRun":
+        """Calls every hook's `before_run`; the result sees the run through."""
+        context = SessionRunContext(self.session)
+        requests = [hook.before_run(context) for hook in self.hooks]
+        return HookedRun(self, context, requests)
+
+    def ran(self) -> None:
+        """Notes a run, which the devices may still be making."""
+        self._is_run_untold = True
+
+    def run_is_made(self) -> None:
+        """Tells the hooks that want to know that it is made, once."""
+        if self._is_run_untold:
+            self._is_run_untold = False
+            for hook in self.hooks:
+                if isinstance(hook, LoopHook):
+                    hook.run_is_made(self.session)
+
+    def end(self) -> None:
+        """Calls every hook's `end`."""
+        for hook in self.hooks:
+            if isinstance(hook, LoopHook):
+                hook.close(self.session)
+        for hook in self.hooks:
+            hook.end(self.session)
+
+
+@dataclasses.dataclass(frozen=True)
+class HookedRun:
+    """One run between `before_run` and `after_run`."""
+
+    _list: HookList
+    context: SessionRunContext
+    _requests: list[SessionRunArgs | None]
+
+    @property
+    def fetches(self) -> tuple[str, ...]:
+        """The names that hooks asked for."""
+        requests = [each for each in self._requests if each is not None]
+        asked = [e.fetches for e in requests if e.fetches is not None]
+        return tuple(names_in(asked))
+
+    def start(self) -> None:
+        """Tells the hooks that want to know that the run takes place."""
+        for hook in self._list.hooks:
+            if isinstance(hook, LoopHook):
+                hook.start_run()
+
+    def after_run(self) -> bool:
+        """Calls every hook's `after_run`; whether one asked to stop."""
+        # All of them first: a hook may assign what a later one asked for.
+        values = [self._values(request) for request in self._requests]
+        for hook, its_values in zip(self._list.hooks, values, strict=True):
+            hook.after_run(self.context, its_values)
+        self._list.ran()
+        return self.context.stop_requested
+
+    def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
+        if request is None or isinstance(request, LaterArgs):
+            return SessionRunValues(None)
+        if request.fetches is None:
+            return SessionRunValues(None)
+        return SessionRunValues(self._list.session.run(request.fetches))

@@ -1,0 +1,117 @@
+"""Profiles of single device loops."""
+
+import os
+import time
+
+import jax
+
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage.urls import is_url
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+
+
+class ProfilerHook(SessionRunHook):
+    """Writes a profile of one run of the device loop, every so often.
+
+    The first run, which compiles, is left out. TensorBoard's profile page and
+    Perfetto read what `jax.profiler` writes for a run that starts at a step:
+    `plugins/profile/<time>_step_<step>/` in the directory. A process makes one
+    trace at a time. `evaluate` and `predict`, which count no steps, get one
+    profile, of their second run. The counterpart of
+    `tf.compat.v1.train.ProfilerHook`.
+
+    Args:
+        save_steps: Steps between profiles. Defaults to `None`.
+        save_secs: Seconds between profiles. Defaults to `None`.
+        output_dir: The directory to write to. Defaults to the working
+            directory.
+        show_dataflow: Accepted; has no effect.
+        show_memory: Accepted; has no effect.
+
+    Raises:
+        ValueError: Not exactly one interval is given, or the directory is a
+            URL.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.ProfilerHook(1000, output_dir=tempfile.mkdtemp())
+    """
+
+    # What begins and ends a trace waits by itself.
+    allows_run_ahead = True
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: PathLike = "",
+        show_dataflow: bool = True,
+        show_memory: bool = False,
+    ):
+        del show_dataflow, show_memory
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._output_dir = os.fsdecode(output_dir) or os.curdir
+        if is_url(self._output_dir):
+            raise ValueError(
+                "`output_dir` should be a directory of this machine, for that "
+                f"is where JAX writes profiles. Received: {output_dir!r}. Pass "
+                "a local directory, and copy it afterwards."
+            )
+        self._is_tracing = False
+
+    def begin(self) -> None:
+        """Starts to count."""
+        # After an error in a run, nobody has told this hook of its end.
+        self._stop()
+        self._timer.reset()
+        self._has_run = False
+
+    def before_run(self, run_context: SessionRunContext) -> None:
+        """Starts a trace if it is time."""
+        step = int(run_context.session.run("global_step"))
+        if not self._has_run or not self._timer.should_trigger_for_step(step):
+            return
+        self._timer.update_last_triggered_step(step)
+        run_context.session.wait()  # The run before is no part of it.
+        jax.profiler.start_trace(
+            self._output_dir, profiler_options=_options(step)
+        )
+        self._is_tracing = True
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Writes the trace."""
+        del run_values
+        if self._is_tracing:
+            run_context.session.wait()
+        self._stop()
+        self._has_run = True
+
+    def end(self, session: Session) -> None:
+        """Ends a trace whose run found no more input."""
+        del session
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._is_tracing:
+            self._is_tracing = False
+            jax.profiler.stop_trace()
+
+
+def _options(step: int) -> jax.profiler.ProfileOptions:
+    """Options by which two traces of one second get directories of their own.
+
+    Where JAX has none to name a directory by, the second is its name.
+    """
+    options = jax.profiler.ProfileOptions()
+    if hasattr(options, "session_id"):
+        now = time.strftime("%Y_%m_%d_%H_%M_%S")
+        options.session_id = f"{now}_step_{step}"
+    return options

@@ -1,0 +1,203 @@
+"""The protocol by which user code takes part in a run of the device loop."""
+
+import dataclasses
+from typing import Any
+from typing import TypeAlias
+
+import keras
+
+from keras_tpu_estimator.spec.hooks.fetches import check_names
+from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.session import Session
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionRunArgs:
+    """What a hook wants to have fetched after the run to come.
+
+    The counterpart of `tf.compat.v1.train.SessionRunArgs`.
+
+    Args:
+        fetches: `"global_step"`, `"loss"`, a variable's path, a key of the
+            spec's `predictions`, a name that `kte.identity` gave to a tensor,
+            or a list, tuple or dict of these; `None` for nothing. A name may
+            end with `":0"`. Tensors of `model_fn` are those of the last step
+            of the run.
+        feed_dict: Has to be `None`: nothing is fed into a device loop.
+        options: Accepted; has no effect.
+
+    Raises:
+        TypeError: `fetches` are no names.
+        ValueError: There is a `feed_dict`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> args = kte.hooks.SessionRunArgs({"loss": "loss", "step": "global_step"})
+    >>> args = kte.hooks.SessionRunArgs(["dense/bias", "probabilities"])
+    """
+
+    fetches: Any
+    feed_dict: None = None
+    options: Any = None
+
+    def __post_init__(self) -> None:
+        if self.fetches is not None:
+            check_names("fetches", self.fetches)
+        refuse_feed("feed_dict", self.feed_dict)
+
+
+class LaterArgs(SessionRunArgs):
+    """What a hook may want to fetch itself, in `after_run` or at the end.
+
+    The devices keep tensors of `model_fn` for it; nothing is fetched before
+    `session.run` asks for it, and `run_values.results` is `None`.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class SessionRunValues:
+    """What a hook asked for.
+
+    Attributes:
+        results: Values in the nest of `SessionRunArgs.fetches`, or `None` if
+            nothing was asked for.
+        options: Always `None`; kept for compatibility.
+        run_metadata: Always `None`; kept for compatibility.
+    """
+
+    results: Any = None
+    options: None = None
+    run_metadata: None = None
+
+
+class SessionRunContext:
+    """One run of the device loop, as a hook sees it.
+
+    Args:
+        session: The session that runs.
+    """
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.original_args = SessionRunArgs(fetches=None)
+        self._stop_requested = False
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a hook asked that this be the last run."""
+        return self._stop_requested
+
+    def request_stop(self) -> None:
+        """Makes this the last run."""
+        self._stop_requested = True
+
+
+# What is called around each run, of this class and of `LoopHook`.
+_AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
+
+
+class SessionRunHook:
+    """User code that is called around every run of the device loop.
+
+    A run is one device program: in training `iterations_per_loop` steps, in
+    evaluation and prediction a few batches. The counterpart of
+    `tf.compat.v1.train.SessionRunHook`; override what is needed.
+
+    Attributes:
+        allows_run_ahead: Whether a run of training may begin while the devices
+            still make the one before, which `after_run` was called for; who
+            fetches a value waits for it in any case. A class or an object
+            sets it. It is about what is called around runs: a subclass that
+            overrides some of that, such as `after_run`, is back at `False`
+            unless it sets it, too. Defaults to `False`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> class PrintLoss(kte.hooks.SessionRunHook):
+    ...     def before_run(self, run_context):
+    ...         return kte.hooks.SessionRunArgs("loss")
+    ...     def after_run(self, run_context, run_values):
+    ...         print(f"loss = {run_values.results:.3f}")
+    """
+
+    allows_run_ahead = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Forgets what was said of code that a subclass replaces."""
+        super().__init_subclass__(**kwargs)
+        # As Python does with `__hash__` where there is another `__eq__`.
+        name = "allows_run_ahead"
+        said = next(each for each in cls.__mro__ if name in vars(each))
+        if any(
+            getattr(cls, method, None) is not getattr(said, method, None)
+            for method in _AROUND_RUNS
+        ):
+            cls.allows_run_ahead = False
+
+    def begin(self) -> None:
+        """Called once, before variables are restored."""
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Called once, when all variables have their values.
+
+        Args:
+            session: Reads variables.
+            coord: Always `None`; kept for compatibility.
+        """
+
+    def before_run(
+        self, run_context: SessionRunContext
+    ) -> SessionRunArgs | None:
+        """Called before each run.
+
+        Args:
+            run_context: The run to come.
+
+        Returns:
+            What to fetch after it, or `None`.
+        """
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Called after each run.
+
+        Args:
+            run_context: The run that was; `request_stop()` ends the loop.
+            run_values: What `before_run` asked for.
+        """
+
+    def end(self, session: Session) -> None:
+        """Called once at a clean end, not after an error.
+
+        Args:
+            session: Reads variables.
+        """
+
+
+# What is accepted as a hook.
+Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
+
+
+class LoopHook(SessionRunHook):
+    """A hook that knows a run to come from the end of the input."""
+
+    def open(self, session: Session) -> None:
+        """Called once, before the `begin` of any hook."""
+
+    def start_run(self) -> None:
+        """Called before each run that does take place."""
+
+    def run_is_made(self, session: Session) -> None:
+        """Called when the devices have made a run.
+
+        The next one may be on its way, and with it the variables.
+
+        Args:
+            session: Knows the step and the loss after the run.
+        """
+
+    def close(self, session: Session) -> None:
+        """Called once at a clean end, before the `end` of any hook."""

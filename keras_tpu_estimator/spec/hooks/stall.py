@@ -1,0 +1,151 @@
+"""Telling where a program hangs."""
+
+import contextlib
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Generator
+from collections.abc import Iterator
+from typing import Any
+from typing import Self
+from typing import TypeVar
+
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+
+T = TypeVar("T")
+
+
+class StallWatch:
+    """Prints the stacks of all threads whenever nothing happens for long.
+
+    A thread of Python's prints them. `faulthandler.dump_traceback_later` would
+    also do so while native code keeps the interpreter's lock, but reads stacks
+    without that lock, and so crashes a program that is only slow.
+
+    Args:
+        timeout_secs: Seconds in which nothing happens.
+    """
+
+    def __init__(self, timeout_secs: float):
+        self._timeout_secs = timeout_secs
+        self._last = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="stall-watch", daemon=True
+        )
+
+    def restart(self) -> None:
+        """Something happened: counts anew."""
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        wait = self._timeout_secs
+        while not self._is_over.wait(wait):
+            passed = time.monotonic() - self._last
+            wait = self._timeout_secs - passed
+            if wait <= 0:
+                print_stacks(f"No step has ended for {passed:.1f} seconds.")
+                self.restart()
+                wait = self._timeout_secs
+
+
+class StallHook(SessionRunHook):
+    """Tells a watch of the end of each run.
+
+    Args:
+        watch: The watch.
+    """
+
+    allows_run_ahead = True
+
+    def __init__(self, watch: StallWatch):
+        self._watch = watch
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Counts anew."""
+        del run_context, run_values
+        self._watch.restart()
+
+
+def print_stacks(why: str) -> None:
+    """Prints the stacks of all other threads to standard error.
+
+    Args:
+        why: The first line.
+    """
+    frames = sys._current_frames()
+    # At once, for threads that are merely slow go on meanwhile.
+    stacks = {ident: _walked(frame) for ident, frame in frames.items()}
+    threads = {thread.ident: thread for thread in threading.enumerate()}
+    told = [f"{why} The stacks of all threads, the innermost call last:"]
+    for ident, stack in stacks.items():
+        if ident == threading.get_ident():
+            continue
+        thread = threads.get(ident)
+        told.append(f"Thread {thread.name if thread else ident}:")
+        lines = traceback.StackSummary.extract(stack).format()
+        told.append("".join(lines).rstrip())
+    sys.stderr.write("\n".join(told) + "\n")
+    sys.stderr.flush()
+
+
+def _walked(frame: types.FrameType | None) -> list[tuple[Any, int]]:
+    """The frames of a stack and their lines, the outermost first."""
+    walked = []
+    # Of a thread that has gone on, the next one may be something else.
+    while isinstance(frame, types.FrameType):
+        walked.append((frame, frame.f_lineno))
+        frame = frame.f_back
+    return walked[::-1]
+
+
+def watched(
+    items: Generator[T, None, None], timeout_secs: float | None
+) -> Generator[T, None, None]:
+    """Shows stalls while the next item is awaited, the first one included.
+
+    What is done with an item may take any time.
+
+    Args:
+        items: What is iterated over, and closed in the end.
+        timeout_secs: As in `StallWatch`, or `None` for never.
+    """
+    with contextlib.closing(items):
+        while True:
+            with stalls_shown(timeout_secs):
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+
+
+@contextlib.contextmanager
+def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
+    """Shows stalls for the time of a `with` block.
+
+    Args:
+        timeout_secs: As in `StallWatch`, or `None` for never.
+
+    Yields:
+        The hooks to call.
+    """
+    if timeout_secs is None:
+        yield []
+        return
+    with StallWatch(timeout_secs) as watch:
+        yield [StallHook(watch)]

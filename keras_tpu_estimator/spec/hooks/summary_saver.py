@@ -1,0 +1,101 @@
+"""Writing values into the event file."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.spec.hooks.fetches import check_names
+from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.spec.hooks.writers import writer_of
+
+
+class SummarySaverHook(SessionRunHook):
+    """Writes numbers after the first run, and then every so often.
+
+    The counterpart of `tf.compat.v1.train.SummarySaverHook`, for values that
+    have a name.
+
+    Args:
+        save_steps: Steps between summaries. Defaults to `None`.
+        save_secs: Seconds between summaries. Defaults to `None`.
+        output_dir: The directory of the event file. Defaults to `None`.
+        summary_writer: An `EventWriter`, in place of `output_dir`. Defaults
+            to `None`.
+        scaffold: Accepted; has no effect.
+        summary_op: Names of numbers, or a dict of names by tag. Defaults to
+            `"loss"`.
+
+    Raises:
+        ValueError: Not exactly one interval is given; or both `scaffold` and
+            `summary_op`; or neither `output_dir` nor `summary_writer`.
+        TypeError: `summary_op` are no names, or `summary_writer` is no
+            `EventWriter`.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.SummarySaverHook(
+    ...     save_steps=100, output_dir=tempfile.mkdtemp(),
+    ...     summary_op={"bias of the last layer": "dense/bias"})
+    """
+
+    allows_run_ahead = True
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        output_dir: PathLike | None = None,
+        summary_writer: EventWriter | None = None,
+        scaffold: Any = None,
+        summary_op: Mapping[str, str] | Sequence[str] | str | None = None,
+    ):
+        if scaffold is not None and summary_op is not None:
+            raise ValueError(
+                "Expected one of `scaffold` and `summary_op`. Received both: "
+                f"{scaffold!r} and {summary_op!r}. Leave out `scaffold`."
+            )
+        self._timer = SecondOrStepTimer(save_secs, save_steps)
+        self._names = _by_tag("loss" if summary_op is None else summary_op)
+        writer = writer_of(output_dir, summary_writer)
+        if writer is None:
+            raise ValueError(
+                "Expected `output_dir` or `summary_writer`. Received neither. "
+                "Pass the directory of the event file, such as "
+                "estimator.model_dir."
+            )
+        self._writer = writer
+
+    def begin(self) -> None:
+        """Starts to count."""
+        self._timer.reset()
+
+    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+        """Asks for the numbers: at which step the run ends is not known."""
+        del run_context
+        return LaterArgs(self._names)
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Writes if it is time."""
+        del run_values
+        session = run_context.session
+        step = int(session.run("global_step"))
+        if self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            self._writer.scalars(session.run(self._names), step)
+
+
+def _by_tag(names: Any) -> dict[str, str]:
+    check_names("summary_op", names)
+    if isinstance(names, Mapping):
+        return dict(names)
+    return {n: n for n in ([names] if isinstance(names, str) else names)}

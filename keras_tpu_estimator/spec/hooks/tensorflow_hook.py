@@ -1,0 +1,200 @@
+"""Hooks of TensorFlow's own classes, as hooks of this package.
+
+All that is private of these classes is used in this file alone.
+"""
+
+import os
+import sys
+from typing import Any
+
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.spec.hooks.feed_fn import FeedFnHook
+from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
+from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
+from keras_tpu_estimator.spec.hooks.graph_session import Request
+from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
+
+
+def adopted(hook: Any) -> Any:
+    """A hook of TensorFlow as one of this package; others as they are.
+
+    Args:
+        hook: Anything.
+
+    Raises:
+        ValueError: It feeds values, which is not possible.
+    """
+    train = _train()
+    if train is None or not isinstance(hook, train.SessionRunHook):
+        return hook
+    # What is about the loop, rather than about the graph, is ours to do.
+    if type(hook) is train.StopAtStepHook:
+        if hook._num_steps is not None:
+            return StopAtStepHook(num_steps=hook._num_steps)
+        return StopAtStepHook(last_step=hook._last_step)
+    if type(hook) is train.CheckpointSaverHook:
+        return CheckpointSaverHook(
+            hook._checkpoint_dir,
+            checkpoint_basename=os.path.basename(hook._save_path),
+            listeners=[adopted_listener(each) for each in hook._listeners],
+            **_interval(hook),
+        )
+    if type(hook) is train.ProfilerHook:
+        directory = os.path.dirname(hook._output_file)
+        return ProfilerHook(output_dir=directory, **_interval(hook))
+    if type(hook) is train.FeedFnHook:
+        return FeedFnHook(hook.feed_fn)
+    return TensorFlowHook(hook)
+
+
+def adopted_listener(listener: Any) -> Any:
+    """A listener of TensorFlow as one of this package; others as they are."""
+    train = _train()
+    if train is None or not isinstance(listener, train.CheckpointSaverListener):
+        return listener
+    return TensorFlowListener(listener)
+
+
+def _train() -> Any:
+    """`tf.compat.v1.train`, if anybody can have hooks of it."""
+    tensorflow = sys.modules.get("tensorflow")
+    return None if tensorflow is None else tensorflow.compat.v1.train
+
+
+def _interval(hook: Any) -> dict[str, Any]:
+    timer = hook._timer
+    return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
+
+
+def _wanted_at_end(hook: Any) -> Any:
+    """What a hook fetches at the end without asking for it before."""
+    train = _train()
+    if isinstance(hook, train.FinalOpsHook):
+        return hook._final_ops
+    if isinstance(hook, train.LoggingTensorHook) and hook._log_at_end:
+        return hook._current_tensors
+    return None
+
+
+class TensorFlowHook(LoopHook):
+    """A hook of TensorFlow's class, called as TensorFlow would.
+
+    The graph is the default one in each of its methods. What it has asked for
+    once it can fetch until the end.
+
+    Args:
+        hook: The hook.
+    """
+
+    def __init__(self, hook: Any):
+        self.hook = hook
+        # TensorFlow's own wait for what they fetch, and for nothing else.
+        is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
+        self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
+
+    def open(self, session: Session) -> None:
+        """Finds out about the graph."""
+        self._asked: set[str] = set()
+        self._session = GraphSession(session, self._asked)
+        self._hooked: HookedGraph = session.graph
+
+    def begin(self) -> None:
+        """Calls the hook, which may add to the graph."""
+        with self._hooked.scope():
+            self.hook.begin()
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Calls the hook."""
+        del session
+        with self._hooked.scope():
+            self.hook.after_create_session(self._session, coord)
+
+    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+        """Calls the hook; all that it has ever asked for is kept."""
+        del run_context
+        train = _train()
+        nothing = train.SessionRunArgs(None)
+        self._context = train.SessionRunContext(nothing, self._session)
+        with self._hooked.scope():
+            args = self.hook.before_run(self._context)
+            refuse_feed("feed_dict", (args and args.feed_dict) or None)
+            at_end = self._request(_wanted_at_end(self.hook))
+            self._wanted = self._request(args and args.fetches)
+        for request in (at_end, self._wanted):
+            self._asked.update(() if request is None else request.names)
+        return LaterArgs(sorted(self._asked))
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Calls the hook with the values that it asked for."""
+        del run_values
+        results = None
+        if self._wanted is not None:
+            try:
+                values = self._session.values(self._wanted.names)
+            except KeyError as error:
+                raise ValueError(
+                    f"{type(self.hook).__name__} should fetch tensors that "
+                    "model_fn makes: for batches of another size it is called "
+                    "again, without what `begin` has added. Received "
+                    f"{sorted(self._wanted.names)}, which are not all there. "
+                    "Make them in model_fn, or drop a last, smaller batch."
+                ) from error
+            results = self._wanted.results(values)
+        values_of_hook = _train().SessionRunValues(results, None, None)
+        with self._hooked.scope():
+            self.hook.after_run(self._context, values_of_hook)
+        if self._context.stop_requested:
+            run_context.request_stop()
+
+    def end(self, session: Session) -> None:
+        """Calls the hook."""
+        del session
+        with self._hooked.scope():
+            self.hook.end(self._session)
+
+    def _request(self, fetches: Any) -> Request | None:
+        return None if fetches is None else self._hooked.request(fetches)
+
+
+class TensorFlowListener(CheckpointSaverListener):
+    """A listener of TensorFlow's class.
+
+    Args:
+        listener: The listener.
+    """
+
+    def __init__(self, listener: Any):
+        self.listener = listener
+
+    def begin(self) -> None:
+        """Calls the listener."""
+        self.listener.begin()
+
+    def before_save(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        own = GraphSession(session)
+        self.listener.before_save(own, global_step_value)
+
+    def after_save(
+        self, session: Session, global_step_value: int
+    ) -> bool | None:
+        """Calls the listener."""
+        own = GraphSession(session)
+        stops: bool | None = self.listener.after_save(own, global_step_value)
+        return stops
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        self.listener.end(GraphSession(session), global_step_value)

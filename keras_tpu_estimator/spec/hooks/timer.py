@@ -1,0 +1,93 @@
+"""When something periodic is due."""
+
+import math
+import time
+from collections.abc import Callable
+
+
+class SecondOrStepTimer:
+    """Tells whether an interval of steps or seconds has passed.
+
+    The first question is answered with yes, and no step twice. The counterpart
+    of `tf.compat.v1.train.SecondOrStepTimer`.
+
+    Args:
+        every_secs: Seconds, or `None`.
+        every_steps: Steps, or `None`.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+
+    Raises:
+        ValueError: Not exactly one of the intervals is given.
+
+    Example:
+
+    >>> from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+    >>> timer = SecondOrStepTimer(every_steps=10)
+    >>> timer.should_trigger_for_step(3)
+    True
+    >>> timer.update_last_triggered_step(3)
+    (None, None)
+    >>> timer.should_trigger_for_step(12), timer.should_trigger_for_step(13)
+    (False, True)
+    """
+
+    def __init__(
+        self,
+        every_secs: float | None = None,
+        every_steps: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if (every_secs is None) == (every_steps is None):
+            raise ValueError(
+                "Expected exactly one of `every_secs` and `every_steps`. "
+                f"Received: every_secs={every_secs}, every_steps={every_steps}"
+            )
+        self._every_secs = every_secs
+        self._every_steps = math.inf if every_steps is None else every_steps
+        self._clock = clock
+        self._last: tuple[int, float] | None = None
+
+    def should_trigger_for_step(self, step: int) -> bool:
+        """Whether it is time at this step."""
+        if self._last is None:
+            return True
+        last_step, last_time = self._last
+        if step == last_step:
+            return False
+        if self._every_secs is not None:
+            return self._clock() >= last_time + self._every_secs
+        return step >= last_step + self._every_steps
+
+    def update_last_triggered_step(
+        self, step: int
+    ) -> tuple[float | None, int | None]:
+        """Starts the interval anew at this step.
+
+        Args:
+            step: The step.
+
+        Returns:
+            Seconds and steps of the interval that ends; `None` and `None` if
+            there was none.
+        """
+        passed = self.elapsed_since_last(step)
+        self._last = (step, self._clock())
+        if passed is None:
+            return None, None
+        steps, seconds = passed
+        return seconds, steps
+
+    def last_triggered_step(self) -> int | None:
+        """The step at which the interval began, if it has."""
+        return None if self._last is None else self._last[0]
+
+    def reset(self) -> None:
+        """Forgets the interval, so that the next question gets a yes."""
+        self._last = None
+
+    def elapsed_since_last(self, step: int) -> tuple[int, float] | None:
+        """Steps and seconds since the interval began, if it has."""
+        if self._last is None:
+            return None
+        last_step, last_time = self._last
+        return step - last_step, self._clock() - last_time

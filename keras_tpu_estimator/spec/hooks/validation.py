@@ -1,0 +1,60 @@
+"""What is accepted as a hook, and as a listener."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator.ground.base.field_checks import tuple_of
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.spec.hooks.checkpoint_saver import check_listeners
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted
+from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted_listener
+
+
+def validate_hooks(
+    hooks: Iterable[Hook] | None, argument: str = "hooks"
+) -> tuple[Hook, ...]:
+    """Returns hooks as a tuple.
+
+    Args:
+        hooks: `SessionRunHook`s, those of TensorFlow included, and
+            `keras.callbacks.Callback`s, or `None`.
+        argument: What to call them in an error. Defaults to `'hooks'`.
+
+    Raises:
+        TypeError: They are no list, or one of them is neither.
+    """
+    given = tuple_of(argument, hooks, Hook, "hook")
+    checked = tuple(adopted(hook) for hook in given)
+    for hook in checked:
+        if not isinstance(hook, Hook):
+            raise TypeError(
+                f"All `{argument}` must be SessionRunHook instances. Received: "
+                f"{shown(hook)}. Derive it from "
+                "keras_tpu_estimator.spec.hooks.SessionRunHook or "
+                "keras.callbacks.Callback."
+            )
+    return checked
+
+
+def validate_listeners(
+    listeners: Iterable[Any] | None, argument: str = "saving_listeners"
+) -> tuple[CheckpointSaverListener, ...]:
+    """Returns listeners as a tuple.
+
+    Args:
+        listeners: `CheckpointSaverListener`s, those of TensorFlow included, or
+            `None`.
+        argument: What to call them in an error. Defaults to
+            `'saving_listeners'`.
+
+    Raises:
+        TypeError: They are no list, or one of them is no
+            `CheckpointSaverListener`.
+    """
+    kind = CheckpointSaverListener
+    given = tuple_of(argument, listeners, kind, "listener")
+    return check_listeners(map(adopted_listener, given), argument)

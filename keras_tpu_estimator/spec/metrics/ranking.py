@@ -1,0 +1,264 @@
+"""How many of the right classes are among the best ranked ones."""
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Running
+from keras_tpu_estimator.spec.metrics.accumulator import accumulate
+from keras_tpu_estimator.spec.metrics.averages import Average
+from keras_tpu_estimator.spec.metrics.examples import as_array
+from keras_tpu_estimator.spec.metrics.retrieval import Retrieved
+from keras_tpu_estimator.spec.metrics.retrieval import is_in
+from keras_tpu_estimator.spec.metrics.retrieval import same_examples
+
+
+def precision_at_k(
+    labels: TensorLike,
+    predictions: TensorLike,
+    k: int,
+    class_id: int | None = None,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the share of the `k` highest scores that are right.
+
+    Args:
+        labels: Integer tensor of shape `[..., num_labels]` with the right
+            classes of each example, or `[...]` with one. Equal ones count
+            once, those outside of `[0, num_classes)` not at all.
+        predictions: Float tensor of scores of shape `[..., num_classes]`.
+        k: How many of the highest scores are predictions.
+        class_id: The only class that counts. Defaults to `None`: all do.
+        weights: Tensor that broadcasts to `[...]`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to `"precision_at_k"`.
+
+    Returns:
+        A pair `(value, update)`: the precision so far, a float32 scalar,
+        twice. It is NaN as long as nothing counts, such as before `class_id`
+        is first predicted.
+
+    Raises:
+        ValueError: The shapes do not fit, or `k` is larger than the number of
+            classes.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> scores = [[0.1, 0.7, 0.2], [0.5, 0.1, 0.4]]
+    >>> value, update = metrics.precision_at_k([1, 1], scores, k=2)
+    >>> float(value)
+    0.25
+
+    Reference: `tf.compat.v1.metrics.precision_at_k`.
+    """
+    ids = _top_k(predictions, k)
+    batch = Retrieved.of(labels, ids, class_id, weights)
+    return _precision(batch, name, "precision_at_k")
+
+
+def precision_at_top_k(
+    labels: TensorLike,
+    predictions_idx: TensorLike,
+    k: int | None = None,
+    class_id: int | None = None,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the share of predicted classes that are right.
+
+    Args:
+        labels: As for `precision_at_k`.
+        predictions_idx: Integer tensor of shape `[..., k]` with the classes
+            predicted for each example.
+        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        class_id: The only class that counts. Defaults to `None`: all do.
+        weights: Tensor that broadcasts to `[...]`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"precision_at_top_k"`.
+
+    Returns:
+        A pair `(value, update)`, as from `precision_at_k`.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.precision_at_top_k([[1, 2]], [[2, 0]])
+    >>> float(value)
+    0.5
+
+    Reference: `tf.compat.v1.metrics.precision_at_top_k`.
+    """
+    del k
+    batch = Retrieved.of(labels, predictions_idx, class_id, weights)
+    return _precision(batch, name, "precision_at_top_k")
+
+
+def recall_at_k(
+    labels: TensorLike,
+    predictions: TensorLike,
+    k: int,
+    class_id: int | None = None,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the share of right classes among the `k` highest scores.
+
+    With one label for each example it is the top-k accuracy.
+
+    Args:
+        labels: Integer tensor of shape `[..., num_labels]` with the right
+            classes of each example, or `[...]` with one. Equal ones count
+            once, those outside of `[0, num_classes)` as never found.
+        predictions: Float tensor of scores of shape `[..., num_classes]`.
+        k: How many of the highest scores are predictions.
+        class_id: The only class that counts. Defaults to `None`: all do.
+        weights: Tensor that broadcasts to `[...]`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to `"recall_at_k"`.
+
+    Returns:
+        A pair `(value, update)`: the recall so far, a float32 scalar, twice.
+        It is NaN as long as nothing counts, such as before `class_id` is first
+        a label.
+
+    Raises:
+        ValueError: The shapes do not fit, or `k` is larger than the number of
+            classes.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> scores = [[0.1, 0.7, 0.2], [0.5, 0.1, 0.4]]
+    >>> value, update = metrics.recall_at_k([1, 1], scores, k=2)
+    >>> float(value)
+    0.5
+
+    Reference: `tf.compat.v1.metrics.recall_at_k`.
+    """
+    ids = _top_k(predictions, k)
+    batch = Retrieved.of(labels, ids, class_id, weights)
+    return _recall(batch, name, "recall_at_k")
+
+
+def recall_at_top_k(
+    labels: TensorLike,
+    predictions_idx: TensorLike,
+    k: int | None = None,
+    class_id: int | None = None,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the share of right classes that are predicted.
+
+    Args:
+        labels: As for `recall_at_k`.
+        predictions_idx: Integer tensor of shape `[..., k]` with the classes
+            predicted for each example.
+        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        class_id: The only class that counts. Defaults to `None`: all do.
+        weights: Tensor that broadcasts to `[...]`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to `"recall_at_top_k"`.
+
+    Returns:
+        A pair `(value, update)`, as from `recall_at_k`.
+
+    Raises:
+        ValueError: The shapes do not fit.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.recall_at_top_k([[1, 2]], [[2, 0, 3]])
+    >>> float(value)
+    0.5
+
+    Reference: `tf.compat.v1.metrics.recall_at_top_k`.
+    """
+    del k
+    batch = Retrieved.of(labels, predictions_idx, class_id, weights)
+    return _recall(batch, name, "recall_at_top_k")
+
+
+def average_precision_at_k(
+    labels: TensorLike,
+    predictions: TensorLike,
+    k: int,
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Averages the precisions at the ranks of the right classes.
+
+    Each of the first `k` ranks that holds a right class contributes the
+    precision up to that rank; the sum is divided by the number of labels, or
+    by `k` if there are more. The result is the mean over examples.
+
+    Args:
+        labels: Integer tensor of shape `[..., num_labels]` with the right
+            classes of each example, or `[...]` with one. Those outside of
+            `[0, num_classes)` are left out.
+        predictions: Float tensor of scores of shape `[..., num_classes]`.
+        k: How many of the highest scores are predictions.
+        weights: Tensor that broadcasts to `[...]`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"average_precision_at_k"`.
+
+    Returns:
+        A pair `(value, update)`: the mean so far, a float32 scalar, twice. It
+        is NaN after an example without labels.
+
+    Raises:
+        ValueError: The shapes do not fit, or `k` is larger than the number of
+            classes.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> scores = [[0.3, 0.6, 0.1], [0.5, 0.1, 0.4]]
+    >>> value, update = metrics.average_precision_at_k([0, 0], scores, k=2)
+    >>> float(value)
+    0.75
+
+    Reference: `tf.compat.v1.metrics.average_precision_at_k`.
+    """
+    predictions = as_array(predictions)
+    ids = _top_k(predictions, k)
+    num_classes = predictions.shape[-1]
+    labels, ids = same_examples(labels, ids)
+    is_wanted = is_in(ids, labels)
+    precisions = jnp.cumsum(is_wanted, axis=-1) / jnp.arange(1, k + 1)
+    num_labels = jnp.sum((labels >= 0) & (labels < num_classes), axis=-1)
+    values = jnp.sum(precisions * is_wanted, axis=-1) / jnp.minimum(
+        num_labels, k
+    )
+    batch = Average.of(values, weights)
+    value = accumulate(batch, name, "average_precision_at_k").value()
+    return value, value
+
+
+def _precision(batch: Retrieved, name: str | None, default: str) -> Running:
+    sums = accumulate(batch, name, default)
+    right = sums.true_positives
+    value = right / (right + sums.false_positives)
+    return value, value
+
+
+def _recall(batch: Retrieved, name: str | None, default: str) -> Running:
+    sums = accumulate(batch, name, default)
+    right = sums.true_positives
+    value = right / (right + sums.false_negatives)
+    return value, value
+
+
+def _top_k(predictions: TensorLike, k: int) -> jax.Array:
+    predictions = as_array(predictions)
+    num_classes = predictions.shape[-1] if predictions.ndim else 0
+    if not 1 <= k <= num_classes:
+        raise ValueError(
+            "Expected `k` between 1 and the number of classes, the last "
+            f"dimension of predictions. Received: k={k}, predictions of shape "
+            f"{predictions.shape}."
+        )
+    return jax.lax.top_k(predictions, k)[1]

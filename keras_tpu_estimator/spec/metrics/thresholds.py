@@ -1,0 +1,272 @@
+"""Counts of right and wrong decisions at each of several thresholds."""
+
+from collections.abc import Sequence
+
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Running
+from keras_tpu_estimator.spec.metrics.accumulator import accumulate
+from keras_tpu_estimator.spec.metrics.binning import confusion_at
+from keras_tpu_estimator.spec.metrics.confusion import Confusion
+from keras_tpu_estimator.spec.metrics.examples import Examples
+
+# Keeps precision and recall defined where nothing was counted.
+_EPSILON = 1e-7
+
+
+def true_positives_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Sums the weights of positive examples that are above each threshold.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"true_positives_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`: the sums so far, float32 of shape
+        `[len(thresholds)]`, twice. In compiled code they are NaN if a
+        prediction is outside of `[0, 1]`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.true_positives_at_thresholds(
+    ...     [1, 1, 0], [0.4, 0.9, 0.8], thresholds=[0.2, 0.5]
+    ... )
+    >>> value.tolist()
+    [2.0, 1.0]
+
+    Reference: `tf.compat.v1.metrics.true_positives_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "true_positives_at_thresholds")
+    return sums.true_positives, sums.true_positives
+
+
+def false_negatives_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Sums the weights of positive examples not above each threshold.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"false_negatives_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`, as from `true_positives_at_thresholds`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.false_negatives_at_thresholds(
+    ...     [1, 1, 0], [0.4, 0.9, 0.8], thresholds=[0.2, 0.5]
+    ... )
+    >>> value.tolist()
+    [0.0, 1.0]
+
+    Reference: `tf.compat.v1.metrics.false_negatives_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "false_negatives_at_thresholds")
+    return sums.false_negatives, sums.false_negatives
+
+
+def true_negatives_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Sums the weights of negative examples not above each threshold.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"true_negatives_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`, as from `true_positives_at_thresholds`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.true_negatives_at_thresholds(
+    ...     [1, 0, 0], [0.9, 0.1, 0.4], thresholds=[0.2, 0.5]
+    ... )
+    >>> value.tolist()
+    [1.0, 2.0]
+
+    Reference: `tf.compat.v1.metrics.true_negatives_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "true_negatives_at_thresholds")
+    return sums.true_negatives, sums.true_negatives
+
+
+def false_positives_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Sums the weights of negative examples that are above each threshold.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"false_positives_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`, as from `true_positives_at_thresholds`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.false_positives_at_thresholds(
+    ...     [1, 0, 0], [0.9, 0.1, 0.4], thresholds=[0.2, 0.5]
+    ... )
+    >>> value.tolist()
+    [1.0, 0.0]
+
+    Reference: `tf.compat.v1.metrics.false_positives_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "false_positives_at_thresholds")
+    return sums.false_positives, sums.false_positives
+
+
+def precision_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the precision that each threshold gives.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"precision_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`: the precisions so far, float32 of shape
+        `[len(thresholds)]`, twice. In compiled code they are NaN if a
+        prediction is outside of `[0, 1]`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.precision_at_thresholds(
+    ...     [1, 1, 0, 0], [0.4, 0.9, 0.8, 0.3], thresholds=[0.2, 0.85]
+    ... )
+    >>> [round(precision, 4) for precision in value.tolist()]
+    [0.5, 1.0]
+
+    Reference: `tf.compat.v1.metrics.precision_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "precision_at_thresholds")
+    right = sums.true_positives
+    value = right / (_EPSILON + right + sums.false_positives)
+    return value, value
+
+
+def recall_at_thresholds(
+    labels: TensorLike,
+    predictions: TensorLike,
+    thresholds: Sequence[float],
+    weights: TensorLike | None = None,
+    name: str | None = None,
+) -> Running:
+    """Computes the recall that each threshold gives.
+
+    Args:
+        labels: Tensor of any shape. Zero is negative, all else positive.
+        predictions: Float tensor of the same shape, in `[0, 1]`.
+        thresholds: Numbers in `[0, 1]`.
+        weights: Tensor that broadcasts to `labels`. Defaults to ones.
+        name: Name of the metric's variables. Defaults to
+            `"recall_at_thresholds"`.
+
+    Returns:
+        A pair `(value, update)`: the recalls so far, float32 of shape
+        `[len(thresholds)]`, twice. In compiled code they are NaN if a
+        prediction is outside of `[0, 1]`.
+
+    Raises:
+        ValueError: The shapes do not fit, or a prediction is known and
+            outside of `[0, 1]`.
+
+    Example:
+
+    >>> from keras_tpu_estimator import metrics
+    >>> value, update = metrics.recall_at_thresholds(
+    ...     [1, 1, 0, 0], [0.4, 0.9, 0.8, 0.3], thresholds=[0.2, 0.85]
+    ... )
+    >>> [round(recall, 4) for recall in value.tolist()]
+    [1.0, 0.5]
+
+    Reference: `tf.compat.v1.metrics.recall_at_thresholds`.
+    """
+    examples = Examples.of(labels, predictions, weights)
+    sums = _running(examples, thresholds, name, "recall_at_thresholds")
+    found = sums.true_positives
+    value = found / (_EPSILON + found + sums.false_negatives)
+    return value, value
+
+
+def _running(
+    examples: Examples,
+    thresholds: Sequence[float],
+    name: str | None,
+    default: str,
+) -> Confusion:
+    return accumulate(confusion_at(examples, thresholds), name, default)

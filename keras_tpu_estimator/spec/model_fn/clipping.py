@@ -1,0 +1,87 @@
+"""Clipping of gradients by their common norm."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import keras
+from keras import ops
+
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import TensorLike
+
+
+def clip_by_global_norm(
+    t_list: Sequence[TensorLike | None],
+    clip_norm: TensorLike,
+    use_norm: Any = None,
+    name: str | None = None,
+) -> tuple[list[jax.Array | None], jax.Array]:
+    """Scales tensors down together, so that their norm is `clip_norm` at most.
+
+    The counterpart of `tf.clip_by_global_norm`, for a `model_fn` that works on
+    gradients itself. It sees the tensors of this core: those of
+    `compute_gradients` are its shares, and each core clips its own. For the
+    gradient of the whole batch there is `global_clipnorm`, an argument of all
+    Keras optimizers.
+
+    Args:
+        t_list: Sequence of tensors, or of `None`, which stays.
+        clip_norm: The largest norm, a positive number or scalar tensor.
+        use_norm: The norm, if it is known. Defaults to `None`: the square root
+            of the sum of all squares, in float32 at least.
+        name: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        The list of clipped tensors, NaN if the norm is not finite; and the
+        norm before, a scalar tensor.
+
+    Raises:
+        TypeError: `t_list` is a single tensor.
+        ValueError: `t_list` has no tensor, and there is no `use_norm`.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> clipped, norm = kte.clip_by_global_norm([3.0, None, 4.0], 1.0)
+    >>> [None if x is None else round(float(x), 3) for x in clipped]
+    [0.6, None, 0.8]
+    >>> float(norm)
+    5.0
+    """
+    del name
+    if not isinstance(t_list, list | tuple):
+        raise TypeError(
+            "`t_list` should be a list or tuple of tensors. Received: "
+            f"{shown(t_list)}. Put a single tensor "
+            "into a list."
+        )
+    tensors = [t if t is None else ops.convert_to_tensor(t) for t in t_list]
+    norm = _global_norm(tensors) if use_norm is None else use_norm
+    scale = ops.where(
+        ops.isfinite(norm),
+        clip_norm / ops.maximum(norm, clip_norm),
+        float("nan"),
+    )
+    clipped = [
+        t if t is None else t * ops.cast(scale, t.dtype) for t in tensors
+    ]
+    return clipped, norm
+
+
+def _global_norm(tensors: Sequence[jax.Array | None]) -> jax.Array:
+    squares = [
+        ops.sum(ops.square(ops.cast(t, _accurate(t.dtype))))
+        for t in tensors
+        if t is not None
+    ]
+    if not squares:
+        raise ValueError(
+            "`t_list` should have at least one tensor. Received none: check "
+            "that the loss depends on the variables."
+        )
+    return ops.sqrt(sum(squares))
+
+
+def _accurate(dtype: jax.typing.DTypeLike) -> str:
+    return keras.backend.result_type(dtype, "float32")

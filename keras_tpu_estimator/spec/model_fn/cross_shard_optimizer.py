@@ -1,0 +1,261 @@
+"""The optimizer of several cores, and what it makes of a loss.
+
+`minimize` and `apply_gradients` return records that the program carries out
+after `model_fn` has returned, in one forward and backward pass.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.mesh import replica_context
+from keras_tpu_estimator.ground.mesh.replica_groups import Groups
+from keras_tpu_estimator.ground.mesh.replica_groups import check_groups
+from keras_tpu_estimator.ground.mesh.replica_groups import check_partition
+from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
+from keras_tpu_estimator.ground.tracing.gradient_requests import scalar
+from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.spec.model_fn import slots
+from keras_tpu_estimator.spec.model_fn.updates import Gradient
+from keras_tpu_estimator.spec.model_fn.updates import ReduceDtype
+from keras_tpu_estimator.spec.model_fn.updates import Reduction
+from keras_tpu_estimator.spec.model_fn.updates import TrainOp
+from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
+
+GradientAndVariable = tuple[Gradient | None, keras.Variable]
+
+
+class CrossShardOptimizer:
+    """Averages (or sums) gradients over all cores, then optimizes.
+
+    The counterpart of `tf.compat.v1.tpu.CrossShardOptimizer` for Keras
+    optimizers. On one core it is the optimizer itself.
+
+    Args:
+        opt: A `keras.optimizers.Optimizer`, with any schedule.
+        reduction: `"mean"` (the default) or `"sum"` over the cores.
+        name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
+        group_assignment: Lists of replica numbers. Each group combines its
+            gradients alone, and so trains a model of its own; the first core's
+            is what is saved, evaluated and shown. Defaults to `None`, for one
+            group of all replicas.
+        reduce_dtype: The dtype that gradients are combined in: "float32", or
+            "bfloat16", which is half as much to send. Defaults to `None`, for
+            that of each gradient, but for float16 that of `"float32"`. A CPU
+            adds in float32 at least.
+
+    Raises:
+        ValueError: `reduction` or `reduce_dtype` is none of these, or
+            `group_assignment` is malformed.
+        TypeError: `opt` is no Keras optimizer.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    >>> optimizer.reduction
+    'mean'
+    """
+
+    def __init__(
+        self,
+        opt: keras.optimizers.Optimizer,
+        reduction: str = "mean",
+        name: str = "CrossShardOptimizer",
+        group_assignment: Groups | None = None,
+        reduce_dtype: ReduceDtype | None = None,
+    ):
+        if not isinstance(opt, keras.optimizers.Optimizer):
+            raise TypeError(
+                "`opt` should be a keras.optimizers.Optimizer. Received: "
+                f"{shown(opt)}. Replace an optimizer "
+                "of tf.train by the one of keras.optimizers with that name."
+            )
+        # The original's constants of tf.losses.Reduction, too.
+        chosen = str(reduction).lower().removeprefix("weighted_")
+        if chosen not in ("mean", "sum"):
+            raise ValueError(
+                "`reduction` should be 'mean' or 'sum'. Received: "
+                f"reduction={reduction!r}"
+            )
+        if reduce_dtype not in (None, "bfloat16", "float32"):
+            raise ValueError(
+                "`reduce_dtype` should be 'bfloat16', 'float32', or None for "
+                "the dtype of each gradient. Received: "
+                f"reduce_dtype={reduce_dtype!r}"
+            )
+        if group_assignment is not None:
+            check_groups(group_assignment)
+        self.optimizer = opt
+        self.reduction: Reduction = "mean" if chosen == "mean" else "sum"
+        self.name = name
+        self._groups = group_assignment
+        self._reduce_dtype = reduce_dtype
+
+    def minimize(
+        self,
+        loss: Any,
+        global_step: Any = None,
+        var_list: Sequence[keras.Variable] | None = None,
+        name: str | None = None,
+    ) -> TrainOp:
+        """A train op that minimises `loss`.
+
+        Args:
+            loss: Scalar tensor.
+            global_step: Accepted for compatibility; the program counts its
+                steps itself, one for each batch. Defaults to `None`.
+            var_list: Variables to update. Defaults to all trainable ones.
+            name: Accepted for compatibility. Defaults to `None`.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: It is called outside a `model_fn`, there are no
+                variables, `loss` is not a scalar, or `group_assignment` is of
+                other replicas.
+        """
+        del global_step, name
+        return TrainOp(
+            self.optimizer,
+            _variables("minimize", var_list),
+            loss=scalar(loss),
+            reduction=self.reduction,
+            groups=self._several_groups(),
+            reduce_dtype=self._reduce_dtype,
+        )
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Sequence[keras.Variable] | None = None,
+    ) -> list[GradientAndVariable]:
+        """This core's share of the gradients of `loss`.
+
+        As in the original, with reduction "mean" the loss is divided by the
+        number of cores (of a group) first, so that `apply_gradients` only has
+        to sum.
+
+        Args:
+            loss: Scalar tensor.
+            var_list: Variables to differentiate by. Defaults to all trainable
+                ones.
+
+        Returns:
+            A list of (gradient, variable) pairs.
+
+        Raises:
+            ValueError: As `minimize`.
+        """
+        variables = _variables("compute_gradients", var_list)
+        if self.reduction == "mean":
+            loss = loss / self._reduced_together()
+        shares = gradients(loss, variables, self.reduction)
+        return list(zip(shares, variables, strict=True))
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[GradientAndVariable],
+        global_step: Any = None,
+        name: str | None = None,
+    ) -> TrainOp:
+        """A train op that sums gradients over the cores and applies them.
+
+        Args:
+            grads_and_vars: Pairs as `compute_gradients` returns them. Pairs
+                without a gradient are left out.
+            global_step: Accepted for compatibility. Defaults to `None`.
+            name: Accepted for compatibility. Defaults to `None`.
+
+        Returns:
+            A `TrainOp`.
+
+        Raises:
+            ValueError: No pair has a gradient, or `group_assignment` is of
+                other replicas.
+        """
+        del global_step, name
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        if not pairs:
+            raise ValueError(
+                "`grads_and_vars` should have at least one gradient. Received "
+                "none: check that the loss depends on the variables."
+            )
+        grads, variables = zip(*pairs, strict=True)
+        return TrainOp(
+            self.optimizer,
+            variables,
+            gradients=grads,
+            reduction="sum",
+            groups=self._several_groups(),
+            reduce_dtype=self._reduce_dtype,
+        )
+
+    def variables(self) -> list[keras.Variable]:
+        """The variables of the inner optimizer made so far."""
+        return list(self.optimizer.variables)
+
+    def get_slot(self, var: keras.Variable, name: str) -> keras.Variable | None:
+        """What the optimizer keeps for a variable, such as its momentum.
+
+        Slots are made with the first step, after `model_fn` has returned. A
+        slot's `path` is what hooks and `get_variable_value` take.
+
+        Args:
+            var: A variable that it updates.
+            name: Keras's name, such as "momentum" or "velocity", or that of
+                the optimizers of `tf.compat.v1.train`, such as "m" or "v".
+
+        Returns:
+            The slot variable, or `None` if there is none, or not yet.
+
+        Raises:
+            TypeError: `var` is no variable.
+        """
+        return slots.slot(single_optimizers(self.optimizer), var, name)
+
+    def get_slot_names(self) -> list[str]:
+        """Keras's names of what the optimizer keeps for each variable.
+
+        Returns:
+            A sorted list, which is empty before the first step.
+        """
+        return slots.slot_names(single_optimizers(self.optimizer))
+
+    def _several_groups(self) -> Groups | None:
+        """The checked groups, unless they are one of all replicas."""
+        replicas = replica_context.replica_context().num_replicas
+        check_partition(self._groups, replicas)
+        is_one = self._groups is None or len(self._groups) == 1
+        return None if is_one else self._groups
+
+    def _reduced_together(self) -> int:
+        """How many replicas combine their gradients."""
+        replicas = replica_context.replica_context().num_replicas
+        groups = self._several_groups()
+        return len(groups[0]) if groups and replicas > 1 else replicas
+
+
+def _variables(
+    caller: str, var_list: Sequence[keras.Variable] | None
+) -> tuple[keras.Variable, ...]:
+    variables = scope_for(caller).trainable() if var_list is None else var_list
+    for variable in variables:
+        if not isinstance(variable, keras.Variable):
+            raise TypeError(
+                f"`var_list` of `{caller}` should hold keras.Variable objects."
+                f" Received: {shown(variable)}"
+            )
+    if not variables:
+        raise ValueError(
+            f"`{caller}` found no trainable variables. Expected at least one: "
+            "create the layers before the optimizer minimises."
+        )
+    # Of those that share a value, one.
+    firsts = map(scope_for(caller).first, variables)
+    return tuple({variable.path: variable for variable in firsts}.values())

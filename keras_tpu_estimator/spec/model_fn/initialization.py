@@ -1,0 +1,194 @@
+"""Initial values from a checkpoint, by names that may differ."""
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from keras_tpu_estimator.files.checkpoints.assignment import AssignmentMap
+from keras_tpu_estimator.files.checkpoints.assignment import resolve_assignments
+from keras_tpu_estimator.files.checkpoints.casting import cast
+from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.tracing.variables import current_scope
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+from keras_tpu_estimator.ground.tracing.variables import is_seed
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where a variable's initial value is.
+
+    Attributes:
+        reader: The checkpoint.
+        name: The variable's name there.
+    """
+
+    reader: CheckpointReader
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A program's variables, and the initial values they are to have.
+
+    Attributes:
+        variables: The variables by path.
+        constants: Paths of those that no checkpoint of this package has.
+        sources: Where initial values are, by path.
+    """
+
+    variables: Mapping[str, keras.Variable]
+    constants: Collection[str]
+    sources: dict[str, Source]
+
+    def values(
+        self, paths: Iterable[str], dtype_of: Callable[[str], np.dtype]
+    ) -> dict[str, np.ndarray]:
+        """The initial values of those variables that are to have one.
+
+        Args:
+            paths: Those of some variables.
+            dtype_of: The dtype to have of a variable, by its path.
+
+        Raises:
+            ValueError: It cannot hold what is in the checkpoint.
+        """
+        names: dict[CheckpointReader, dict[str, str]] = {}
+        for path in paths:
+            if path in self.sources:
+                source = self.sources[path]
+                names.setdefault(source.reader, {})[path] = source.name
+        values: dict[str, np.ndarray] = {}
+        for reader, name_of in names.items():
+            # All at once, for each reading checks the file.
+            read = reader.get_tensors(set(name_of.values()))
+            values |= {
+                path: cast(read[name], dtype_of(path), path, name, reader.path)
+                for path, name in name_of.items()
+            }
+        return values
+
+
+_target: contextvars.ContextVar[Target | None] = contextvars.ContextVar(
+    "initialization_target", default=None
+)
+
+
+@contextlib.contextmanager
+def initializing(target: Target) -> Iterator[None]:
+    """Lets `init_from_checkpoint` work in a `with` block."""
+    token = _target.set(target)
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
+def program_variables() -> Mapping[str, keras.Variable]:
+    """The variables of the program that is being made, by path."""
+    target = _target.get()
+    return {} if target is None else target.variables
+
+
+def init_from_checkpoint(
+    ckpt_dir_or_file: PathLike, assignment_map: AssignmentMap
+) -> None:
+    """Takes initial values of variables from a checkpoint.
+
+    For use in a `model_fn`, after its layers are called, or in a
+    `scaffold_fn`. Where training finds a checkpoint of its own, that one is
+    restored, and this has no effect.
+
+    Args:
+        ckpt_dir_or_file: As `load_checkpoint` takes it: a checkpoint of this
+            package or of TensorFlow, a SavedModel, or a file of Keras.
+        assignment_map: What of the checkpoint goes where, as a dict or as
+            pairs: `{"name in the checkpoint": variable}`, with a variable's
+            path (":0" may follow) or the `keras.Variable`; or
+            `{"scope/": "scope/"}` for all variables under a path, where "/"
+            is everything.
+
+    Raises:
+        ValueError: It is called elsewhere; a name is not in the checkpoint; a
+            path is not in the model; or two shapes differ.
+        TypeError: `assignment_map` is malformed.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1, name="head")(features)
+    ...     kte.init_from_checkpoint(params["start"], {"dense/": "head/"})
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+
+    Reference: `tf.compat.v1.train.init_from_checkpoint`.
+    """
+    target = _target.get()
+    if target is None:
+        raise ValueError(
+            "`init_from_checkpoint` was called outside a model_fn. Expected a "
+            "call in model_fn or in scaffold_fn, where the variables are."
+        )
+    scope = current_scope()
+    variables = {**target.variables, **(scope.objects if scope else {})}
+    variables = {
+        path: variable
+        for path, variable in variables.items()
+        if _is_weight(variable) and path not in target.constants
+    }
+    reader = load_checkpoint(ckpt_dir_or_file)
+    names = resolve_assignments(assignment_map, variables, reader)
+    known = {path: source.name for path, source in target.sources.items()}
+    for path, name in names.items():
+        target.sources[path] = Source(reader, name)
+    if names.items() <= known.items():
+        return  # Said before, in another trace of the same function.
+    for path, name in names.items():
+        _logger.info("Initial value of %s: %s in %s", path, name, reader.path)
+    trainable = [path for path, each in variables.items() if each.trainable]
+    _report(trainable, target.sources, reader)
+
+
+def _report(
+    trainable: Collection[str],
+    sources: Collection[str],
+    reader: CheckpointReader,
+) -> None:
+    """Says how many variables have initial values, and which have none."""
+    left = sorted(set(trainable) - set(sources))
+    _logger.log(
+        logging.WARNING if left else logging.INFO,
+        "%d of %d trainable variables have initial values from checkpoints, "
+        "the last from %s.%s",
+        len(trainable) - len(left),
+        len(trainable),
+        reader.path,
+        f" The others keep their initializers: {', '.join(left)}."
+        if left
+        else "",
+    )
+
+
+def _is_weight(variable: keras.Variable) -> bool:
+    """Whether a variable is none of those that only this package has."""
+    return not (
+        is_accumulator(variable)
+        or is_seed(variable)
+        or variable.path == "global_step"
+    )

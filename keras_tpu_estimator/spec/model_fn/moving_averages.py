@@ -1,0 +1,194 @@
+"""Moving averages of variables, kept beside them."""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.tracing.variables import VariableScope
+from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.spec.model_fn.known_variables import tables
+from keras_tpu_estimator.spec.model_fn.known_variables import (
+    trainable_variables,
+)
+from keras_tpu_estimator.spec.model_fn.updates import Update
+
+
+@dataclasses.dataclass(frozen=True)
+class AverageOp(Update):
+    """One update of moving averages, yet to be carried out.
+
+    Attributes:
+        variables: What is averaged.
+        averages: The average of each.
+        decay: Scalar tensor, how much of an average is kept.
+    """
+
+    variables: tuple[keras.Variable, ...]
+    averages: tuple[keras.Variable, ...]
+    decay: Any
+
+    @property
+    def carried(self) -> tuple[Any, ...]:
+        """The decay, which `apply` is given."""
+        return (self.decay,)
+
+    def apply(self, tensors: Sequence[Any]) -> None:
+        """Moves the averages towards the variables."""
+        (decay,) = tensors
+        for variable, average in zip(
+            self.variables, self.averages, strict=True
+        ):
+            rate = ops.cast(1 - decay, average.dtype)
+            average.assign(average - rate * (average - variable))
+
+
+class ExponentialMovingAverage:
+    """Moving averages of variables, to evaluate in their place.
+
+    The counterpart of `tf.train.ExponentialMovingAverage`. `apply` in training
+    keeps the averages, in variables of their own that go into checkpoints;
+    `variables_to_restore` in evaluation and prediction puts them in the
+    variables' place.
+
+    Args:
+        decay: How much of an average each step keeps, between 0 and 1.
+        num_updates: Number of updates so far, such as `get_global_step()`; the
+            decay is at most `(1 + num_updates) / (10 + num_updates)`. Defaults
+            to `None`.
+        name: The last part of the averages' paths. Defaults to
+            "ExponentialMovingAverage".
+
+    Raises:
+        ValueError: `decay` is not between 0 and 1.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1, use_bias=False)(features)
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     averages = kte.ExponentialMovingAverage(0.99)
+    ...     if mode == kte.ModeKeys.TRAIN:
+    ...         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...         train_op = [optimizer.minimize(loss), averages.apply()]
+    ...         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+    ...     names = averages.variables_to_restore()
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, scaffold_fn=lambda: kte.Scaffold(
+    ...             variables_to_restore=names))
+    """
+
+    def __init__(
+        self,
+        decay: float,
+        num_updates: Any = None,
+        name: str = "ExponentialMovingAverage",
+    ):
+        if not 0 <= decay <= 1:
+            raise ValueError(
+                "`decay` should be a number between 0 and 1, such as 0.999. "
+                f"Received: {shown(decay)}"
+            )
+        self.decay = decay
+        self.num_updates = num_updates
+        self.name = name
+
+    def apply(
+        self, var_list: Iterable[keras.Variable] | None = None
+    ) -> AverageOp:
+        """An op that updates averages, to put last into a `train_op`.
+
+        Args:
+            var_list: The variables to average. Defaults to all trainable
+                ones, which tables of `embedding_config_spec` are not: a
+                warning says so.
+
+        Returns:
+            An `AverageOp`. Ops of a sequence are carried out in its order: put
+            it after the optimizer's, as in `train_op=[optimizer.minimize(loss),
+            averages.apply()]`.
+
+        Raises:
+            ValueError: It is called outside a `model_fn`.
+        """
+        if var_list is None:
+            _warn_of_tables()
+        variables = self._variables(var_list)
+        averages = tuple(self.average(variable) for variable in variables)
+        decay = ops.convert_to_tensor(self.decay, "float32")
+        if self.num_updates is not None:
+            updates = ops.cast(self.num_updates, "float32")
+            decay = ops.minimum(decay, (1 + updates) / (10 + updates))
+        return AverageOp(variables, averages, decay)
+
+    def average(self, var: keras.Variable) -> keras.Variable:
+        """The variable that holds the average of another one."""
+        scope = scope_for("ExponentialMovingAverage.average")
+        path = self.average_name(var)
+        if path not in scope.objects:
+            _create(scope, path, var)
+        return scope.objects[path]
+
+    def average_name(self, var: keras.Variable) -> str:
+        """The path of the variable that holds an average."""
+        return f"{var.path}/{self.name}"
+
+    def variables_to_restore(
+        self, moving_avg_variables: Iterable[keras.Variable] | None = None
+    ) -> dict[str, keras.Variable]:
+        """The variables by the names of their averages.
+
+        Args:
+            moving_avg_variables: The variables that were averaged. Defaults to
+                all trainable ones.
+
+        Returns:
+            What `Scaffold(variables_to_restore=...)` takes.
+        """
+        variables = self._variables(moving_avg_variables)
+        return {self.average_name(variable): variable for variable in variables}
+
+    def _variables(
+        self, variables: Iterable[keras.Variable] | None
+    ) -> tuple[keras.Variable, ...]:
+        return tuple(trainable_variables() if variables is None else variables)
+
+
+def _warn_of_tables() -> None:
+    """Warns of tables, of which a step has the rows that it uses alone."""
+    left_out = tables()
+    if left_out:
+        warnings.warn(
+            "Moving averages are those of model_fn's own variables: the "
+            f"tables {left_out} are not averaged, and evaluation has them as "
+            "they are. Pass `kte.trainable_variables()` to `apply` if that is "
+            "meant; else make the tables by keras.layers.Embedding in "
+            "model_fn.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _create(scope: VariableScope, path: str, var: keras.Variable) -> None:
+    """Makes the variable of an average, which starts as the variable does."""
+    scope.get_current_value(var)
+    before = scope.before[var.path]
+    *parents, name = path.split("/")
+    with contextlib.ExitStack() as stack:
+        for parent in parents:
+            stack.enter_context(keras.name_scope(parent))
+        keras.Variable(
+            lambda shape, dtype=None: before,
+            shape=var.shape,
+            dtype=var.dtype,
+            trainable=False,
+            name=name,
+        )

@@ -1,0 +1,228 @@
+"""What a program does before its first step, beside reading a checkpoint."""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.ground.base.plain_names import plain_name
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.spec.hooks.session import Session
+
+_OF_TENSORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.UnexpectedTracerError,
+)
+
+# Ops of a graph, which there is none of: nothing reads them.
+_OF_A_GRAPH = (
+    "init_op",
+    "init_feed_dict",
+    "ready_op",
+    "ready_for_local_init_op",
+    "local_init_op",
+    "summary_op",
+    "local_init_feed_dict",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaffold:
+    """How variables come by their values before a program's first step.
+
+    The counterpart of `tf.compat.v1.train.Scaffold`, returned by a spec's
+    `scaffold_fn`, or given as an `EstimatorSpec`'s `scaffold`.
+
+    Args:
+        init_op: Accepted for compatibility, as all arguments on graphs are; a
+            warning says so if it is set.
+        init_feed_dict: As `init_op`.
+        init_fn: Called as `init_fn(scaffold, session)` if there is no
+            checkpoint to restore. `session.run(names)` reads variables, and
+            `session.assign({path: value})` sets them. Defaults to `None`.
+        ready_op: As `init_op`.
+        ready_for_local_init_op: As `init_op`.
+        local_init_op: As `init_op`.
+        summary_op: As `init_op`.
+        saver: Must be `None`: use `variables_to_restore`.
+        copy_from_scaffold: Another one, whose settings hold where this one
+            has none. Defaults to `None`.
+        local_init_feed_dict: As `init_op`.
+        variables_to_restore: Dict from names in the checkpoint to the
+            variables (or their paths) that `evaluate` and `predict` give their
+            values, such as `ExponentialMovingAverage.variables_to_restore()`.
+            Other variables are restored under their own names. Defaults to
+            `None`.
+
+    Raises:
+        TypeError: `init_fn` is not callable, or an argument is of a wrong
+            type.
+        ValueError: `saver` is set.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> scaffold = kte.Scaffold(
+    ...     variables_to_restore={"average/kernel": "dense/kernel"})
+    >>> scaffold.sources
+    {'dense/kernel': 'average/kernel'}
+    """
+
+    init_op: Any = None
+    init_feed_dict: Any = None
+    init_fn: Callable[["Scaffold", "InitSession"], None] | None = None
+    ready_op: Any = None
+    ready_for_local_init_op: Any = None
+    local_init_op: Any = None
+    summary_op: Any = None
+    saver: None = None
+    copy_from_scaffold: "Scaffold | None" = None
+    local_init_feed_dict: Any = None
+    variables_to_restore: Mapping[str, keras.Variable | str] | None = None
+
+    def __post_init__(self) -> None:
+        copied = self.copy_from_scaffold
+        if copied is not None:
+            if not isinstance(copied, Scaffold):
+                raise _type_error("copy_from_scaffold", "a Scaffold", copied)
+            for name in ("init_fn", "variables_to_restore"):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, getattr(copied, name))
+        if self.saver is not None:
+            raise ValueError(
+                "`saver` should be None: checkpoints hold every variable. "
+                f"Received: {self.saver!r}. Pass the dict that it was made of "
+                "as `variables_to_restore`."
+            )
+        if self.init_fn is not None and not callable(self.init_fn):
+            raise _type_error("init_fn", "a function", self.init_fn)
+        restored = self.variables_to_restore
+        if restored is not None and not isinstance(restored, Mapping):
+            raise _type_error("variables_to_restore", "a dict", restored)
+        self._warn_of_graph_ops()
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """By the path of a variable, the name that it is restored from."""
+        return {
+            getattr(variable, "path", variable): plain_name(name)
+            for name, variable in (self.variables_to_restore or {}).items()
+        }
+
+    def _warn_of_graph_ops(self) -> None:
+        ops = [name for name in _OF_A_GRAPH if getattr(self, name) is not None]
+        if ops:
+            warnings.warn(
+                "These arguments of Scaffold are about a graph and have no "
+                f"effect with JAX: {', '.join(ops)}. Leave them out, or use "
+                "`init_fn`.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+class InitSession(Session):
+    """Variables that have their initial values, for an `init_fn`.
+
+    Args:
+        values: Values by path.
+        rows: How many rows some of them have, of which devices may have more.
+            Defaults to none.
+
+    Attributes:
+        assigned: Other initial values by path.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        rows: Mapping[str, int] | None = None,
+    ):
+        self._values = values
+        self._rows = dict(rows or {})
+        self.assigned: dict[str, np.ndarray] = {}
+        super().__init__(lambda path: self.assigned.get(path, self._old(path)))
+
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Gives variables other initial values.
+
+        Args:
+            values: Arrays by the path of a variable.
+
+        Raises:
+            KeyError: There is no such variable.
+            ValueError: A value has another shape than its variable.
+        """
+        for path, value in values.items():
+            shape = self._shape(path)
+            if np.shape(value) != shape:
+                raise ValueError(
+                    f"The value for {path!r} should have the variable's shape "
+                    f"{shape}. Received shape {np.shape(value)}."
+                )
+            self.assigned[path] = np.asarray(value, self._values[path].dtype)
+
+    def _old(self, path: str) -> Any:
+        shape = self._shape(path)
+        value = self._values[path]
+        return own_rows(value, shape[0]) if path in self._rows else value
+
+    def _shape(self, path: str) -> tuple[int, ...]:
+        if path not in self._values:
+            raise KeyError(
+                f"There is no variable {path!r}. Expected one of "
+                f"{sorted(self._values)}."
+            )
+        own = tuple(self._values[path].shape)
+        return (self._rows[path], *own[1:]) if path in self._rows else own
+
+
+def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:
+    """Calls a spec's `scaffold_fn`.
+
+    Raises:
+        ValueError: It returns no `Scaffold`, or uses a tensor of `model_fn`.
+    """
+    with without_tensors("scaffold_fn"):
+        scaffold = scaffold_fn()
+    if not isinstance(scaffold, Scaffold):
+        raise ValueError(
+            "`scaffold_fn` should return a Scaffold. Received: "
+            f"{shown(scaffold)}"
+        )
+    return scaffold
+
+
+@contextlib.contextmanager
+def without_tensors(caller: str) -> Iterator[None]:
+    """Explains what happens if a function on the host uses a tensor.
+
+    Args:
+        caller: The function's name.
+
+    Raises:
+        ValueError: It was used in the `with` block.
+    """
+    try:
+        yield
+    except _OF_TENSORS as error:
+        raise ValueError(
+            f"`{caller}` runs on the host, once, and should use no tensor of "
+            "model_fn: they have values only on the devices, in each step. "
+            "Received one. In `init_fn` fetch a variable by session.run(path)."
+        ) from error
+
+
+def _type_error(name: str, expected: str, received: Any) -> TypeError:
+    return TypeError(
+        f"`{name}` should be {expected}. Received: {shown(received)}"
+    )

@@ -1,0 +1,96 @@
+"""What optimizers keep for each variable they update, by name."""
+
+from collections.abc import Iterable
+
+import keras
+
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.tracing import keras_internals
+
+# Keras's names by those of the optimizers of `tf.compat.v1.train`.
+_ORIGINALS = {
+    "m": ("momentum",),
+    "v": ("velocity", "norm"),
+    "vhat": ("velocity_hat",),
+    "rms": ("velocity",),
+    "mg": ("average_gradient",),
+    "accum": ("accumulator", "accumulated_grad"),
+    "accum_update": ("accumulated_delta_var",),
+}
+
+
+def slot(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+    variable: keras.Variable,
+    name: str,
+) -> keras.Variable | None:
+    """What one of some optimizers keeps for a variable.
+
+    Args:
+        optimizers: The optimizers.
+        variable: A variable that one of them updates.
+        name: Keras's name, such as "velocity", or that of the original, "v".
+
+    Returns:
+        The slot variable, or `None` if there is none.
+
+    Raises:
+        TypeError: `variable` is no variable.
+
+    Example:
+
+    >>> optimizer = keras.optimizers.Adam(name="adam")
+    >>> kernel = keras.Variable(1.0, name="kernel")
+    >>> optimizer.build([kernel])
+    >>> slot([optimizer], kernel, "m").path
+    'adam/kernel_momentum'
+    """
+    if not isinstance(variable, keras.Variable):
+        raise TypeError(
+            "A slot is of a keras.Variable. Received: "
+            f"{shown(variable)}. Pass one of "
+            "kte.trainable_variables()."
+        )
+    for optimizer in optimizers:
+        made = {each.path: each for each in optimizer.variables}
+        for own_name in (name, *_ORIGINALS.get(name, ())):
+            path = f"{_prefix(optimizer, variable)}{own_name}"
+            if path in made:
+                return made[path]
+    return None
+
+
+def slot_names(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[str]:
+    """The names under which optimizers keep something for each variable.
+
+    Args:
+        optimizers: The optimizers.
+
+    Returns:
+        Keras's names, sorted; none before the first update.
+
+    Example:
+
+    >>> optimizer = keras.optimizers.Adam()
+    >>> optimizer.build([keras.Variable(1.0, name="kernel")])
+    >>> slot_names([optimizer])
+    ['momentum', 'velocity']
+    """
+    return sorted(
+        {
+            made.path.removeprefix(prefix)
+            for optimizer in optimizers
+            for updated in keras_internals.updated_variables(optimizer)
+            for prefix in [_prefix(optimizer, updated)]
+            for made in optimizer.variables
+            if made.path.startswith(prefix)
+        }
+    )
+
+
+def _prefix(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable
+) -> str:
+    return f"{optimizer.name}/{variable.path.replace('/', '_')}_"

@@ -1,0 +1,250 @@
+"""Checks of what a spec is made of, one field at a time."""
+
+import fnmatch
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.variables import current_scope
+from keras_tpu_estimator.spec.model_fn.outside_compilation import HostTensor
+from keras_tpu_estimator.spec.model_fn.updates import Update
+
+
+class HostFunction(NamedTuple):
+    """A function that runs on the host, and the tensors it is given.
+
+    Attributes:
+        function: Called with tensors, by position or by name.
+        tensors: List, tuple or dict of tensors.
+    """
+
+    function: Callable[..., Any]
+    tensors: Nest
+
+    @property
+    def fed(self) -> Nest:
+        """What it is given of each step: one tensor at least, to count them."""
+        return self.tensors or [np.zeros(1, "int32")]
+
+    def call(self, tensors: Nest) -> Any:
+        """Calls the function with these values of what it is fed."""
+        if not self.tensors:
+            return self.function()
+        if isinstance(tensors, dict):
+            return self.function(**tensors)
+        return self.function(*tensors)
+
+
+class OwnNames(NamedTuple):
+    """Names that metrics may not have, as other values have them.
+
+    Attributes:
+        owner: Says what has these values, as in 'evaluate returns'.
+        patterns: The names; `*` stands for any characters.
+    """
+
+    owner: str
+    patterns: tuple[str, ...]
+
+    def check(self, name: str) -> None:
+        """Raises a ValueError if a metric's name is one of these."""
+        if any(fnmatch.fnmatchcase(str(name), each) for each in self.patterns):
+            names = ", ".join(map(repr, self.patterns))
+            raise ValueError(
+                f"A metric may not be called {name!r}: {self.owner} its own "
+                f"values under the names {names}. Give the metric another "
+                "name."
+            )
+
+
+EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
+
+
+def check_metric_ops(
+    metric_ops: Any, own_names: OwnNames = EVALUATION_NAMES
+) -> dict[str, Any]:
+    """Checks the metrics that a `metric_fn` or a `model_fn` returned.
+
+    Args:
+        metric_ops: Dict from names to Keras metrics or (value, update) tuples.
+        own_names: The names that are taken. Defaults to those in evaluation.
+
+    Returns:
+        The dict; an empty one for `None`.
+
+    Raises:
+        TypeError: It is no dict, a name no string, or a value is neither.
+        ValueError: The name of a metric is taken.
+    """
+    metric_ops = {} if metric_ops is None else metric_ops
+    if not isinstance(metric_ops, Mapping):
+        raise TypeError(
+            "Metrics should be a dict from names to Keras metrics or (value, "
+            f"update) tuples. Received: {shown(metric_ops)}"
+        )
+    for name, metric in metric_ops.items():
+        if not isinstance(name, str):
+            raise TypeError(
+                "The name of a metric should be a string. Received: "
+                f"{shown(name)}. Pass {str(name)!r}."
+            )
+        own_names.check(name)
+        is_pair = isinstance(metric, tuple) and len(metric) == 2
+        if not is_pair and not isinstance(metric, keras.metrics.Metric):
+            raise TypeError(
+                f"The metric {name!r} should be a keras.metrics.Metric or a "
+                f"(value, update) tuple. Received: {shown(metric)}"
+            )
+        if not is_pair:
+            _check_updated(name, metric)
+    return dict(metric_ops)
+
+
+def _check_updated(name: str, metric: keras.metrics.Metric) -> None:
+    scope = current_scope()
+    paths = {variable.path for variable in metric.variables}
+    if scope is not None and paths and not paths & scope.updated:
+        raise ValueError(
+            f"The metric {name!r} was never updated. Expected a call of its "
+            "`update_state` with this batch before it is returned."
+        )
+
+
+def metric_value(metric: Any) -> Any:
+    """The value of a Keras metric or of a (value, update) tuple."""
+    if isinstance(metric, keras.metrics.Metric):
+        return metric.result()
+    return keras.ops.convert_to_tensor(metric[0])
+
+
+def checked_host_function(name: str, pair: Any) -> HostFunction:
+    if not isinstance(pair, list | tuple):
+        raise ValueError(
+            f"`{name}` should be a tuple or list of a function and its "
+            f"tensors. Received: {shown(pair)}"
+        )
+    if len(pair) != 2:
+        raise ValueError(
+            f"`{name}` should have two elements, a function and its tensors. "
+            f"Received {len(pair)}: {shown(pair)}. Put all tensors into one "
+            "list."
+        )
+    function, tensors = pair
+    if not callable(function):
+        raise TypeError(
+            f"The first element of `{name}` should be callable. Received: "
+            f"{shown(function)}"
+        )
+    if not isinstance(tensors, list | tuple | dict):
+        raise ValueError(
+            f"The tensors of `{name}` should be a tuple, list or dict. "
+            f"Received: {type(tensors).__name__}. Put a single tensor into a "
+            "list."
+        )
+    if not isinstance(tensors, dict):
+        _check_number_of_arguments(name, function, tensors)
+    return HostFunction(function, tensors)
+
+
+def _check_number_of_arguments(
+    name: str, function: Callable[..., Any], tensors: Nest
+) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    named = [p.name for p in parameters if p.kind in positional]
+    if len(named) != len(tensors):
+        raise RuntimeError(
+            f"The function of `{name}` takes {len(named)} arguments {named}, "
+            f"but there are {len(tensors)} tensors. Give it one tensor for "
+            "each argument, arguments with defaults included."
+        )
+
+
+def checked_train_ops(mode: str | None, train_op: Any) -> Any:
+    if train_op is None or (
+        isinstance(train_op, list | tuple) and not train_op
+    ):
+        if mode == ModeKeys.TRAIN:
+            raise ValueError(
+                "Missing train_op: in mode 'train' a spec should have what "
+                "kte.minimize(optimizer, loss) returns. Received: "
+                f"train_op={shown(train_op)}"
+            )
+        return None
+    sequence = isinstance(train_op, list | tuple)
+    ops = tuple(train_op) if sequence else (train_op,)
+    for op in ops:
+        if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):
+            raise TypeError(
+                "`train_op` should be what kte.minimize(optimizer, loss) or "
+                "CrossShardOptimizer(...).apply_gradients(...) returns, or a "
+                f"sequence of these. Received: {shown(op)}"
+            )
+    return ops
+
+
+def checked_loss(mode: str | None, loss: Any) -> Any:
+    if loss is None:
+        if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
+            raise ValueError(
+                f"Missing loss: in mode {mode!r} a spec should have a scalar "
+                "tensor as its loss. Received: loss=None"
+            )
+        return None
+    if isinstance(loss, keras.Variable):
+        loss = loss.value
+    if not _is_tensor(loss):
+        raise TypeError(
+            "`loss` should be a tensor. Received: "
+            f"{shown(loss)}. Compute it with "
+            "keras.ops from the model's outputs."
+        )
+    if loss.size != 1:
+        raise ValueError(
+            "`loss` should be a scalar. Received a tensor of shape "
+            f"{tuple(loss.shape)}. Take its mean or its sum."
+        )
+    return loss if loss.ndim == 0 else keras.ops.reshape(loss, ())
+
+
+def checked_predictions(mode: str | None, predictions: Nest) -> Any:
+    if predictions is None:
+        if mode == ModeKeys.PREDICT:
+            raise ValueError(
+                "Missing predictions: in mode 'infer' a spec should have a "
+                "dict of tensors. Received: predictions=None"
+            )
+        return {}
+    leaves = (
+        predictions.items()
+        if isinstance(predictions, Mapping)
+        else [("predictions", predictions)]
+    )
+    for name, leaf in leaves:
+        if not _is_tensor(leaf) and not isinstance(
+            leaf, keras.Variable | keras.KerasTensor | HostTensor
+        ):
+            raise TypeError(
+                "`predictions` should be a tensor or a dict of tensors. "
+                f"Received for {name!r}: {shown(leaf)}. Convert it with "
+                "keras.ops.convert_to_tensor, or flatten the nest."
+            )
+    return predictions
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic)

@@ -1,0 +1,214 @@
+"""What is to be done to variables, after `model_fn` has returned."""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from typing import Literal
+
+import keras
+
+from keras_tpu_estimator.ground.mesh import replica_context
+from keras_tpu_estimator.ground.mesh.replica_groups import Groups
+from keras_tpu_estimator.ground.tracing.variables import current_scope
+from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
+from keras_tpu_estimator.spec.model_fn.learning_rates import at_rates
+from keras_tpu_estimator.spec.model_fn.learning_rates import computed_rates
+
+Gradient = Any
+Reduction = Literal["mean", "sum"]
+ReduceDtype = Literal["bfloat16", "float32"]
+
+
+class Update(abc.ABC):
+    """Something to do to variables, after `model_fn` has returned.
+
+    Attributes:
+        variables: What it is about.
+        loss: Scalar tensor to differentiate, or `None`.
+        reduction: How `reduced` combines what it is given over cores, or
+            `None` if it has to be equal on all.
+    """
+
+    variables: tuple[keras.Variable, ...]
+    loss: Any = None
+    reduction: Reduction | None = None
+
+    @property
+    def carried(self) -> tuple[Any, ...]:
+        """Tensors of `model_fn` that `apply` is given, without a loss."""
+        return ()
+
+    @property
+    def rates(self) -> tuple[Any, ...]:
+        """Learning rates that `model_fn` has computed, as scalar tensors."""
+        return ()
+
+    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
+        """Has `apply` use these rates in a `with` block."""
+        del rates
+        return contextlib.nullcontext()
+
+    def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Combines tensors over the cores.
+
+        Args:
+            tensors: The gradients of the loss, or what is carried.
+        """
+        return tuple(tensors)
+
+    @abc.abstractmethod
+    def apply(self, tensors: Sequence[Any]) -> None:
+        """Updates the variables.
+
+        Args:
+            tensors: What `reduced` has returned.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOp(Update):
+    """One update of variables by an optimizer, yet to be carried out.
+
+    Made by `CrossShardOptimizer.minimize` and `apply_gradients`, and given to
+    a spec as its `train_op`. It takes effect only there.
+
+    Attributes:
+        optimizer: The Keras optimizer that makes the update.
+        variables: What it updates.
+        loss: Scalar tensor to differentiate, or `None` if the gradients are
+            given.
+        gradients: One for each variable, or `None` if they follow from `loss`.
+        reduction: How gradients are combined over cores, "mean" or "sum", or
+            `None` if they are equal on all, as what `cross_replica_mean`
+            returns. Other gradients without a reduction are an error on
+            several cores.
+        groups: Lists of replica numbers, each of which combines gradients
+            among its own; `None` for one group of all.
+        reduce_dtype: The dtype that gradients are combined in, "float32" or
+            "bfloat16"; `None` for that of each gradient.
+
+    Raises:
+        ValueError: The optimizer expects a scaled loss.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def train_op(loss):
+    ...     variables = kte.trainable_variables()
+    ...     gradients = kte.cross_replica_mean(kte.gradients(loss, variables))
+    ...     optimizer = keras.optimizers.SGD(0.1)
+    ...     return kte.TrainOp(optimizer, variables, gradients=gradients)
+    """
+
+    optimizer: keras.optimizers.Optimizer
+    variables: tuple[keras.Variable, ...]
+    loss: Any = None
+    gradients: tuple[Gradient, ...] | None = None
+    reduction: Reduction | None = None
+    groups: Groups | None = None
+    reduce_dtype: ReduceDtype | None = None
+    _rates: tuple[Any, ...] = dataclasses.field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        check_unscaled(self.optimizer)
+        scope = current_scope()
+        if scope is not None:
+            firsts = tuple(map(scope.first, self.variables))
+            object.__setattr__(self, "variables", firsts)
+            rates = computed_rates(
+                single_optimizers(self.optimizer), get_global_step()
+            )
+            object.__setattr__(self, "_rates", rates)
+
+    @property
+    def carried(self) -> tuple[Gradient, ...]:
+        """The gradients that are given."""
+        return self.gradients or ()
+
+    @property
+    def rates(self) -> tuple[Any, ...]:
+        """Learning rates that `model_fn` has computed, as scalar tensors."""
+        return self._rates
+
+    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
+        """Has the optimizer use these rates in a `with` block."""
+        return at_rates(single_optimizers(self.optimizer), rates)
+
+    def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
+        """Combines gradients over the cores."""
+        reduce: dict[Reduction | None, Callable[..., Any]] = {
+            "mean": replica_context.mean_in_groups,
+            "sum": replica_context.sum_in_groups,
+            None: lambda gradient, groups, dtype: gradient,
+        }
+        return tuple(
+            reduce[self.reduction](
+                gradient, self.groups, self._added_in(gradient)
+            )
+            for gradient in tensors
+        )
+
+    def _added_in(self, gradient: Gradient) -> str | None:
+        """The dtype that gradients of all cores are added in."""
+        if self.reduce_dtype is not None:
+            return self.reduce_dtype
+        # float16 may not hold their sum.
+        return None if gradient.dtype == "float16" else gradient.dtype
+
+    def apply(self, tensors: Sequence[Gradient]) -> None:
+        """Updates the variables by gradients of all cores."""
+        # They may have been built for an earlier trace's or another loss's.
+        for each in {self.optimizer, *single_optimizers(self.optimizer)}:
+            each.built = False
+        with scope_for("TrainOp.apply").numbering():
+            self.optimizer.apply(list(tensors), self.variables)
+
+
+def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
+    """Checks that an optimizer does not expect a scaled loss.
+
+    Args:
+        optimizer: It would divide gradients by what nobody has multiplied the
+            loss with.
+
+    Raises:
+        ValueError: It does.
+
+    Example:
+
+    >>> check_unscaled(keras.optimizers.SGD(0.1))
+    """
+    if (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        or getattr(optimizer, "loss_scale_factor", None) is not None
+    ):
+        raise ValueError(
+            "Loss scaling is not supported. Received a LossScaleOptimizer, "
+            "which Keras makes for 'mixed_float16', or an optimizer with a "
+            f"`loss_scale_factor`: {optimizer!r}. Use the dtype policy "
+            "'mixed_bfloat16', which needs none."
+        )
+
+
+def single_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
+    """The optimizers that have a learning rate.
+
+    Args:
+        optimizer: One with its own, or a `keras.optimizers.MultiOptimizer`.
+
+    Example:
+
+    >>> sgd = keras.optimizers.SGD(name="sgd")
+    >>> [each.name for each in single_optimizers(sgd)]
+    ['sgd']
+    """
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return list(optimizer.optimizers)
+    return [optimizer]

@@ -1,0 +1,111 @@
+"""Momentum for large batches, with a rate for each layer."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_tpu_estimator.spec.optimizers import patterns
+from keras_tpu_estimator.spec.optimizers.trust_ratio import norm
+from keras_tpu_estimator.spec.optimizers.trust_ratio import where_positive
+
+
+@keras.saving.register_keras_serializable("keras_tpu_estimator")
+class LARS(keras.optimizers.Optimizer):
+    """Momentum whose rate for each variable follows from its length.
+
+    [Large Batch Training of Convolutional Networks](
+    https://arxiv.org/abs/1708.03888), algorithm 1, as programs for ResNet have
+    it. Weight decay is part of the update, so the loss needs none; in
+    `tf.contrib.opt.LARSOptimizer` it only counted in the rate.
+
+    Args:
+        learning_rate: As of every optimizer; for large batches, numbers such
+            as 10.0 after a warm-up are usual.
+        momentum: The share of the last step that is kept. Defaults to 0.9.
+        weight_decay: Times the variable, it is added to the gradient. Defaults
+            to 0.0001.
+        eeta: The trust coefficient. Defaults to 0.001.
+        epsilon: Added to the divisor of the rate. Defaults to 0.0.
+        skip_list: Regular expressions. Variables have plain momentum, without
+            decay, if one is found in their path. Defaults to `None`, for none;
+            usual is `["batch_normalization", "bias"]`.
+        use_nesterov: Whether steps look ahead. Defaults to `False`.
+        **kwargs: What every optimizer of Keras takes, such as `name`,
+            `global_clipnorm`, `use_ema` and `gradient_accumulation_steps`.
+
+    Raises:
+        TypeError: `skip_list` is no list of str.
+        ValueError: One of them is no regular expression.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> kernel = keras.Variable([3.0, 4.0], name="kernel")
+    >>> optimizer = kte.optimizers.LARS(1.0, weight_decay=0.0, eeta=0.1)
+    >>> optimizer.apply([ops.array([0.0, 7.0])], [kernel])
+    >>> kernel.numpy().tolist()  # By a tenth of its length.
+    [3.0, 3.5]
+    """
+
+    def __init__(  # noqa: PLR0913 - the original's arguments
+        self,
+        learning_rate: Any,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0001,
+        eeta: float = 0.001,
+        epsilon: float = 0.0,
+        skip_list: Iterable[str] | None = None,
+        use_nesterov: bool = False,
+        **kwargs: Any,
+    ):
+        # Keras would take its own `weight_decay` off beforehand.
+        super().__init__(learning_rate, **kwargs)
+        self.momentum = momentum
+        self.weight_decay_rate = weight_decay
+        self.eeta = eeta
+        self.epsilon = epsilon
+        self.skip_list = patterns.checked("skip_list", skip_list)
+        self.use_nesterov = use_nesterov
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Makes a slot for each variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self._momentums = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(
+        self, gradient: Any, variable: keras.Variable, learning_rate: Any
+    ) -> None:
+        """Updates one variable and its slot."""
+        rate = ops.cast(learning_rate, variable.dtype)
+        push = rate * self._scaled(ops.cast(gradient, variable.dtype), variable)
+        slot = self._momentums[self._get_variable_index(variable)]
+        step = self.momentum * slot + push
+        self.assign(slot, step)
+        if self.use_nesterov:
+            step = self.momentum * step + push
+        self.assign_sub(variable, step)
+
+    def _scaled(self, gradient: Any, variable: keras.Variable) -> Any:
+        """The gradient with decay, times the local rate."""
+        if patterns.match(self.skip_list, variable):
+            return gradient
+        norms = norm(variable), norm(gradient)
+        divisor = norms[1] + self.weight_decay_rate * norms[0] + self.epsilon
+        local = where_positive(norms, self.eeta * norms[0] / divisor)
+        return local * (gradient + self.weight_decay_rate * variable)
+
+    def get_config(self) -> dict[str, Any]:
+        """What makes the same optimizer again, without its slots."""
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "weight_decay": self.weight_decay_rate,
+            "eeta": self.eeta,
+            "epsilon": self.epsilon,
+            "skip_list": list(self.skip_list),
+            "use_nesterov": self.use_nesterov,
+        }

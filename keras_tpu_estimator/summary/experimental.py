@@ -1,6 +1,0 @@
-"""The default step, under the names of `tf.summary.experimental`."""
-
-from keras_tpu_estimator.summary.recording import get_step
-from keras_tpu_estimator.summary.recording import set_step
-
-__all__ = ["get_step", "set_step"]

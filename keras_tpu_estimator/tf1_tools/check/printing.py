@@ -1,0 +1,148 @@
+"""A report as text and as JSON."""
+
+import json
+import pathlib
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1_tools.check.checking import Finding
+from keras_tpu_estimator.tf1_tools.check.checking import Report
+from keras_tpu_estimator.tf1_tools.check.checking import Verdict
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
+from keras_tpu_estimator.tf1_tools.check.uses import Use
+from keras_tpu_estimator.tf1_tools.porting import table
+
+_RUN = "python -m keras_tpu_estimator tf1"
+# How many places of one name are printed; all are in the JSON.
+_PLACES = 5
+
+
+def as_json(report: Report) -> str:
+    """The report as one JSON object, as `docs/migrating.md` describes it."""
+    return json.dumps(
+        {
+            "runs": report.runs,
+            "files": [str(path) for path in report.files],
+            "names": [_name_as_json(each) for each in report.findings],
+            "not_followed": [_place(each) for each in report.unfollowed],
+            "not_python_3": [_place(each) for each in report.unreadable],
+        },
+        indent=2,
+    )
+
+
+def as_text(report: Report, start: pathlib.Path) -> str:
+    """The report as tables.
+
+    Args:
+        report: The report.
+        start: What file names are shown relative to.
+    """
+
+    def where(place: Use | Unfollowed) -> str:
+        path = place.path
+        if path.is_relative_to(start):
+            path = path.relative_to(start)
+        return f"{path}:{place.line}"
+
+    missing = report.with_verdict(Verdict.MISSING)
+    refused = report.with_verdict(Verdict.REFUSED)
+    running = report.with_verdict(Verdict.RUNS)
+    lines = [
+        f"{len(report.files)} files, "
+        f"{len({each.name for each in report.findings})} names of TensorFlow."
+    ]
+    lines += _titled("Missing", _problems(missing, where))
+    lines += _titled("Refused on devices", _problems(refused, where))
+    lines += _titled("Not Python 3", _remarks(report.unreadable, where))
+    lines += _table(running)
+    wanted = dict.fromkeys(each.advice for each in running if each.advice)
+    lines += _titled("To be installed", wanted)
+    lines += _titled("Not followed", _remarks(report.unfollowed, where))
+    lines += ["", _conclusion(report)]
+    return "\n".join(lines)
+
+
+def _conclusion(report: Report) -> str:
+    if report.runs:
+        return f"Nothing stands against running it: {_RUN} SCRIPT"
+    count = len(report.unreadable) + sum(
+        each.verdict is not Verdict.RUNS for each in report.findings
+    )
+    return (
+        f"{count} things to change before {_RUN} can run it. For a port to "
+        f"Keras see {table.PAGE}."
+    )
+
+
+def _titled(title: str, lines: Iterable[str]) -> list[str]:
+    found = [f"  {line}" for line in lines]
+    return ["", title, *found] if found else []
+
+
+def _problems(
+    findings: Iterable[Finding], where: Callable[[Use], str]
+) -> Iterator[str]:
+    for finding in findings:
+        places = list(dict.fromkeys(map(where, finding.places)))
+        more = f" and {len(places) - _PLACES} more" * (len(places) > _PLACES)
+        yield f"{finding.name}  {', '.join(places[:_PLACES])}{more}"
+        if finding.advice and not _says_less(finding):
+            yield f"    {finding.advice}"
+        if finding.counterpart:
+            yield f"    In a port to Keras: {_replacement(finding)}"
+
+
+def _says_less(finding: Finding) -> bool:
+    """Whether the advice is to look for the counterpart, which is known."""
+    return finding.counterpart is not None and table.PAGE in finding.advice
+
+
+def _remarks(
+    remarks: Iterable[Unfollowed], where: Callable[[Unfollowed], str]
+) -> Iterator[str]:
+    for remark in remarks:
+        yield f"{where(remark)}  {remark.what}"
+
+
+def _table(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    title = "Runs as it is"
+    width = max(len(title), *(len(each.name) + 2 for each in findings))
+    lines = ["", f"{title:<{width}}  uses  in a port to Keras"]
+    for finding in findings:
+        name, count = f"  {finding.name}", len(finding.places)
+        line = f"{name:<{width}}  {count:>4}  {_replacement(finding)}"
+        lines.append(line.rstrip())
+    return lines
+
+
+def _replacement(finding: Finding) -> str:
+    return finding.counterpart.now if finding.counterpart else ""
+
+
+def _name_as_json(finding: Finding) -> dict[str, Any]:
+    found = finding.counterpart
+    return {
+        "name": finding.name,
+        "verdict": finding.verdict.value,
+        "advice": finding.advice,
+        "counterpart": found.now if found else None,
+        "note": found.note if found else None,
+        "page": found.page if found else None,
+        "places": [
+            {"file": str(use.path), "line": use.line} for use in finding.places
+        ],
+    }
+
+
+def _place(remark: Unfollowed) -> dict[str, Any]:
+    return {
+        "file": str(remark.path),
+        "line": remark.line,
+        "what": remark.what,
+    }

@@ -1,0 +1,268 @@
+"""What names stand for in a program, as far as that is certain.
+
+A name is followed if everything that binds it says the same. Whatever may be
+several things is none.
+"""
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from keras_tpu_estimator.ground.base.sources import Source
+from keras_tpu_estimator.ground.base.sources import from_module
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ClassDef,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """Something that an import binds.
+
+    Attributes:
+        name: Its full name, such as "tensorflow.contrib.slim".
+    """
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """A function or class of the program.
+
+    Attributes:
+        node: Its definition.
+        scope: Where that is.
+    """
+
+    node: Definition
+    scope: "Scope"
+
+
+# What binds a name; `None` is something that cannot be followed.
+Binding: TypeAlias = Imported | Definition | ast.expr | None
+Meaning: TypeAlias = str | Found | None
+
+
+class Scope:
+    """A module, function, class or comprehension, and what it binds.
+
+    Args:
+        node: Its syntax.
+        parent: The scope around it, or `None` for a module.
+        source: The file.
+        program: The modules of the program by name, filled as they are made.
+
+    Attributes:
+        children: The scopes in it by their nodes.
+    """
+
+    def __init__(
+        self,
+        node: ast.AST,
+        parent: "Scope | None",
+        source: Source,
+        program: Mapping[str, "Scope"],
+    ):
+        self.node = node
+        self.parent = parent
+        self.source = source
+        self.children: dict[ast.AST, Scope] = {}
+        self._program = program
+        self._bindings: dict[str, list[Binding]] = {}
+        self._elsewhere: set[str] = set()
+        for argument in _arguments(node):
+            self._bind(argument.arg, None)
+        for child in ast.iter_child_nodes(node):
+            self._visit(child)
+
+    def walk(self) -> Iterator[tuple["Scope", ast.AST]]:
+        """All nodes below, each with the scope that it is in."""
+        for child in ast.iter_child_nodes(self.node):
+            yield from self._walk(child)
+
+    def _walk(self, node: ast.AST) -> Iterator[tuple["Scope", ast.AST]]:
+        yield self, node
+        inner = self.children.get(node)
+        if inner is not None:
+            yield from inner.walk()
+            return
+        for child in ast.iter_child_nodes(node):
+            yield from self._walk(child)
+
+    def meaning(
+        self, node: ast.AST, seen: frozenset[tuple["Scope", str]] = frozenset()
+    ) -> Meaning:
+        """What an expression stands for.
+
+        Args:
+            node: The expression.
+            seen: Names that are being followed, which must not be again.
+
+        Returns:
+            The full name of something imported, a function or class of the
+            program, or `None` for anything else.
+        """
+        if isinstance(node, ast.Name):
+            return self._of_name(node.id, seen)
+        if isinstance(node, ast.Attribute):
+            owner = self.meaning(node.value, seen)
+            if isinstance(owner, str):
+                return self._of_import(f"{owner}.{node.attr}", seen)
+        return None
+
+    def _of_name(
+        self, name: str, seen: frozenset[tuple["Scope", str]]
+    ) -> Meaning:
+        scope = self._owner(name)
+        if scope is None or (scope, name) in seen:
+            return None
+        seen = seen | {(scope, name)}
+        meanings = [
+            scope._of_binding(binding, seen)
+            for binding in scope._bindings[name]
+        ]
+        first = meanings[0]
+        same = all(
+            each == first
+            or (isinstance(each, str) and _is_same_import(each, first))
+            for each in meanings
+        )
+        return first if same else None
+
+    def _of_binding(
+        self, binding: Binding, seen: frozenset[tuple["Scope", str]]
+    ) -> Meaning:
+        if isinstance(binding, Imported):
+            return self._of_import(binding.name, seen)
+        if isinstance(binding, Definition):
+            return Found(binding, self)
+        return None if binding is None else self.meaning(binding, seen)
+
+    def _of_import(
+        self, name: str, seen: frozenset[tuple["Scope", str]]
+    ) -> Meaning:
+        """A name that a module of the program may have imported itself."""
+        module, _, attribute = name.rpartition(".")
+        # A script's folder is searched for modules, whatever it is part of.
+        beside = f"{self.source.package}.{module}"
+        for found in (module, beside):
+            scope = self._program.get(found)
+            if scope is not None and attribute in scope._bindings:
+                return scope._of_name(attribute, seen)
+        return name
+
+    def _owner(self, name: str) -> "Scope | None":
+        """The scope that a name is bound in, seen from here."""
+        scope: Scope | None = self
+        while scope is not None:
+            hides = isinstance(scope.node, ast.ClassDef) and scope is not self
+            if not hides and name in scope._bindings:
+                return scope
+            scope = scope.parent
+        return None
+
+    def _bind(self, name: str, binding: Binding) -> None:
+        scope: Scope = self
+        while name in scope._elsewhere and scope.parent is not None:
+            scope = scope.parent
+        scope._bindings.setdefault(name, []).append(binding)
+
+    def _visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            self._elsewhere.update(node.names)
+        for name, binding in _bound(node, self.source):
+            self._bind(name, binding)
+        if isinstance(node, _SCOPES):
+            self.children[node] = Scope(node, self, self.source, self._program)
+            return
+        assigned = _assigned(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Name) and child in assigned:
+                self._bind(child.id, assigned[child])
+            else:
+                self._visit(child)
+
+
+def scopes_of(sources: tuple[Source, ...]) -> dict[str, Scope]:
+    """The scopes of a program's modules, by what they are imported as."""
+    program: dict[str, Scope] = {}
+    for source in sources:
+        program[source.module] = Scope(source.tree, None, source, program)
+    return program
+
+
+def _bound(node: ast.AST, source: Source) -> Iterator[tuple[str, Binding]]:
+    """What a statement or a name binds by itself, without its children."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            top = alias.name.split(".")[0]
+            full = alias.name if alias.asname else top
+            yield alias.asname or top, Imported(full)
+    elif isinstance(node, ast.ImportFrom):
+        module = from_module(node, source)
+        for alias in node.names:
+            yield alias.asname or alias.name, Imported(f"{module}.{alias.name}")
+    elif isinstance(node, Definition):
+        yield node.name, node
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+        if node.name:
+            yield node.name, None
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id, None
+
+
+def _assigned(node: ast.AST) -> dict[ast.AST, ast.expr | None]:
+    """The names that a statement assigns its value to as a whole."""
+    if isinstance(node, ast.Assign):
+        return {
+            target: node.value
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+    if isinstance(node, ast.AnnAssign):
+        return {node.target: node.value}
+    return {}
+
+
+def _arguments(node: ast.AST) -> list[ast.arg]:
+    if not isinstance(node, Function):
+        return []
+    a = node.args
+    optional = [each for each in (a.vararg, a.kwarg) if each is not None]
+    return [*a.posonlyargs, *a.args, *a.kwonlyargs, *optional]
+
+
+def _is_same_import(name: str, other: Meaning) -> bool:
+    return isinstance(other, str) and canonical(name) == canonical(other)
+
+
+def canonical(name: str) -> str:
+    """What a program calls a name of TensorFlow, such as "tf.layers.dense".
+
+    Args:
+        name: The full name; those of other packages stay as they are.
+
+    Example:
+
+    >>> canonical("tensorflow.compat.v1.nn.relu")
+    'tf.nn.relu'
+    """
+    top, *parts = name.split(".")
+    if top != "tensorflow":
+        return name
+    while parts[:2] == ["compat", "v1"]:  # It is in itself, too.
+        parts = parts[2:]
+    return ".".join(["tf", *parts])

@@ -1,0 +1,203 @@
+"""`tf.estimator.Estimator` and `TPUEstimator`, for `model_fn`s of TF1."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator import estimator
+from keras_tpu_estimator.ground.base.params import copied
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.spec.config import run_config
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.tf1.marking import TF1ModelFn
+from keras_tpu_estimator.tf1.marking import model_fn as marked
+from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class TPUEstimator(estimator.TPUEstimator):
+    """The counterpart of `tf.estimator.tpu.TPUEstimator` for TF1 code.
+
+    It is the one of this package around `tf1.model_fn(model_fn)`. With
+    `use_tpu=True` it uses the cores that JAX has, whatever they are, and
+    however many `TPUConfig.num_shards` were there once.
+
+    Args:
+        model_fn: A function that builds a TF1 graph.
+        model_dir: As in `keras_tpu_estimator.TPUEstimator`, like all others.
+        config: See there.
+        *args: See there.
+        **kwargs: See there.
+
+    Raises:
+        ValueError: As there.
+        TypeError: As there.
+
+    Example:
+
+    >>> from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
+    >>> def model_fn(features, labels, mode, params):
+    ...     raise NotImplementedError
+    >>> config = tpu.RunConfig(tpu.TPUConfig(num_shards=512))
+    >>> tpu.TPUEstimator(
+    ...     model_fn, config=config, train_batch_size=1024
+    ... ).config.tpu_config.num_shards is None
+    True
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any] | None = None,
+        model_dir: PathLike | None = None,
+        config: run_config.RunConfig | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ):
+        super().__init__(
+            _marked(model_fn),
+            model_dir,
+            _on_these_cores(config),
+            *args,
+            **kwargs,
+        )
+
+
+class Estimator(estimator.TPUEstimator):
+    """The counterpart of `tf.estimator.Estimator`, for TF1 code.
+
+    It runs on one core, with the batches that `input_fn` makes. `input_fn` may
+    be without arguments, and `params` may have any names.
+
+    Args:
+        model_fn: A function that builds a TF1 graph, and returns an
+            `EstimatorSpec`.
+        model_dir: As in `keras_tpu_estimator.TPUEstimator`.
+        config: A `RunConfig`. Defaults to `RunConfig()`.
+        params: What `model_fn` and `input_fn` get as `params`. Defaults to
+            none.
+        warm_start_from: As in `keras_tpu_estimator.TPUEstimator`.
+
+    Raises:
+        ValueError: As there.
+        TypeError: As there.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: PathLike | None = None,
+        config: run_config.RunConfig | None = None,
+        params: Any = None,
+        warm_start_from: Any = None,
+    ):
+        self._own_params = {} if params is None else params
+        super().__init__(
+            _marked(_with_params(model_fn, self._own_params)),
+            model_dir,
+            RunConfig() if config is None else config,
+            use_tpu=False,
+            eval_on_tpu=False,
+            warm_start_from=warm_start_from,
+        )
+
+    @property
+    def params(self) -> Any:
+        """A copy of the hyperparameters."""
+        return copied(self._own_params)
+
+    def train(  # noqa: D102 - as in the base class
+        self,
+        input_fn: InputFn,
+        hooks: Iterable[Hook] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Any = None,
+        validation: InputFn | None = None,
+        validation_steps: int | None = None,
+    ) -> "Estimator":
+        bound = _input_fn(input_fn, self._own_params)
+        super().train(
+            bound,
+            hooks,
+            steps,
+            max_steps,
+            saving_listeners,
+            validation,
+            validation_steps,
+        )
+        return self
+
+    def _evaluation(self, input_fn: InputFn, *args: Any) -> Any:
+        return super()._evaluation(_input_fn(input_fn, self._own_params), *args)
+
+    def predict(  # noqa: D102 - as in the base class
+        self, input_fn: InputFn, *args: Any, **kwargs: Any
+    ) -> Iterator[Any]:
+        return super().predict(
+            _input_fn(input_fn, self._own_params), *args, **kwargs
+        )
+
+
+def _marked(model_fn: Any) -> Any:
+    """A `model_fn` of TF1, unless it is none at all."""
+    if isinstance(model_fn, TF1ModelFn) or not callable(model_fn):
+        return model_fn
+    return marked(model_fn)
+
+
+def _on_these_cores(
+    config: run_config.RunConfig | None,
+) -> run_config.RunConfig | None:
+    """A configuration without the number of cores of another machine."""
+    if not isinstance(config, run_config.RunConfig):
+        return config
+    shards = config.tpu_config.num_shards
+    if shards in (None, 1, jax.device_count()):
+        return config
+    _logger.info(
+        "TPUConfig.num_shards=%d; JAX has %d cores here, which are used.",
+        shards,
+        jax.device_count(),
+    )
+    return config.replace(
+        tpu_config=config.tpu_config._replace(num_shards=None)
+    )
+
+
+def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
+    """A `model_fn` that is given these params, not those of TPUEstimator."""
+    names = inspect.signature(model_fn).parameters
+
+    @functools.wraps(model_fn)
+    def bound(*args: Any, params: Any = None, **kwargs: Any) -> Any:
+        if "params" in names:
+            kwargs["params"] = copied(own)
+        return model_fn(*args, **kwargs)
+
+    own = params
+    kept = [p for name, p in names.items() if name != "params"]
+    added = inspect.Parameter("params", inspect.Parameter.KEYWORD_ONLY)
+    bound.__signature__ = inspect.Signature([*kept, added])  # type: ignore[attr-defined]
+    return bound
+
+
+def _input_fn(input_fn: Any, params: Any) -> Any:
+    """An `input_fn` of the params that TPUEstimator asks for."""
+    if not callable(input_fn):
+        return input_fn
+    names = inspect.signature(input_fn).parameters
+
+    def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
+        given = {"params": copied(own), "mode": mode, "config": config}
+        return input_fn(**{n: v for n, v in given.items() if n in names})
+
+    own = params
+    return bound

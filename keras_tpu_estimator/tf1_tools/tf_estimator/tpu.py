@@ -1,0 +1,29 @@
+"""What `tf.estimator.tpu` had."""
+
+import enum
+
+from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import TPUEstimator
+from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import TPURunConfig
+
+RunConfig = TPURunConfig
+
+
+class ExportSavedModelApiVersion(enum.Enum):
+    """The values of `export_saved_model_api_version`.
+
+    Attributes:
+        V1: One model for all.
+        V2: One for TPU and another for CPU.
+    """
+
+    V1 = 1
+    V2 = 2
+
+
+__all__ = [
+    "ExportSavedModelApiVersion",
+    "RunConfig",
+    "TPUConfig",
+    "TPUEstimator",
+]

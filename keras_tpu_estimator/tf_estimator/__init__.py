@@ -1,6 +1,0 @@
-"""The estimators of this package, as programs for `tf.estimator` call them."""
-
-from keras_tpu_estimator.tf_estimator.estimators import Estimator
-from keras_tpu_estimator.tf_estimator.run_configs import RunConfig
-
-__all__ = ["Estimator", "RunConfig"]

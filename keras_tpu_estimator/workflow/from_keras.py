@@ -1,0 +1,128 @@
+"""A compiled Keras model as a `TPUEstimator`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
+    CompileArguments,
+)
+from keras_tpu_estimator.front_ends.compiled.copying import copied
+from keras_tpu_estimator.front_ends.compiled.keras_model_fn import KerasModelFn
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.model_fn.updates import check_unscaled
+
+_OVERRIDDEN = (
+    "compute_loss",
+    "compute_metrics",
+    "predict_step",
+    "test_step",
+    "train_step",
+)
+
+
+def from_keras(
+    keras_model: keras.Model,
+    model_dir: PathLike | None = None,
+    config: RunConfig | None = None,
+    metric_names_map: Mapping[str, str] | None = None,
+    **estimator_arguments: Any,
+) -> TPUEstimator:
+    """Makes an estimator of a compiled Keras model.
+
+    The counterpart of `tf.keras.estimator.model_to_estimator`. The model is
+    copied, with its weights, which training starts from; the optimizer starts
+    anew. What is trained is in checkpoints, and the model itself stays as it
+    is.
+
+    `evaluate` returns the compiled metrics under the names that Keras gives
+    them, and the losses of several outputs. Features may also be a dict of
+    'features' and 'sample_weights'. `predict` yields dicts with the model's
+    output names as keys, which are also the outputs of its exports.
+
+    Args:
+        keras_model: A built model, functional, sequential, or of a class with
+            a `get_config`, and compiled.
+        model_dir: As in `TPUEstimator`.
+        config: As in `TPUEstimator`. Defaults to `RunConfig()`.
+        metric_names_map: Other names for metrics, by the names that Keras gives
+            them. Defaults to none.
+        **estimator_arguments: Other arguments of `TPUEstimator`:
+            `train_batch_size`, `eval_batch_size`, `predict_batch_size`,
+            `use_tpu`, ...
+
+    Returns:
+        A `TPUEstimator`.
+
+    Raises:
+        ValueError: The model is not built or not compiled, cannot be copied,
+            or says itself how it is trained.
+        TypeError: It is no Keras model.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential(
+    ...     [keras.layers.Input((2,)), keras.layers.Dense(1, name="y")])
+    >>> model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    >>> estimator = kte.from_keras(
+    ...     model, use_tpu=False, train_batch_size=4, eval_batch_size=4)
+    >>> x = np.ones((8, 2), "float32")
+    >>> def input_fn(params):
+    ...     return x, 3 * x[:, :1]
+    >>> result = estimator.train(input_fn, steps=50).evaluate(input_fn)
+    >>> sorted(result), bool(result["mae"] < 1e-3)
+    (['global_step', 'loss', 'mae'], True)
+    >>> next(estimator.predict(input_fn))["y"].shape
+    (1,)
+    """
+    _check_model(keras_model)
+    return TPUEstimator(
+        KerasModelFn(
+            copied(keras_model),
+            CompileArguments.of(keras_model),
+            dict(metric_names_map or {}),
+        ),
+        model_dir=model_dir,
+        config=RunConfig() if config is None else config,
+        **estimator_arguments,
+    )
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "`keras_model` should be a keras.Model. Received: "
+            f"{shown(model)}. Load a file with "
+            "keras.models.load_model first."
+        )
+    if not model.built:
+        raise ValueError(
+            f"The Keras model {model.name!r} should be built, so that it has "
+            "weights to start from. Begin it with a keras.Input, or call it "
+            "on a batch first."
+        )
+    if not model.compiled:
+        raise ValueError(
+            f"The Keras model {model.name!r} should be compiled, so that it "
+            "says how it is trained. Call `model.compile(optimizer, loss, "
+            "metrics=...)` before `from_keras`."
+        )
+    own = [
+        name
+        for name in _OVERRIDDEN
+        if getattr(type(model), name) is not getattr(keras.Model, name)
+    ]
+    if own:
+        raise ValueError(
+            f"The class {type(model).__name__} overrides {own}, which an "
+            "estimator does not call. Expected a model that is trained as "
+            "`compile` says. Write a model_fn that uses the model, and say "
+            "there how it is trained."
+        )
+    check_unscaled(getattr(model, "optimizer", None))
