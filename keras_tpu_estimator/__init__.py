@@ -29,9 +29,9 @@ from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.hosts.starting import initialize
 from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_mean
 from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_sum
+from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
 from keras_tpu_estimator.ground.tracing.identity import identity
-from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.spec import hooks
 from keras_tpu_estimator.spec import metrics
@@ -76,7 +76,7 @@ from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
-LeftoverError.advice = staticmethod(table.advice)
+leftovers.LeftoverError.advice = staticmethod(table.advice)
 
 __version__ = "0.1.0"
 

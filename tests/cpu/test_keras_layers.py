@@ -11,7 +11,7 @@ from helpers import repeated
 from keras import layers
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.device import program_model
+from keras_tpu_estimator.engine.device import distributed_program
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
@@ -172,7 +172,7 @@ def test_estimators_come_to_the_same(tmp_path, monkeypatch):
         )
 
     found = trained(tmp_path / "tuned")
-    monkeypatch.setattr(program_model, "tuned", as_it_is)
+    monkeypatch.setattr(distributed_program, "tuned", as_it_is)
     expected = trained(tmp_path / "plain")
     assert found[0].keys() == expected[0].keys()
     compare(found, expected)
@@ -188,7 +188,7 @@ def test_keras_loops_come_to_the_same(monkeypatch):
         return history.history, loss, predicted, model.get_weights()
 
     found = fitted()
-    monkeypatch.setattr(program_model, "tuned", as_it_is)
+    monkeypatch.setattr(distributed_program, "tuned", as_it_is)
     compare(found, fitted())
 
 

@@ -13,7 +13,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import checking
-from keras_tpu_estimator.export import exporting
+from keras_tpu_estimator.front_ends.keras import front_end
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
@@ -257,7 +257,7 @@ def test_assets(assets, exception, message, estimator, tmp_path):
 
 
 def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch):
-    build = exporting.build_graph
+    build = front_end.build_graph
 
     def build_wrong(*args):
         graph = build(*args)
@@ -269,7 +269,7 @@ def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch):
             graph, model=dataclasses.replace(graph.model, trial=wrong)
         )
 
-    monkeypatch.setattr(exporting, "build_graph", build_wrong)
+    monkeypatch.setattr(front_end, "build_graph", build_wrong)
     with pytest.raises(
         kte.export.UnservableError, match="something else than JAX does"
     ):

@@ -20,7 +20,7 @@ from unittest import mock
 
 import psutil
 
-from keras_tpu_estimator import launch as launcher
+from keras_tpu_estimator.ground.hosts import launching as launcher
 from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
 
 ROOT = pathlib.Path(__file__).parents[2]

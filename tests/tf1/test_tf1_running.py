@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from keras_tpu_estimator.tf1 import __main__
+from keras_tpu_estimator import __main__
 from keras_tpu_estimator.tf1 import running
 from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
 
@@ -161,11 +161,11 @@ def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
-    __main__.main(["-m", "tf1_package.script", "--flag", "x"])
+    __main__.main(["tf1", "-m", "tf1_package.script", "--flag", "x"])
     assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
 
 
 def test_a_script_that_is_not_there_is_named(capsys):
     with pytest.raises(SystemExit):
-        __main__.main(["no_such_script.py"])
+        __main__.main(["tf1", "no_such_script.py"])
     assert "'no_such_script.py', which is no file" in capsys.readouterr().err
