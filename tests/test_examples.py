@@ -52,13 +52,13 @@ def example(
 def check_form(name: str, *printed: str) -> None:
     """Printed lines are, but for numbers, those that a page shows."""
     output = (outputs.OUTPUTS / f"{name}.txt").read_text()
-    shown = set(map(form_of, output.splitlines()))
+    shown = set(map(source_of, output.splitlines()))
     lines = "\n".join(printed).splitlines()
     assert lines
-    assert not [line for line in lines if form_of(line) not in shown]
+    assert not [line for line in lines if source_of(line) not in shown]
 
 
-def form_of(line: str) -> str:
+def source_of(line: str) -> str:
     """A line without its numbers and paths, and whom a launcher has it from."""
     line = re.sub(r"^\[\d+\] |/\S+", "", line.strip())
     return re.sub(r"[\d.,]+", "0", line)

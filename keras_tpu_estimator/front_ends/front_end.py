@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 from typing import Protocol
 
-from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
@@ -49,10 +49,10 @@ class FrontEnd(Protocol):
             cores: The cores that tables lie over. Defaults to one core.
         """
 
-    def form_of(
+    def source_of(
         self, call: Callable[[], Any], number: int, seed: int | None
-    ) -> Form:
-        """Calls an `input_fn`, and tells the form of what it returned.
+    ) -> BatchSource:
+        """Calls an `input_fn`, and makes a source of what it returned.
 
         Args:
             call: Calls it.

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device import shapes
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.shared import batch_size
-from keras_tpu_estimator.engine.inputs.sources import even_share
+from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
@@ -170,7 +170,9 @@ def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
     return job.runtime.prepare(mode, first.features, first.is_padding), batches
 
 
-def _steps_of_a_run(job: Job, mode: str, batch: Batch, most: int | None) -> int:
+def _steps_of_a_run(
+    job: Job, mode: str, batch: StackedSteps, most: int | None
+) -> int:
     """How many steps are staged at once for a loop: the first of several."""
     if job.config.fast_dev_run:
         return 1

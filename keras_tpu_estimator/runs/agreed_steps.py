@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs import batch_bytes
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
 from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -29,7 +29,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class AgreedBatch:
     """Steps that come next on all hosts.
 
     Attributes:
@@ -37,7 +37,7 @@ class Taken:
         is_part: Whether other hosts have other parts of the same steps.
     """
 
-    batch: Batch
+    stacked: StackedSteps
     is_part: bool
 
 
@@ -64,13 +64,13 @@ class AgreedSteps:
         self._topology = topology
         self._conversation = hosts.conversation(f"the input of {mode}")
         # Steps that were read, but could not be used yet.
-        self._rest: Batch | None = None
-        self._batch: Batch | None = None
+        self._rest: StackedSteps | None = None
+        self._batch: StackedSteps | None = None
         self._used = 0
         # Those of the batches before, by what tells them apart at once.
         self._forms: dict[Any, BatchForm] = {}
 
-    def take(self, steps: int) -> Taken | None:
+    def take(self, steps: int) -> AgreedBatch | None:
         """Up to so many steps; `None` at the end of the input.
 
         In training it ends with the first host's.
@@ -82,30 +82,36 @@ class AgreedSteps:
             HostError: Another host has failed, is gone or does not answer.
             ValueError: Hosts have batches that differ in more than their size.
         """
-        batch = self._read(steps)
+        stacked = self._read(steps)
         if not self._are_several:
-            return None if batch is None else Taken(batch, is_part=False)
+            return (
+                None if stacked is None else AgreedBatch(stacked, is_part=False)
+            )
         are_readers = self._topology.hosts_per_replica > 1
-        form = None if batch is None else self._form(batch)
-        own = _Said.of(batch, form, are_readers)
-        said = [
-            _Said(*each)
+        form = None if stacked is None else self._form(stacked)
+        own = _HostReport.of(stacked, form, are_readers)
+        reports = [
+            _HostReport(*each)
             for each in self._conversation.gather(dataclasses.astuple(own))
         ]
-        if not any(each.steps for each in said):
+        if not any(each.steps for each in reports):
             return None
-        if self._mode == ModeKeys.TRAIN and not all(e.steps for e in said):
-            self._tell_end(said)
+        if self._mode == ModeKeys.TRAIN and not all(e.steps for e in reports):
+            self._tell_end(reports)
             return None
-        self._check_forms(said, form)
-        self._check_shared(said)
-        is_even = len({each.examples for each in said}) == 1
+        self._check_forms(reports, form)
+        self._check_shared(reports)
+        is_even = len({each.examples for each in reports}) == 1
         if self._pipeline.is_whole:
-            _check_whole(said)
-            return Taken(self._use(min(e.steps for e in said)), is_part=False)
+            _check_whole(reports)
+            return AgreedBatch(
+                self._use(min(e.steps for e in reports)), is_part=False
+            )
         if is_even and own.examples % self._topology.replicas_per_host == 0:
-            return Taken(self._use(min(e.steps for e in said)), is_part=True)
-        return Taken(self._of_all(), is_part=False)
+            return AgreedBatch(
+                self._use(min(e.steps for e in reports)), is_part=True
+            )
+        return AgreedBatch(self._of_all(), is_part=False)
 
     def chiefs_size(self, size: int) -> int:
         """The size that the chief wants the next loop to have.
@@ -120,62 +126,68 @@ class AgreedSteps:
         """Ends a `take` that waits for other hosts."""
         self._conversation.close()
 
-    def _read(self, steps: int) -> Batch | None:
-        batch, self._rest = self._rest, None
-        if batch is None:
-            batch = self._pipeline.take(steps)
-        if batch is not None and batch.steps > steps:
-            batch, self._rest = batch.split(steps)
-        self._batch = batch
-        return batch
+    def _read(self, steps: int) -> StackedSteps | None:
+        stacked, self._rest = self._rest, None
+        if stacked is None:
+            stacked = self._pipeline.take(steps)
+        if stacked is not None and stacked.steps > steps:
+            stacked, self._rest = stacked.split(steps)
+        self._batch = stacked
+        return stacked
 
-    def _use(self, steps: int) -> Batch:
+    def _use(self, steps: int) -> StackedSteps:
         """The first steps of those that were read; the others come next."""
-        batch = self._batch
-        if batch is None:
+        stacked = self._batch
+        if stacked is None:
             raise RuntimeError("There are no steps to use.")
         self._used += steps
-        if batch.steps == steps:
-            return batch
-        batch, rest = batch.split(steps)
-        self._rest = Batch.joined([rest, self._rest]) if self._rest else rest
-        return batch
+        if stacked.steps == steps:
+            return stacked
+        stacked, rest = stacked.split(steps)
+        self._rest = (
+            StackedSteps.joined([rest, self._rest]) if self._rest else rest
+        )
+        return stacked
 
-    def _of_all(self) -> Batch:
+    def _of_all(self) -> StackedSteps:
         """One step with the examples of all hosts, in their order."""
         own = None if self._batch is None else self._use(1)
         nest = None if own is None else (own.features, own.labels)
-        said = self._conversation.gather_bytes(batch_bytes.to_bytes(nest))
+        reports = self._conversation.gather_bytes(batch_bytes.to_bytes(nest))
         # Of hosts that share a replica, the first one's.
-        said = said[:: self._topology.hosts_per_replica]
+        reports = reports[:: self._topology.hosts_per_replica]
         # Any of those before is nested in the same way.
         known = next((structure for structure, _ in self._forms), None)
         parts = [
             part
-            for each in said
+            for each in reports
             if (part := batch_bytes.from_bytes(each, known)) is not None
         ]
-        return Batch(*joined_of_hosts(parts, self._topology.num_replicas))
+        return StackedSteps(
+            *joined_of_hosts(parts, self._topology.num_replicas)
+        )
 
-    def _form(self, batch: Batch) -> BatchForm:
+    def _form(self, stacked: StackedSteps) -> BatchForm:
         """What a batch is like, looked at once for each kind of batches."""
-        leaves, structure = jax.tree.flatten((batch.features, batch.labels))
+        leaves, structure = jax.tree.flatten((stacked.features, stacked.labels))
         key = structure, tuple((leaf.shape[2:], leaf.dtype) for leaf in leaves)
         if key not in self._forms:
-            self._forms[key] = BatchForm.of(batch)
+            self._forms[key] = BatchForm.of(stacked)
         return self._forms[key]
 
-    def _check_forms(self, said: list["_Said"], form: BatchForm | None) -> None:
+    def _check_forms(
+        self, reports: list["_HostReport"], form: BatchForm | None
+    ) -> None:
         """Checks that batches differ in nothing but their size and values."""
-        if len({each.form for each in said if each.steps}) > 1:
+        if len({each.form for each in reports if each.steps}) > 1:
             facts = None if form is None else dict(form.facts)
             raise error_of_unlike(self._conversation.gather(facts))
 
-    def _check_shared(self, said: list["_Said"]) -> None:
+    def _check_shared(self, reports: list["_HostReport"]) -> None:
         """Checks that hosts which share a replica have read the same."""
         count = self._topology.hosts_per_replica
-        for first in range(0, len(said), count):
-            some = said[first : first + count]
+        for first in range(0, len(reports), count):
+            some = reports[first : first + count]
             if len({(each.examples, each.checksum) for each in some}) > 1:
                 raise ValueError(
                     "Hosts that have a replica together should read the same "
@@ -185,11 +197,11 @@ class AgreedSteps:
                     'params["context"].current_input_fn_deployment().'
                 )
 
-    def _tell_end(self, said: list["_Said"]) -> None:
-        ended = [host for host, each in enumerate(said) if not each.steps]
+    def _tell_end(self, reports: list["_HostReport"]) -> None:
+        ended = [host for host, each in enumerate(reports) if not each.steps]
         left = {
             f"host {host}": f"{each.steps} steps of {each.examples} examples"
-            for host, each in enumerate(said)
+            for host, each in enumerate(reports)
             if each.steps
         }
         _logger.warning(
@@ -202,8 +214,8 @@ class AgreedSteps:
         )
 
 
-def _check_whole(said: list["_Said"]) -> None:
-    sizes = [each.examples for each in said]
+def _check_whole(reports: list["_HostReport"]) -> None:
+    sizes = [each.examples for each in reports]
     if len(set(sizes)) > 1:
         raise ValueError(
             "With BROADCAST or SLICED input, and with eval_on_tpu=False, "
@@ -214,7 +226,7 @@ def _check_whole(said: list["_Said"]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Said:
+class _HostReport:
     """How many steps a host has ready, the examples of each, and their form.
 
     Where others should have the same, also a checksum of the first step.
@@ -227,13 +239,16 @@ class _Said:
 
     @classmethod
     def of(
-        cls, batch: Batch | None, form: BatchForm | None, are_shared: bool
+        cls,
+        stacked: StackedSteps | None,
+        form: BatchForm | None,
+        are_shared: bool,
     ) -> Self:
-        if batch is None or form is None:
+        if stacked is None or form is None:
             return cls(0, 0)
         checksum = 0
         if are_shared:
-            for leaf in jax.tree.leaves((batch.features, batch.labels)):
+            for leaf in jax.tree.leaves((stacked.features, stacked.labels)):
                 first = np.ascontiguousarray(leaf[0])
                 checksum = zlib.crc32(first.tobytes(), checksum)
-        return cls(batch.steps, batch.examples, form.digest, checksum)
+        return cls(stacked.steps, stacked.examples, form.digest, checksum)

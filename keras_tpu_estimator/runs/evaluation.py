@@ -228,7 +228,7 @@ class EvaluationLoop:
         self._progress.start_loop()
         for staged in parts_of_loop(first, self._infeed):
             self._run_part(staged, fetch)
-            self._done += staged.batch.steps
+            self._done += staged.stacked.steps
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
         return self._done == self._steps

@@ -279,8 +279,8 @@ class Job:
         request = self.placement.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
-        form_of = functools.partial(self.front_end.form_of, seed=self.seed)
-        request = dataclasses.replace(request, form_of=form_of)
+        source_of = functools.partial(self.front_end.source_of, seed=self.seed)
+        request = dataclasses.replace(request, source_of=source_of)
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
             mode == ModeKeys.TRAIN

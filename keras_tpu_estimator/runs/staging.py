@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.runtime import Runtime
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.types import Nest
@@ -34,7 +34,7 @@ class StagedSteps:
     """
 
     mode: str
-    batch: Batch
+    stacked: StackedSteps
     data: Nest
     ends_loop: bool
     is_part: bool
@@ -47,7 +47,7 @@ class StagedSteps:
 
     def prepare(self, runtime: Runtime) -> Step:
         """The program's step for batches of this shape."""
-        first = self.batch.step(0)
+        first = self.stacked.step(0)
         features, labels = first.features, first.labels
         if self.is_part:
             features, labels = jax.tree.map(
@@ -88,12 +88,12 @@ def stage_ahead(
                 taken = steps.take(left)
                 if taken is None:
                     return
-                batch, is_part = taken.batch, taken.is_part
-                left -= batch.steps
+                stacked, is_part = taken.stacked, taken.is_part
+                left -= stacked.steps
                 data = runtime.loop.put(
-                    mode, batch.features, batch.labels, is_part
+                    mode, stacked.features, stacked.labels, is_part
                 )
-                yield StagedSteps(mode, batch, data, not left, is_part)
+                yield StagedSteps(mode, stacked, data, not left, is_part)
 
     staged = stage()
     return Infeed(
@@ -106,7 +106,7 @@ def stage_ahead(
 
 def _depth(staged: StagedSteps) -> int:
     """How many parts may wait that are as large."""
-    size = staged.batch.steps * staged.batch.step_bytes
+    size = staged.stacked.steps * staged.stacked.step_bytes
     return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
 
 

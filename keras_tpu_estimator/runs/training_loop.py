@@ -172,7 +172,7 @@ class TrainingLoop:
         metrics = self._none_counted
         for staged in parts_of_loop(first, self._infeed):
             metrics = self._run_part(staged, metrics, fetch)
-            steps += staged.batch.steps
+            steps += staged.stacked.steps
         self._plan.ran(steps)
         return self._plan.is_done
 
@@ -192,7 +192,7 @@ class TrainingLoop:
         )
         self._job.hosts.ran()
         before = values.step
-        values.update(assigned, staged.batch.steps)
+        values.update(assigned, staged.stacked.steps)
         self._progress.wait()
         self._hook_list.run_is_made()
         self._progress.ran(losses, outputs)

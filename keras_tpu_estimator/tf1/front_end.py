@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.form import Form
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
@@ -15,7 +15,7 @@ from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.checkpoints import formats
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.tf1.input_graph import form_in_graph
+from keras_tpu_estimator.tf1.input_graph import source_in_graph
 from keras_tpu_estimator.tf1.program import TF1Program
 from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn
 from keras_tpu_estimator.tf1.serving_graph import build_tf1_graph
@@ -43,11 +43,11 @@ class TF1FrontEnd:
         del cores
         return TF1Program(call_model_fn, seed, options)
 
-    def form_of(
+    def source_of(
         self, call: Callable[[], Any], number: int, seed: int | None
-    ) -> Form:
-        """Calls an `input_fn` in a graph, and tells what form it returned."""
-        return form_in_graph(call, number, seed)
+    ) -> BatchSource:
+        """Calls an `input_fn` in a graph, and makes a source of its result."""
+        return source_in_graph(call, number, seed)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]

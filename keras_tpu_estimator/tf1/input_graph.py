@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch_source import Arrays
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.form import Arrays
-from keras_tpu_estimator.engine.inputs.form import Form
-from keras_tpu_estimator.engine.inputs.forms import form_of
+from keras_tpu_estimator.engine.inputs.source_kinds import source_of
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.input_session import InputSession
 
@@ -26,10 +26,10 @@ _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
 _IGNORE_STATE = 1
 
 
-def form_in_graph(
+def source_in_graph(
     call: Callable[[], Any], number: int, seed: int | None
-) -> Form:
-    """Calls an `input_fn` in a graph, and tells the form of what it returned.
+) -> BatchSource:
+    """Calls an `input_fn` in a graph, and makes a source of what it returned.
 
     Args:
         call: Calls it. One that wants tensors with values is called again, in
@@ -38,7 +38,7 @@ def form_in_graph(
         seed: The seed of the program, or `None`.
 
     Returns:
-        Its form.
+        The source.
 
     Raises:
         TypeError: A tensor is not dense.
@@ -56,21 +56,21 @@ def form_in_graph(
             if not is_eager or not _WANTS_EAGER.search(str(error)):
                 raise
             with internals.eagerly():
-                return _Eager(form_of(call()))
+                return _Eager(source_of(call()))
         if isinstance(value, tf.data.Dataset):
             return _of_dataset(graph, value)
         if not any(map(tf.is_tensor, jax.tree.leaves(value, _is_leaf))):
-            return form_of(value)
+            return source_of(value)
         return _of_tensors(graph, value)
 
 
-def _of_dataset(graph: Any, dataset: Any) -> Form:
-    """The form of a dataset, which may be one of the graph."""
+def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
+    """The source of a dataset, which may be one of the graph."""
     import tensorflow as tf
 
     variant = tf.data.experimental.to_variant(dataset)
     if getattr(variant, "graph", None) is not graph:
-        return _Eager(form_of(dataset))
+        return _Eager(source_of(dataset))
     definition = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant,
         external_state_policy=_IGNORE_STATE,
@@ -83,18 +83,18 @@ def _of_dataset(graph: Any, dataset: Any) -> Form:
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         session.close()
         return _Tensors(
-            form_of(dataset), graph, iterator.get_next(), iterator.initializer
+            source_of(dataset), graph, iterator.get_next(), iterator.initializer
         )
     session.close()
     with internals.eagerly():
         variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
         copy = tf.data.experimental.from_variant(variant, dataset.element_spec)
         # With the graph go the Python functions in it.
-        return _Eager(form_of(copy), graph)
+        return _Eager(source_of(copy), graph)
 
 
-def _of_tensors(graph: Any, value: Any) -> Form:
-    """The form of tensors of the graph, or of a nest of them."""
+def _of_tensors(graph: Any, value: Any) -> BatchSource:
+    """The source of tensors of the graph, or of a nest of them."""
     import tensorflow as tf
 
     sparse = tf.SparseTensor | tf.RaggedTensor
@@ -134,18 +134,18 @@ def _has_state(tensors: list[Any]) -> bool:
     return False
 
 
-class _Tensors(Form):
+class _Tensors(BatchSource):
     """Tensors of a graph, run until they are out of range.
 
     Args:
-        like: A form that is allowed where this one is.
+        like: A source that is allowed where this one is.
         graph: Their graph.
         tensors: A nest of them.
         *initializers: Operations to be run first.
     """
 
     def __init__(
-        self, like: Form, graph: Any, tensors: Any, *initializers: Any
+        self, like: BatchSource, graph: Any, tensors: Any, *initializers: Any
     ):
         super().__init__(tensors)
         self._like, self._graph = like, graph
@@ -166,53 +166,53 @@ class _Tensors(Form):
             session.close()
 
 
-class _Eager(Form):
-    """A form that is read eagerly, whatever the program has disabled.
+class _Eager(BatchSource):
+    """A source that is read eagerly, whatever the program has disabled.
 
     Args:
-        form: The form.
+        source: The source.
         kept: What it needs to be there. Defaults to `None`.
     """
 
-    def __init__(self, form: Form, kept: Any = None):
+    def __init__(self, source: BatchSource, kept: Any = None):
         super().__init__(kept)
-        self._form = form
-        self.is_single, self.stacked = form.is_single, form.stacked
-        self.may_stay = form.may_stay
+        self._source = source
+        self.is_single, self.stacked = source.is_single, source.stacked
+        self.may_stay = source.may_stay
 
     def check(self, plan: InputPlan) -> None:
-        """Checks as the form does."""
-        self._form.check(plan)
+        """Checks as the source does."""
+        self._source.check(plan)
 
     def items(self, state: Any = None) -> Iterator[Any]:
         """An iterator over what is in it, from a state on."""
         with internals.eagerly():
-            return _EagerIterator(self._form.items(state))
+            return _EagerIterator(self._source.items(state))
 
     def state_of(self, items: Any) -> Any:
         """The state of an iterator over it."""
         with internals.eagerly():
-            return self._form.state_of(items.iterator)
+            return self._source.state_of(items.iterator)
 
-    def example(self, item: Any) -> Example:
+    def batch(self, item: Any) -> Batch:
         """The batch that an item is."""
-        return self._form.example(item)
+        return self._source.batch(item)
 
     def stacked_for(
         self, steps: int, batch_size: int | None, max_bytes: float
     ) -> int:
         """How many batches to read at once."""
         with internals.eagerly():
-            return self._form.stacked_for(steps, batch_size, max_bytes)
+            return self._source.stacked_for(steps, batch_size, max_bytes)
 
     def in_stacks(self, batches: int) -> "_Eager":
         """The same with so many batches an item."""
         with internals.eagerly():
-            return _Eager(self._form.in_stacks(batches), self._value)
+            return _Eager(self._source.in_stacks(batches), self._value)
 
     def release(self, items: list[Iterator[Any]]) -> None:  # type: ignore[override]
         """Lets go of the iterators in a list."""
-        self._form.release(items)
+        self._source.release(items)
 
 
 class _EagerIterator:

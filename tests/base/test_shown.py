@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.call import call_input_fn
 from keras_tpu_estimator.ground.base.shown import shown
 
@@ -32,7 +32,7 @@ def test_shown(value: object, text: str) -> None:
     "call",
     [
         lambda given: call_input_fn(given, "train", {}, None),
-        lambda given: Example.of(({}, given)),
+        lambda given: Batch.of(({}, given)),
         lambda given: kte.TPUEstimator(given, config=kte.RunConfig()),
         lambda given: kte.RunConfig(given),
         lambda given: kte.TPUEstimatorSpec("eval", loss=[given]),

@@ -1,13 +1,13 @@
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
 from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
 from keras_tpu_estimator.engine.inputs.shared import Shared
 
 
 def form(features, labels=None):
-    return BatchForm.of(Batch(features, labels))
+    return BatchForm.of(StackedSteps(features, labels))
 
 
 def ids(steps=2, size=3, length=5, dtype="int32"):

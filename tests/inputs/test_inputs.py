@@ -13,9 +13,9 @@ from helpers import regression_data
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import placement
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.batch import Example
-from keras_tpu_estimator.engine.inputs.forms import form_of
-from keras_tpu_estimator.engine.inputs.sources import Source
+from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.stacking import Stacker
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])
@@ -44,10 +44,10 @@ def test_every_way_trains_on_eight_cores(way, tmp_path):
     assert shapes == [(16, 16) if way == 4 else (2, 2)]
 
 
-def source_of(steps, max_bytes):
-    """A source of so many steps of 12 bytes."""
-    example = Example(np.ones((1, 3), "float32"), None)
-    return Source((example.repeated(1) for _ in range(steps)), max_bytes)
+def stacker_of(steps, max_bytes):
+    """Stacks so many steps of 12 bytes."""
+    example = Batch(np.ones((1, 3), "float32"), None)
+    return Stacker((example.repeated(1) for _ in range(steps)), max_bytes)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def source_of(steps, max_bytes):
     ],
 )
 def test_large_stacks_come_in_equal_parts(wanted, max_bytes, expected):
-    source = source_of(20, max_bytes)
+    source = stacker_of(20, max_bytes)
     taken = list(iter(lambda: source.take(wanted), None))
     assert [batch.steps for batch in taken] == expected
     assert source.take(9) is None
@@ -155,8 +155,8 @@ def test_a_list_of_batches_is_refused(tmp_path, batches):
     ids=["arrays", "dicts", "a dict", "a tuple"],
 )
 def test_a_list_of_two_is_a_pair(pair):
-    (item,) = form_of(pair).items()
-    example = Example.of(item)
+    (item,) = source_of(pair).items()
+    example = Batch.of(item)
     assert jax.tree.structure(example.features) == jax.tree.structure(pair[0])
     assert jax.tree.structure(example.labels) == jax.tree.structure(pair[1])
 

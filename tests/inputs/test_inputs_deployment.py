@@ -17,7 +17,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import placement as placement_module
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.context import Deployment
 from keras_tpu_estimator.engine.inputs.context import TPUContext
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -497,7 +497,7 @@ def test_one_core_predicts_with_other_axes(tmp_path, has_labels):
 
 
 def test_axes_go_to_the_front_and_back():
-    example = Example({"a": X.T, "b": X}, Y)
+    example = Batch({"a": X.T, "b": X}, Y)
     axes = BatchAxes([-1, 0, 0])
     moved = axes.to_front(example)
     np.testing.assert_array_equal(moved.features["a"], X)

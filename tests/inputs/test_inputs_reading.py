@@ -5,7 +5,6 @@ import threading
 import tensorflow as tf  # noqa: TID253 - a form of input
 
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
-from keras_tpu_estimator.engine.inputs.reading import Reading
 
 
 def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
@@ -23,7 +22,7 @@ def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
             has_ended.set()
 
     monkeypatch.setattr(Dataset, "items", lambda self, state=None: SlowToEnd())
-    reading = Reading(Dataset(tf.data.Dataset.range(3)))
+    reading = Dataset(tf.data.Dataset.range(3))
     assert next(reading) == 1
     reading.close()
     assert not has_ended.is_set()

@@ -11,7 +11,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
 from keras_tpu_estimator.engine.inputs.shared import Shared
 from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
@@ -206,7 +206,7 @@ def test_scalars_alone_are_an_error(tmp_path):
 
 def example(x, table, labels=None):
     features = {"table": np.zeros(table), "x": np.zeros((x, 3))}
-    return Example(features, labels)
+    return Batch(features, labels)
 
 
 @pytest.mark.parametrize(

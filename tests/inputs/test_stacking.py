@@ -10,10 +10,10 @@ import pytest
 
 from keras_tpu_estimator.engine.inputs import stacking
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import Example
-from keras_tpu_estimator.engine.inputs.sources import Source
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import Buffers
 from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.engine.inputs.stacking import Stacker
 from keras_tpu_estimator.engine.inputs.stacking import is_ready
 
 FLOAT = np.dtype("float32")
@@ -90,11 +90,11 @@ def refilled(count):
     array = np.zeros((2, 3), "float32")
     for number in range(count):
         array[...] = number
-        yield Example({"x": array}, None).repeated(1)
+        yield Batch({"x": array}, None).repeated(1)
 
 
 def test_each_step_is_copied_before_the_next_is_made():
-    source = Source(refilled(7), max_bytes=1e9)
+    source = Stacker(refilled(7), max_bytes=1e9)
     batches = [source.take(n) for n in (3, 1, 3)]
     numbers = [batch.features["x"][:, 0, 0].tolist() for batch in batches]
     assert numbers == [[0, 1, 2], [3], [4, 5, 6]]
@@ -102,7 +102,7 @@ def test_each_step_is_copied_before_the_next_is_made():
 
 
 def test_buffers_of_steps_that_are_over_are_used_again():
-    source = Source(refilled(40), max_bytes=1e9)
+    source = Stacker(refilled(40), max_bytes=1e9)
     addresses = {address(source.take(4).features["x"]) for _ in range(10)}
     assert len(addresses) == 1
 
@@ -110,8 +110,8 @@ def test_buffers_of_steps_that_are_over_are_used_again():
 def test_what_may_stay_is_not_copied():
     stack = Buffers().empty((4, 2, 16), FLOAT)
     stack[...] = np.arange(4)[:, None, None]
-    pieces = [Batch(stack, None, may_stay=True)]
-    source = Source(iter(pieces), max_bytes=1e9)
+    pieces = [StackedSteps(stack, None, may_stay=True)]
+    source = Stacker(iter(pieces), max_bytes=1e9)
     first, rest = source.take(3), source.take(3)
     assert address(first.features) == address(stack)
     assert address(rest.features) == address(stack[3])
@@ -122,19 +122,19 @@ def test_what_programs_cannot_read_in_place_is_copied():
     array = Buffers().empty((3, 4, 8), FLOAT)
     array[...] = np.arange(96).reshape(3, 4, 8)
     for unlike in (array[:, :, ::2], array.reshape(-1)[1:85].reshape(3, 4, 7)):
-        piece = Batch(unlike, None, may_stay=True)
+        piece = StackedSteps(unlike, None, may_stay=True)
         assert not is_ready(piece)
-        taken = Source(iter([piece]), max_bytes=1e9).take(3)
+        taken = Stacker(iter([piece]), max_bytes=1e9).take(3)
         assert is_ready(taken)
         np.testing.assert_array_equal(taken.features, unlike)
 
 
 def test_a_stack_has_as_many_steps_as_were_added():
-    example = Example((np.ones((2, 3), "int32"), None), np.ones(2, "float64"))
+    example = Batch((np.ones((2, 3), "int32"), None), np.ones(2, "float64"))
     stack = Stack(Buffers(), example.repeated(1), steps=5)
     stack.add(example.repeated(2))
     stack.add(example.repeated(1))
-    batch = stack.batch()
+    batch = stack.stacked()
     assert batch.steps == stack.steps == 3
     assert jax.tree.structure(batch.features) == jax.tree.structure((0, None))
     assert batch.labels.dtype == np.float64 and batch.labels.shape == (3, 2)
@@ -152,7 +152,7 @@ def test_memory_of_many_sizes_is_not_kept(monkeypatch):
 
 
 def test_arrays_without_numbers_are_stacked():
-    example = Example(np.ones((4, 0), "float32"), np.ones((4, 1), "float32"))
+    example = Batch(np.ones((4, 0), "float32"), np.ones((4, 1), "float32"))
     stack = Stack(Buffers(), example.repeated(1), steps=2)
     stack.add(example.repeated(2))
-    assert stack.batch().features.shape == (2, 4, 0)
+    assert stack.stacked().features.shape == (2, 4, 0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
 from keras_tpu_estimator.engine.inputs.shared import Shared
 from keras_tpu_estimator.ground.base.topology import Topology
@@ -16,7 +16,7 @@ class Batches:
 
     def __init__(self, *features):
         self.is_whole = False
-        self.batches = [Batch(each, None) for each in features]
+        self.batches = [StackedSteps(each, None) for each in features]
 
     def take(self, steps):
         return self.batches.pop(0) if self.batches else None
@@ -40,7 +40,7 @@ class Pipeline:
             taken.append(self.steps.pop(0))
         if not taken:
             return None
-        return Batch({"number": np.stack(taken)}, None)
+        return StackedSteps({"number": np.stack(taken)}, None)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def read(on_each, store, hosts_of):
             steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
             while (each := steps.take(at_once)) is not None:
-                numbers = each.batch.features["number"].tolist()
+                numbers = each.stacked.features["number"].tolist()
                 taken.append((each.is_part, numbers))
             return taken
 
@@ -72,7 +72,7 @@ def read(on_each, store, hosts_of):
 def test_one_host_reads_its_input_as_it_is():
     steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), Topology(2))
     taken = [steps.take(5), steps.take(5), steps.take(5)]
-    assert [each and each.batch.examples for each in taken] == [4, 3, None]
+    assert [each and each.stacked.examples for each in taken] == [4, 3, None]
     assert not taken[0].is_part
 
 
@@ -157,7 +157,7 @@ def taken(on_each, store, hosts_of):
             steps = AgreedSteps(mode, pipeline, hosts, topology)
             batches = []
             while (each := steps.take(4)) is not None:
-                batches.append(each.batch.features)
+                batches.append(each.stacked.features)
             return batches
 
         return on_each(take_all, count)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
 
 
@@ -15,7 +15,7 @@ from keras_tpu_estimator.runs.staging import StagedSteps
 def test_a_program_knows_how_wide_inputs_are_on_the_hosts(is_part, size):
     seen = []
     runtime = types.SimpleNamespace(prepare=lambda *args: seen.append(args))
-    batch = Batch({"id": np.zeros((2, 4), "int64")}, np.zeros((2, 4, 1)))
+    batch = StackedSteps({"id": np.zeros((2, 4), "int64")}, np.zeros((2, 4, 1)))
     # As wide as devices have them, and of two hosts.
     whole = {"id": jnp.zeros((2, 8), "int32")}, jnp.zeros((2, 8, 1))
     steps = StagedSteps("train", batch, whole, True, is_part)

@@ -15,23 +15,23 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import values_of
 
+from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.deployment import undivided
-from keras_tpu_estimator.engine.inputs.form import Arrays
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.tf1.input_graph import form_in_graph
+from keras_tpu_estimator.tf1.input_graph import source_in_graph
 
 X = np.arange(24, dtype="int64").reshape(12, 2)
 
 
-def form_of(input_fn, number=0, seed=3):
+def source_of(input_fn, number=0, seed=3):
     """The form of what a function without arguments returns in a graph."""
-    return form_in_graph(input_fn, number, seed)
+    return source_in_graph(input_fn, number, seed)
 
 
 def items_of(input_fn, count=None, **kwargs):
     """The first items of it, with eager tensors in NumPy."""
-    items = itertools.islice(form_of(input_fn, **kwargs).items(), count)
+    items = itertools.islice(source_of(input_fn, **kwargs).items(), count)
     return [np.asarray(item) for item in items]
 
 
@@ -172,16 +172,16 @@ def test_an_error_is_not_tried_again():
         raise RuntimeError("no such file")
 
     with pytest.raises(RuntimeError, match="no such file"):
-        form_of(input_fn)
+        source_of(input_fn)
     assert len(calls) == 1
 
 
 def test_arrays_are_the_same_as_ever():
-    assert isinstance(form_of(lambda: (X, X)), Arrays)
+    assert isinstance(source_of(lambda: (X, X)), Arrays)
 
 
 def test_constants_are_one_batch():
-    form = form_of(lambda: ({"x": tf.constant(X)}, np.ones(12)))
+    form = source_of(lambda: ({"x": tf.constant(X)}, np.ones(12)))
     assert isinstance(form, Arrays)
     ((features, labels),) = form.items()
     assert np.array_equal(features["x"], X)
@@ -216,12 +216,12 @@ def test_a_dataset_goes_on_from_its_state(is_disabled):
         return tf.data.Dataset.range(40).shuffle(40).batch(4)
 
     expected = items_of(shuffled)
-    form = form_of(shuffled)
+    form = source_of(shuffled)
     items = form.items()
     for _ in range(3):
         next(items)
     state = form.state_of(items)
-    rest = [np.asarray(each) for each in form_of(shuffled).items(state)]
+    rest = [np.asarray(each) for each in source_of(shuffled).items(state)]
     assert np.array_equal(rest, expected[3:])
 
 
@@ -230,7 +230,7 @@ def test_long_datasets_are_stacked(is_disabled):
         data = tf.data.Dataset.from_tensor_slices(X).repeat()
         return data.batch(4, drop_remainder=True)
 
-    form = form_of(repeated)
+    form = source_of(repeated)
     stacked = form.in_stacks(form.stacked_for(6, 4, 1e9))
     assert stacked.stacked == 6
     assert next(stacked.items()).shape[:2] == (6, 4)
@@ -245,8 +245,8 @@ def test_long_datasets_are_stacked(is_disabled):
 )
 def test_sparse_tensors_are_an_error(sparse):
     with pytest.raises(TypeError, match="should be dense|dense tensor"):
-        form_of(lambda: {"x": sparse()}).check(undivided(4))
-        form_of(sparse).check(undivided(4))
+        source_of(lambda: {"x": sparse()}).check(undivided(4))
+        source_of(sparse).check(undivided(4))
 
 
 def pipeline_of(input_fn):
@@ -256,7 +256,7 @@ def pipeline_of(input_fn):
             kte.ModeKeys.TRAIN,
             undivided(4),
             lambda additional: additional,
-            form_of=lambda call, number: form_in_graph(call, number, None),
+            source_of=lambda call, number: source_in_graph(call, number, None),
         ),
     )
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 
@@ -25,7 +25,7 @@ class BatchAxes:
     axes: Sequence[int] | None = None
     shares: int = 1
 
-    def to_front(self, example: Example) -> Example:
+    def to_front(self, batch: Batch) -> Batch:
         """Moves the batch axes of an example to the front.
 
         Raises:
@@ -33,23 +33,23 @@ class BatchAxes:
                 cannot be split along its axis.
         """
         if self.axes is None:
-            return example
-        leaves, structure = jax.tree.flatten((example.features, example.labels))
+            return batch
+        leaves, structure = jax.tree.flatten((batch.features, batch.labels))
         # Those of labels may be left over, in prediction.
         excess = len(self.axes) - len(leaves)
-        if excess < 0 or (excess and example.labels is not None):
+        if excess < 0 or (excess and batch.labels is not None):
             raise ValueError(
                 "`batch_axis` should have one axis for each tensor of features"
                 f" and labels. Expected {len(leaves)}. Received "
                 f"{len(self.axes)}: {list(self.axes)}"
             )
-        for (name, leaf), axis in zip(example.leaves, self.axes, strict=False):
+        for (name, leaf), axis in zip(batch.leaves, self.axes, strict=False):
             self._check_split(name, leaf, axis)
         moved = [
             np.moveaxis(leaf, axis, 0)
             for leaf, axis in zip(leaves, self.axes, strict=False)
         ]
-        return Example(*jax.tree.unflatten(structure, moved))
+        return Batch(*jax.tree.unflatten(structure, moved))
 
     def from_front(
         self, features: Features, labels: Labels

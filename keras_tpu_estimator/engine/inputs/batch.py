@@ -20,7 +20,7 @@ from keras_tpu_estimator.ground.base.types import Labels
 
 
 @dataclasses.dataclass(frozen=True)
-class Example:
+class Batch:
     """One step's features and labels, or a part of them for some cores.
 
     Attributes:
@@ -53,14 +53,14 @@ class Example:
                     "several features into a dict."
                 )
             features, labels = value
-        example = cls(*as_arrays((features, labels)))
-        if not jax.tree.leaves(example.features):
+        batch = cls(*as_arrays((features, labels)))
+        if not jax.tree.leaves(batch.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "
                 f"{shown(features)}. Return features that are arrays, or a "
                 "dict of arrays."
             )
-        return example
+        return batch
 
     @property
     def leaves(self) -> list[tuple[str, np.ndarray]]:
@@ -86,12 +86,12 @@ class Example:
         """The same in arrays of its own."""
         return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
 
-    def repeated(self, steps: int, may_stay: bool = False) -> "Batch":
+    def repeated(self, steps: int, may_stay: bool = False) -> "StackedSteps":
         """The same step again and again, without a copy.
 
         Args:
             steps: How often.
-            may_stay: As in `Batch`. Defaults to `False`.
+            may_stay: As in `StackedSteps`. Defaults to `False`.
         """
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
@@ -99,11 +99,11 @@ class Example:
 
         nest = self.features, self.labels
         features, labels = jax.tree.map(repeat, nest)
-        return Batch(features, labels, may_stay)
+        return StackedSteps(features, labels, may_stay)
 
 
 @dataclasses.dataclass(frozen=True)
-class Batch:
+class StackedSteps:
     """Some steps of equal shapes, stacked.
 
     Attributes:
@@ -119,9 +119,9 @@ class Batch:
     may_stay: bool = False
 
     @classmethod
-    def joined(cls, batches: Sequence["Batch"]) -> Self:
+    def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
         """The steps of several batches, one after the other."""
-        nests = [(batch.features, batch.labels) for batch in batches]
+        nests = [(stacked.features, stacked.labels) for stacked in parts]
         return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
 
     @property
@@ -149,19 +149,19 @@ class Batch:
         """The same with the arrays of these names marked as shared."""
         return _sharing(self, names)
 
-    def step(self, index: int) -> Example:
+    def step(self, index: int) -> Batch:
         """One of the steps."""
         part = jax.tree.map(lambda a: a[index], (self.features, self.labels))
-        return Example(*part)
+        return Batch(*part)
 
-    def split(self, steps: int) -> tuple["Batch", "Batch"]:
+    def split(self, steps: int) -> tuple["StackedSteps", "StackedSteps"]:
         """The first so many steps, and the others."""
         return self._part(slice(steps)), self._part(slice(steps, None))
 
-    def _part(self, steps: slice) -> "Batch":
+    def _part(self, steps: slice) -> "StackedSteps":
         nest = self.features, self.labels
         features, labels = jax.tree.map(lambda a: a[steps], nest)
-        return Batch(features, labels, self.may_stay)
+        return StackedSteps(features, labels, self.may_stay)
 
 
 def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:

@@ -4,7 +4,7 @@ import collections
 import logging
 from collections.abc import Collection
 
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"
@@ -27,9 +27,9 @@ class BatchFinder:
         self._first: dict[str, tuple[int, ...]] = {}
         self._batched: set[str] = set()
 
-    def shared_in(self, example: Example) -> Collection[str]:
+    def shared_in(self, batch: Batch) -> Collection[str]:
         """The names of the tensors without one."""
-        shapes = {name: leaf.shape for name, leaf in example.leaves}
+        shapes = {name: leaf.shape for name, leaf in batch.leaves}
         batched = self._batched or self._begin(shapes)
         first = self._first or shapes
         labels = {name for name in shapes if name.startswith(_LABELS)}

@@ -10,7 +10,7 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.shared import is_shared
 from keras_tpu_estimator.engine.inputs.shared import named_leaves
 
@@ -27,21 +27,21 @@ class BatchForm:
     Example:
 
     >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs.batch import Batch
+    >>> from keras_tpu_estimator.engine.inputs.batch import StackedSteps
     >>> from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
-    >>> batch = Batch({"ids": np.zeros((4, 8, 5), "int32")}, None)
-    >>> BatchForm.of(batch).facts["features['ids']"]
+    >>> stacked = StackedSteps({"ids": np.zeros((4, 8, 5), "int32")}, None)
+    >>> BatchForm.of(stacked).facts["features['ids']"]
     'int32 of shape (batch, 5)'
     """
 
     facts: Mapping[str, str]
 
     @classmethod
-    def of(cls, batch: Batch) -> Self:
+    def of(cls, stacked: StackedSteps) -> Self:
         """That of stacked steps."""
-        leaves = named_leaves(batch.features, batch.labels)
+        leaves = named_leaves(stacked.features, stacked.labels)
         facts = {name: _told(leaf) for name, leaf in leaves}
-        nest = jax.tree.structure((batch.features, batch.labels))
+        nest = jax.tree.structure((stacked.features, stacked.labels))
         return cls(facts | {_NEST: str(nest)})
 
     @functools.cached_property

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
 
 _NUMBERS = "biufc"
@@ -48,7 +48,7 @@ class BatchCheck:
         self._smaller: int | None = None
         self._empty = 0
 
-    def is_empty(self, example: Example) -> bool:
+    def is_empty(self, batch: Batch) -> bool:
         """Whether a batch has no example, and is to be left out.
 
         Nothing else is asked of it: what is made of no examples often has
@@ -57,7 +57,7 @@ class BatchCheck:
         Raises:
             ValueError: There seem to be no others.
         """
-        if self._is_padded or not self._has_no_example(example):
+        if self._is_padded or not self._has_no_example(batch):
             self._empty = 0
             return False
         self._empty += 1
@@ -70,26 +70,26 @@ class BatchCheck:
             )
         return True
 
-    def _has_no_example(self, example: Example) -> bool:
-        leaves = jax.tree.leaves((example.features, example.labels))
+    def _has_no_example(self, batch: Batch) -> bool:
+        leaves = jax.tree.leaves((batch.features, batch.labels))
         if all(leaf.shape[:1] != (0,) for leaf in leaves):
             return False
-        shared = self._finder.shared_in(example) if self._finder else ()
+        shared = self._finder.shared_in(batch) if self._finder else ()
         return all(
             leaf.shape[:1] == (0,)
-            for name, leaf in example.leaves
+            for name, leaf in batch.leaves
             if name not in shared
         )
 
-    def __call__(self, example: Example, step: int) -> Collection[str]:
+    def __call__(self, batch: Batch, step: int) -> Collection[str]:
         """Checks the batch of a step; one like an earlier one is all right.
 
         Returns:
             The names of tensors that have no batch axis.
         """
-        signature = example.signature
+        signature = batch.signature
         if signature not in self._passed:
-            self._passed[signature] = self._check(example, step)
+            self._passed[signature] = self._check(batch, step)
         shared, size = self._passed[signature]
         if self._smaller is not None:
             raise ValueError(
@@ -102,15 +102,13 @@ class BatchCheck:
             self._smaller = size
         return shared
 
-    def _check(
-        self, example: Example, step: int
-    ) -> tuple[Collection[str], int]:
-        shared = self._finder.shared_in(example) if self._finder else ()
-        marked = example.sharing(shared)
-        check_tensors(example, shared)
+    def _check(self, batch: Batch, step: int) -> tuple[Collection[str], int]:
+        shared = self._finder.shared_in(batch) if self._finder else ()
+        marked = batch.sharing(shared)
+        check_tensors(batch, shared)
         if self._expected is None:
-            self._expected = Expected.of(example, shared)
-        self._expected.check(example, step)
+            self._expected = Expected.of(batch, shared)
+        self._expected.check(batch, step)
         check_size(marked, self._limit)
         return shared, marked.size
 
@@ -132,7 +130,7 @@ class Expected:
     shared: Collection[str]
 
     @classmethod
-    def of(cls, first: Example, shared: Collection[str]) -> "Expected":
+    def of(cls, first: Batch, shared: Collection[str]) -> "Expected":
         """What the first batch says of the later ones."""
         return cls(
             _structure(first),
@@ -144,19 +142,19 @@ class Expected:
             shared,
         )
 
-    def check(self, example: Example, step: int) -> None:
+    def check(self, batch: Batch, step: int) -> None:
         """Checks a later batch.
 
         Raises:
             ValueError: It differs in more than its size.
         """
-        if _structure(example) != self.structure:
+        if _structure(batch) != self.structure:
             raise ValueError(
                 f"The batch of step {step} has another structure than the "
                 f"first. Expected: {self.structure}. Received: "
-                f"{_structure(example)}. Yield the same nest every time."
+                f"{_structure(batch)}. Yield the same nest every time."
             )
-        for name, leaf in example.leaves:
+        for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
             is_shared = name in self.shared
             of_one = leaf.shape if is_shared else leaf.shape[1:]
@@ -170,11 +168,11 @@ class Expected:
                 )
 
 
-def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
+def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
     """Checks that the tensors of a batch can be put on devices and split.
 
     Args:
-        example: The batch.
+        batch: The batch.
         shared: Names of tensors that need no batch axis. Defaults to none.
 
     Raises:
@@ -182,7 +180,7 @@ def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
             batch size than the others.
     """
     first: str | None = None
-    for name, leaf in example.leaves:
+    for name, leaf in batch.leaves:
         if not _are_numbers(leaf.dtype):
             raise ValueError(
                 f"{name} should hold numbers, as devices hold nothing else. "
@@ -207,16 +205,16 @@ def check_tensors(example: Example, shared: Collection[str] = ()) -> None:
             )
 
 
-def check_range(batch: Batch) -> None:
+def check_range(stacked: StackedSteps) -> None:
     """Checks that wide integers fit the 32 bits that devices have for them.
 
     Args:
-        batch: Nest number of steps.
+        stacked: The steps.
 
     Raises:
         ValueError: One does not.
     """
-    for name, leaf in batch.leaves:
+    for name, leaf in stacked.leaves:
         narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
         if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
             continue
@@ -233,22 +231,22 @@ def check_range(batch: Batch) -> None:
                 )
 
 
-def check_size(example: Example, size: int | None) -> None:
+def check_size(batch: Batch, size: int | None) -> None:
     """Checks that a batch is not larger than asked for.
 
     Raises:
         ValueError: It is.
     """
-    if size is not None and example.size > size:
+    if size is not None and batch.size > size:
         raise ValueError(
             f"`input_fn` was asked for batches of {size} examples in "
-            f"params['batch_size']. Received a batch of {example.size}. Use "
+            f"params['batch_size']. Received a batch of {batch.size}. Use "
             "params['batch_size'] where it makes batches."
         )
 
 
-def _structure(example: Example) -> Any:
-    return jax.tree.structure((example.features, example.labels))
+def _structure(batch: Batch) -> Any:
+    return jax.tree.structure((batch.features, batch.labels))
 
 
 def _are_numbers(dtype: np.dtype) -> bool:

@@ -9,12 +9,14 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
-from keras_tpu_estimator.engine.inputs.reading import Reading
 
 
-def batches_among(chunks: Reading, check: BatchCheck) -> Iterator[Batch]:
+def batches_among(
+    chunks: BatchSource, check: BatchCheck
+) -> Iterator[StackedSteps]:
     """The batches of a dataset's chunks, without empty ones.
 
     Args:
@@ -27,17 +29,17 @@ def batches_among(chunks: Reading, check: BatchCheck) -> Iterator[Batch]:
     done = 0
     for chunk in chunks:
         batches = []
-        for batch in _of_one_size(chunk):
-            if check.is_empty(batch.step(0)):
-                chunks.leave_out(batch.steps)
+        for stacked in _of_one_size(chunk):
+            if check.is_empty(stacked.step(0)):
+                chunks.leave_out(stacked.steps)
             else:
-                batches.append(batch)
-        for batch in batches:
+                batches.append(stacked)
+        for stacked in batches:
             # Two of one size show what all of them would.
-            for index in range(min(batch.steps, 2)):
-                shared = check(batch.step(index), done + index)
-            done += batch.steps
-            yield batch.sharing(shared)
+            for index in range(min(stacked.steps, 2)):
+                shared = check(stacked.step(index), done + index)
+            done += stacked.steps
+            yield stacked.sharing(shared)
 
 
 class _Stacked:
@@ -61,7 +63,7 @@ class _Stacked:
         return self.rows[first:last].reshape(shape)
 
 
-def _of_one_size(chunk: Any) -> Iterator[Batch]:
+def _of_one_size(chunk: Any) -> Iterator[StackedSteps]:
     if not any(_is_ragged(leaf) for leaf in jax.tree.leaves(chunk)):
         yield _batch(chunk)
         return
@@ -75,10 +77,10 @@ def _of_one_size(chunk: Any) -> Iterator[Batch]:
         yield _batch(jax.tree.map(between, chunk))
 
 
-def _batch(stacked: Any) -> Batch:
-    example = Example.of(stacked)
+def _batch(stacked: Any) -> StackedSteps:
+    batch = Batch.of(stacked)
     # TensorFlow never changes its tensors.
-    return Batch(example.features, example.labels, may_stay=True)
+    return StackedSteps(batch.features, batch.labels, may_stay=True)
 
 
 def _is_ragged(tensor: Any) -> bool:

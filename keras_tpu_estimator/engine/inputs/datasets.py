@@ -13,10 +13,10 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.form import Form
 from keras_tpu_estimator.engine.inputs.releasing import release
-from keras_tpu_estimator.engine.inputs.sources import even_share
+from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     without_prefetch,
 )
@@ -30,7 +30,7 @@ _STATE = "tf.data"
 _NAME = "iterator"
 
 
-class Dataset(Form):
+class Dataset(BatchSource):
     """A `tf.data.Dataset` of batches."""
 
     def check(self, plan: InputPlan) -> None:

@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.call import call_input_fn
 from keras_tpu_estimator.engine.inputs.chunks import batches_among
 from keras_tpu_estimator.engine.inputs.context import Deployment
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.form import Form
 from keras_tpu_estimator.engine.inputs.packing import pack
 from keras_tpu_estimator.engine.inputs.packing import unpack
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
-from keras_tpu_estimator.engine.inputs.reading import Reading
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
-from keras_tpu_estimator.engine.inputs.sources import Source
-from keras_tpu_estimator.engine.inputs.sources import even_share
 from keras_tpu_estimator.engine.inputs.stacking import Buffers
 from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.engine.inputs.stacking import Stacker
+from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.ground.base.types import InputFn
 
@@ -37,10 +36,10 @@ class InputReader:
         start: Where to start.
 
     Attributes:
-        source: The steps.
+        steps: The steps.
 
     Raises:
-        TypeError: It returns a form that the plan does not allow.
+        TypeError: It returns what the plan does not allow.
     """
 
     def __init__(
@@ -52,24 +51,26 @@ class InputReader:
         self._request = request
         self._start = start
         hide_gpus()  # Before input_fn makes a tensor.
-        forms = [
-            request.form_of(
+        sources = [
+            request.source_of(
                 functools.partial(_call, input_fn, request, call), call.index
             )
             for call in request.plan.calls
         ]
         hide_gpus()  # It may have been the first to need TensorFlow.
-        for form in forms:
-            form.check(request.plan)
+        for source in sources:
+            source.check(request.plan)
         # A state fits only what reads as many batches at once as before.
         stacked = (
-            _stacked(request, forms) if start.states is None else start.stacked
+            _stacked(request, sources)
+            if start.states is None
+            else start.stacked
         )
         if stacked:
-            forms = [form.in_stacks(stacked) for form in forms]
-        self._stacked = forms[0].stacked
-        self._readings = [Reading(form) for form in forms]
-        self.source = Source(self._pieces(forms), request.max_bytes)
+            sources = [source.in_stacks(stacked) for source in sources]
+        self._stacked = sources[0].stacked
+        self._sources = sources
+        self.steps = Stacker(self._pieces(sources), request.max_bytes)
 
     def restore(self) -> None:
         """Brings the input into the state of the restore point.
@@ -81,14 +82,14 @@ class InputReader:
             return
         states = unpack(self._start.states)
         batches = self._start.steps * self._request.plan.batches_per_call
-        for reading, state in zip(self._readings, states, strict=True):
-            reading.open(state, batches)
+        for source, state in zip(self._sources, states, strict=True):
+            source.open(state, batches)
 
     def restore_point(self) -> RestorePoint | None:
         """A restore point at what is read next, if the input has a state."""
         plan = self._request.plan
-        read = {reading.batches for reading in self._readings}
-        states = [reading.state() for reading in self._readings]
+        read = {source.batches for source in self._sources}
+        states = [source.state() for source in self._sources]
         if None in states or len(read) > 1:
             return None
         steps = read.pop() // plan.batches_per_call
@@ -96,27 +97,28 @@ class InputReader:
 
     def close(self) -> None:
         """Closes the user's generators."""
-        self.source.close()
-        for reading in self._readings:
-            reading.close()
+        self.steps.close()
+        for source in self._sources:
+            source.close()
+        self._sources = []
 
-    def _pieces(self, forms: Sequence[Form]) -> Iterator[Batch]:
+    def _pieces(self, sources: Sequence[BatchSource]) -> Iterator[StackedSteps]:
         """The steps of all calls, stacked by whoever is fastest."""
         request = self._request
         if self._stacked:
-            return batches_among(self._readings[0], request.check())
-        may_stay = all(form.may_stay for form in forms)
-        parts = [_checked(reading, request) for reading in self._readings]
+            return batches_among(self._sources[0], request.check())
+        may_stay = all(source.may_stay for source in sources)
+        parts = [_checked(source, request) for source in self._sources]
         if request.plan.is_per_core:
-            examples = _combined(parts, request.plan, may_stay)
+            batches = _combined(parts, request.plan, may_stay)
             may_stay = True
         else:
-            (examples,) = parts
-        if request.repeat and all(form.is_single for form in forms):
-            for form in forms:
-                form.check_repeated()
-            return _repeated(examples, request)
-        return (example.repeated(1, may_stay) for example in examples)
+            (batches,) = parts
+        if request.repeat and all(source.is_single for source in sources):
+            for source in sources:
+                source.check_repeated()
+            return _repeated(batches, request)
+        return (batch.repeated(1, may_stay) for batch in batches)
 
 
 def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
@@ -130,53 +132,53 @@ def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
     return call_input_fn(input_fn, request.mode, params, request.config)
 
 
-def _stacked(request: InputRequest, forms: Sequence[Form]) -> int:
+def _stacked(request: InputRequest, sources: Sequence[BatchSource]) -> int:
     """How many batches the input is to stack by itself; 0 for none."""
-    is_whole = len(forms) == request.plan.batches_per_call == 1
+    is_whole = len(sources) == request.plan.batches_per_call == 1
     if not is_whole or request.chunk == 1 or request.axes.axes is not None:
         return 0
     size = request.plan.calls[0].batch_size
-    return forms[0].stacked_for(request.chunk, size, request.max_bytes)
+    return sources[0].stacked_for(request.chunk, size, request.max_bytes)
 
 
-def _checked(reading: Reading, request: InputRequest) -> Iterator[Example]:
+def _checked(source: BatchSource, request: InputRequest) -> Iterator[Batch]:
     """The batches of one call, each checked against the first."""
     check = request.check()
     step = 0
-    for example in reading.examples():
-        moved = request.axes.to_front(example)
+    for item in source:
+        moved = request.axes.to_front(source.batch(item))
         if check.is_empty(moved):
-            reading.leave_out(1)
+            source.leave_out(1)
             continue
         yield moved.sharing(check(moved, step))
         step += 1
 
 
 def _repeated(
-    examples: Iterator[Example], request: InputRequest
-) -> Iterator[Batch]:
+    batches: Iterator[Batch], request: InputRequest
+) -> Iterator[StackedSteps]:
     """The only batch there is, for ever, stacked once."""
-    for example in examples:
-        one = example.repeated(1)
+    for batch in batches:
+        one = batch.repeated(1)
         steps = even_share(request.chunk, one.step_bytes, request.max_bytes)
         stack = Stack(Buffers(), one, steps)
-        stack.add(example.repeated(steps))
-        yield from itertools.repeat(stack.batch())
+        stack.add(batch.repeated(steps))
+        yield from itertools.repeat(stack.stacked())
 
 
 def _combined(
-    parts: list[Iterator[Example]], plan: InputPlan, may_stay: bool
-) -> Iterator[Example]:
+    parts: list[Iterator[Batch]], plan: InputPlan, may_stay: bool
+) -> Iterator[Batch]:
     """One batch a step out of those of several calls, in order."""
     each = plan.batches_per_call
     if not may_stay and each > 1:
-        parts = [map(Example.copied, part) for part in parts]
+        parts = [map(Batch.copied, part) for part in parts]
     while True:
         taken = [
-            (example.features, example.labels)
+            (batch.features, batch.labels)
             for part in parts
-            for example in itertools.islice(part, each)
+            for batch in itertools.islice(part, each)
         ]
         if not taken:
             return
-        yield Example(*joined_of_cores(taken, cores=each * len(parts)))
+        yield Batch(*joined_of_cores(taken, cores=each * len(parts)))

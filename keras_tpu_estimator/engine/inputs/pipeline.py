@@ -3,7 +3,7 @@
 import logging
 from typing import Self
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
 from keras_tpu_estimator.engine.inputs.position import Position
@@ -72,7 +72,7 @@ class Pipeline:
         """Whether each host reads the batches of all."""
         return self._request.plan.is_whole
 
-    def take(self, steps: int) -> Batch | None:
+    def take(self, steps: int) -> StackedSteps | None:
         """Up to so many steps, stacked; `None` at the end of the input.
 
         The steps of one batch have equal shapes: a smaller batch comes by
@@ -88,17 +88,17 @@ class Pipeline:
             if self._step:
                 # Not before the first batch, which others wait for.
                 self._restore_points.keep(self._reader.restore_point)
-            batch = self._reader.source.take(steps)
-            if batch is not None:
-                check_range(batch)
+            stacked = self._reader.steps.take(steps)
+            if stacked is not None:
+                check_range(stacked)
         except Exception as error:
             error.add_note(
                 f"This happened while input_fn was read in mode "
                 f"{self._request.mode!r}, after {self._step} steps."
             )
             raise
-        self._step += 0 if batch is None else batch.steps
-        return batch
+        self._step += 0 if stacked is None else stacked.steps
+        return stacked
 
     def position(self, steps: int) -> Position:
         """Where the input is for who has used some of the steps taken.
@@ -143,7 +143,7 @@ class Pipeline:
             )
             self._reopen()
         missing = start.steps - self._opened_at
-        skipped = self._reader.source.skip(missing)
+        skipped = self._reader.steps.skip(missing)
         if skipped < missing:
             _warn_of_beginning(
                 f"it ends after {self._opened_at + skipped} steps, and "

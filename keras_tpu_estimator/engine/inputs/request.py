@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.form import Form
-from keras_tpu_estimator.engine.inputs.forms import form_of_call
+from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 
 
@@ -27,8 +27,8 @@ class InputRequest:
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
         max_bytes: How much is stacked, unless a single step is larger.
-        form_of: Tells the form of what a call returns, which it makes, given
-            the call and its number. Defaults to `form_of_call`.
+        source_of: Makes a source of what a call returns, which it makes, given
+            the call and its number. Defaults to `source_of_call`.
     """
 
     mode: str
@@ -40,7 +40,7 @@ class InputRequest:
     chunk: int = 1
     checks_size: bool = True
     max_bytes: float = math.inf
-    form_of: Callable[[Callable[[], Any], int], Form] = form_of_call
+    source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
 
     def check(self) -> BatchCheck:
         """A new check of the batches of one call."""

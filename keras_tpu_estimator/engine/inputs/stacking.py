@@ -1,15 +1,19 @@
-"""Steps copied one after the other into memory that is used again."""
+"""Steps stacked in any number, in memory that is used again."""
 
+import contextlib
 import math
 import weakref
+from collections.abc import Iterator
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 
 # A CPU's programs read arrays where they are if they begin at such an address.
 _ALIGNMENT = 64
+# Copying so few large steps takes longer than running a program for each.
+_FEW = 8
 # Bytes that are kept where nothing of their size is wanted.
 _MOST_FREE = 2**28
 
@@ -78,7 +82,7 @@ class Stack:
         steps: How many there are.
     """
 
-    def __init__(self, buffers: Buffers, like: Batch, steps: int):
+    def __init__(self, buffers: Buffers, like: StackedSteps, steps: int):
         leaves, self._structure = jax.tree.flatten((like.features, like.labels))
         self._leaves = [
             buffers.empty((steps, *leaf.shape[1:]), leaf.dtype)
@@ -86,23 +90,123 @@ class Stack:
         ]
         self.steps = 0
 
-    def add(self, batch: Batch) -> None:
+    def add(self, stacked: StackedSteps) -> None:
         """Copies some steps."""
-        start, self.steps = self.steps, self.steps + batch.steps
-        leaves = jax.tree.leaves((batch.features, batch.labels))
+        start, self.steps = self.steps, self.steps + stacked.steps
+        leaves = jax.tree.leaves((stacked.features, stacked.labels))
         for own, leaf in zip(self._leaves, leaves, strict=True):
             own[start : self.steps] = leaf
 
-    def batch(self) -> Batch:
+    def stacked(self) -> StackedSteps:
         """All of them."""
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        return Batch(features, labels, may_stay=True)
+        return StackedSteps(features, labels, may_stay=True)
 
 
-def is_ready(batch: Batch) -> bool:
+def is_ready(stacked: StackedSteps) -> bool:
     """Whether programs can read a batch where it is."""
-    return batch.may_stay and all(
+    return stacked.may_stay and all(
         leaf.flags.c_contiguous and leaf.ctypes.data % _ALIGNMENT == 0
-        for leaf in jax.tree.leaves((batch.features, batch.labels))
+        for leaf in jax.tree.leaves((stacked.features, stacked.labels))
     )
+
+
+class Stacker:
+    """Takes as many steps at once as are wanted.
+
+    Args:
+        pieces: Yields steps, stacked in any number. Those that may not stay
+            are read before the next ones are asked for.
+        max_bytes: How much is taken at once, unless a single step is larger.
+    """
+
+    def __init__(self, pieces: Iterator[StackedSteps], max_bytes: float):
+        self._pieces = pieces
+        self._max_bytes = max_bytes
+        self._rest: StackedSteps | None = None
+        self._buffers = Buffers()
+
+    def take(self, steps: int) -> StackedSteps | None:
+        """Up to so many steps of equal shapes; `None` at the end.
+
+        Nothing changes them, and they lie as a CPU's programs take them.
+        """
+        piece = self._next()
+        if piece is None:
+            return None
+        steps = even_share(steps, piece.step_bytes, self._max_bytes)
+        piece = self._at_most(steps, piece)
+        size = piece.examples
+        if is_ready(piece):
+            if piece.steps < steps:
+                self._rest = self._next()
+            if (
+                piece.steps == steps
+                or self._rest is None
+                or self._rest.examples != size
+            ):
+                return piece
+        stack = Stack(self._buffers, piece, steps)
+        while piece is not None and piece.examples == size:
+            stack.add(piece)
+            missing = steps - stack.steps
+            if not missing:
+                return stack.stacked()
+            piece = self._next()
+            if piece is not None and piece.examples == size:
+                piece = self._at_most(missing, piece)
+        self._rest = piece
+        return stack.stacked()
+
+    def skip(self, steps: int) -> int:
+        """Passes over steps; how many there were, up to so many."""
+        left = steps
+        while left and (piece := self._next()) is not None:
+            if piece.steps > left:
+                piece, self._rest = piece.split(left)
+            left -= piece.steps
+        return steps - left
+
+    def close(self) -> None:
+        """Closes the user's generators, unless a thread is inside them."""
+        if hasattr(self._pieces, "close"):
+            with contextlib.suppress(ValueError):
+                self._pieces.close()
+        self._pieces, self._rest = iter(()), None
+
+    def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
+        """The first steps of a piece; the others come next."""
+        if piece.steps > steps:
+            piece, self._rest = piece.split(steps)
+        return piece
+
+    def _next(self) -> StackedSteps | None:
+        if self._rest is not None:
+            piece, self._rest = self._rest, None
+            return piece
+        return next(self._pieces, None)
+
+
+def even_share(steps: int, step_bytes: int, max_bytes: float) -> int:
+    """How many of some steps to take now, so that all takes are equal.
+
+    Equal numbers need one compiled program only, and no pieces are cut. Where
+    there are none, the numbers are about equal. Large steps come one by one,
+    where they are.
+
+    Example:
+
+    >>> even_share(100, step_bytes=4, max_bytes=150)
+    25
+    >>> even_share(100, step_bytes=40, max_bytes=150)
+    1
+    """
+    fitting = max_bytes / max(step_bytes, 1)
+    if fitting < _FEW:
+        return 1
+    most = int(min(fitting, steps))
+    times = -(-steps // most)
+    few_more = range(times, times + times // 3 + 1)
+    equal = (t for t in few_more if steps % t == 0)
+    return -(-steps // next(equal, times))

@@ -12,13 +12,13 @@ The methods are looked for in the iterator, and then in what it is made of.
 from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.form import Form
 
 _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
-class Stream(Form):
+class Stream(BatchSource):
     """An iterable of batches, which may fill the same arrays again.
 
     Example:

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.form import Form
-from keras_tpu_estimator.engine.inputs.forms import form_of_call
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
 from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
@@ -49,12 +49,12 @@ class KerasFrontEnd:
         inside = getattr(call_model_fn, "features_inside", None)
         return TablesProgram(program, tables, cores, seed, inside)
 
-    def form_of(
+    def source_of(
         self, call: Callable[[], Any], number: int, seed: int | None
-    ) -> Form:
-        """Calls an `input_fn`, and tells the form of what it returned."""
+    ) -> BatchSource:
+        """Calls an `input_fn`, and makes a source of what it returned."""
         del seed
-        return form_of_call(call, number)
+        return source_of_call(call, number)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]

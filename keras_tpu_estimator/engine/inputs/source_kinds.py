@@ -1,25 +1,25 @@
-"""Telling in which form an `input_fn` returned its data."""
+"""Telling what kind of source an `input_fn` returned."""
 
 import sys
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+from keras_tpu_estimator.engine.inputs.batch_source import Arrays
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
-from keras_tpu_estimator.engine.inputs.form import Arrays
-from keras_tpu_estimator.engine.inputs.form import Form
 from keras_tpu_estimator.engine.inputs.streams import Stream
 
 
-def form_of(value: Any) -> Form:
-    """The form of what a call returned.
+def source_of(value: Any) -> BatchSource:
+    """The source in what a call returned.
 
     Args:
         value: A dataset, an iterable of batches, or one batch.
 
     Example:
 
-    >>> type(form_of(iter([1, 2]))).__name__, type(form_of([1, 2])).__name__
+    >>> type(source_of(iter([1, 2]))).__name__, type(source_of([1, 2])).__name__
     ('Stream', 'Arrays')
     """
     tensorflow = sys.modules.get("tensorflow")
@@ -32,7 +32,7 @@ def form_of(value: Any) -> Form:
     return Arrays(value)
 
 
-def form_of_call(call: Callable[[], Any], number: int) -> Form:
-    """The form of what a call returns, whichever it is of several."""
+def source_of_call(call: Callable[[], Any], number: int) -> BatchSource:
+    """The source in what a call returns, whichever it is of several."""
     del number
-    return form_of(call())
+    return source_of(call())

@@ -1,4 +1,4 @@
-"""What one call of `input_fn` returned, whatever its form."""
+"""What one call of `input_fn` returned, to be read batch by batch."""
 
 import abc
 import sys
@@ -9,21 +9,29 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch import Example
+from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 
 
-class Form(abc.ABC):
-    """A source of batches, which may be read once from a state on.
+class BatchSource(abc.ABC):
+    """Where batches come from: an iterator that counts, and may have a state.
 
     Args:
-        value: What the call returned.
+        value: What the call of `input_fn` returned.
 
     Attributes:
         is_single: Whether it is one batch, which training repeats.
         stacked: How many batches an item is made of; 0 for items that are
             batches.
         may_stay: Whether nothing changes an item when the next one is read.
+        batches: How many batches have been read, without those left out; the
+            last item may have fewer than were counted.
+
+    Example:
+
+    >>> source = Arrays("a batch")
+    >>> next(source), source.batches, source.state()
+    ('a batch', 1, None)
     """
 
     is_single = False
@@ -32,10 +40,12 @@ class Form(abc.ABC):
 
     def __init__(self, value: Any):
         self._value = value
+        self._items: Iterator[Any] | None = None
+        self.batches = 0
 
     @abc.abstractmethod
     def check(self, plan: InputPlan) -> None:
-        """Checks that the way of calling `input_fn` allows this form.
+        """Checks that the way of calling `input_fn` allows such a source.
 
         Raises:
             TypeError: It does not.
@@ -63,9 +73,49 @@ class Form(abc.ABC):
         """The state of an iterator over it; `None` if it has none."""
         del items
 
-    def example(self, item: Any) -> Example:
+    def batch(self, item: Any) -> Batch:
         """The batch that an item is."""
-        return Example.of(item)
+        return Batch.of(item)
+
+    def open(self, state: Any, batches: int) -> None:
+        """Starts to read.
+
+        Args:
+            state: What `state` returned.
+            batches: How many batches had been read then.
+
+        Raises:
+            Exception: The state does not fit.
+        """
+        self._items = self.items(state)
+        self.batches = batches
+
+    def state(self) -> Any:
+        """The state of what is read; `None` if it has none to ask for."""
+        return self.state_of(self._opened())
+
+    def leave_out(self, batches: int) -> None:
+        """Takes back that so many batches of the last item were read."""
+        self.batches -= batches
+
+    def close(self) -> None:
+        """Lets go of the user's objects."""
+        last = [] if self._items is None else [self._items]
+        self._value, self._items = (), iter(())
+        self.release(last)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._opened())
+        self.batches += self.stacked or 1
+        return item
+
+    def _opened(self) -> Iterator[Any]:
+        if self._items is None:
+            self._items = self.items()
+        return self._items
 
     def stacked_for(
         self, steps: int, batch_size: int | None, max_bytes: float
@@ -74,7 +124,7 @@ class Form(abc.ABC):
 
         Args:
             steps: How many are wanted.
-            batch_size: Examples of each, if the form does not know better.
+            batch_size: Examples of each, if the source does not know better.
             max_bytes: How large they may be together.
         """
         del steps, batch_size, max_bytes
@@ -91,7 +141,7 @@ class Form(abc.ABC):
         items.clear()
 
 
-class Arrays(Form):
+class Arrays(BatchSource):
     """One batch, as it is."""
 
     is_single = True
