@@ -144,8 +144,8 @@ class ByHand:
 
     def _place_of_slot(self, cores: int) -> Callable[[Any], PartitionSpec]:
         def place(leaf: Any) -> PartitionSpec:
-            is_shared = self.shares_slots and leaf.shape[0] % cores == 0
-            return PartitionSpec(_AXIS) if is_shared else _WHOLE
+            is_unbatched = self.shares_slots and leaf.shape[0] % cores == 0
+            return PartitionSpec(_AXIS) if is_unbatched else _WHOLE
 
         return place
 

@@ -1,4 +1,4 @@
-"""Networks that tests spread over cores, of one host and of several."""
+"""Networks that tests sharded over cores, of one host and of several."""
 
 from keras import layers
 from keras import ops

@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import (  # noqa: TI
 
 import keras_tpu_estimator as kte
 from docs import outputs
-from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
+from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 from tests.many_hosts.launching import launch
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -48,7 +48,7 @@ INNER_FLOORS = {
 # More would be more than one remembers.
 MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
-WRITTEN = "tf1.written."
+WRITTEN = "tf1.reimplemented."
 # What is installed under another name than it is imported under.
 DISTRIBUTIONS = {"google": "protobuf", "tensorflow": "tensorflow-cpu"}
 
@@ -290,7 +290,7 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
     }
     # The others answer who asks for the machine itself.
     of_users = {
-        "tf1.written.cluster_resolver",
+        "tf1.reimplemented.cluster_resolver",
         "tf1_tools.tf_estimator.estimators",
     }
     assert asking == {"ground.base.machine", *of_users}

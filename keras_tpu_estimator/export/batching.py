@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -192,7 +192,7 @@ def model_fn_inference_on_tpu(
     """
     if batch_config is not None:
         _request(batch_config)
-    call = ModelFn(
+    call = BoundModelFn(
         model_fn, {} if params is None else params, config, checks_params=False
     )
     return call(features, labels, ModeKeys.PREDICT, {"use_tpu": True})

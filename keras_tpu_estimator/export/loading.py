@@ -14,7 +14,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.runtime import Runtime
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.steps import Step
@@ -25,7 +25,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 
 
@@ -84,7 +84,9 @@ class LoadedModel:
         """A step as a function of values by path and flat features."""
         local = {path: np.asarray(self.known[path]) for path in self.local}
 
-        def function(values: AnyValues, features: Sequence[TensorLike]) -> Nest:
+        def function(
+            values: AnyArraysByPath, features: Sequence[TensorLike]
+        ) -> Nest:
             inputs = _inputs(self._nest(features))
             _, outputs = step.function({**values, **local}, *inputs)
             return outputs["predictions"]

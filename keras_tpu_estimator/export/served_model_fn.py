@@ -5,7 +5,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.batching import batching_requests
@@ -56,7 +56,7 @@ class ServedModelFn:
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
 
-    def __init__(self, model_fn: CallModelFn, mode: str, use_tpu: bool):
+    def __init__(self, model_fn: SpecFunction, mode: str, use_tpu: bool):
         self.model_fn = model_fn
         self.mode = mode
         self.embeddings = getattr(model_fn, "embeddings", None)

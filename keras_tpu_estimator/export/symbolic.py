@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 import keras
 
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
@@ -14,7 +14,7 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 
 
 def symbolic_model(
-    call: CallModelFn,
+    call: SpecFunction,
     specs: Nest,
     arrange: Callable[[Nest], Nest] = lambda inputs: inputs,
 ) -> keras.Model:

@@ -5,8 +5,8 @@ from typing import Any
 from typing import Protocol
 
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
@@ -31,7 +31,7 @@ class FrontEnd(Protocol):
 
     def make_program(
         self,
-        call_model_fn: CallModelFn,
+        call_model_fn: SpecFunction,
         seed: int | None = None,
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
@@ -71,7 +71,7 @@ class FrontEnd(Protocol):
         """
 
     def graph_builder(
-        self, model_fn: ModelFn, settings: ExportSettings
+        self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> GraphBuilder:
         """What builds the graphs of an export.
 

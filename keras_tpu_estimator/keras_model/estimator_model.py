@@ -14,8 +14,8 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
-from keras_tpu_estimator.engine.inputs.shared import batch_size
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.front_ends.front_end import front_end_of
@@ -89,7 +89,7 @@ class EstimatorModel(SavedByWeights):
             seed: Makes initial values and random layers repeatable. Defaults
                 to `None`.
         """
-        call = ModelFn(
+        call = BoundModelFn(
             model_fn,
             dict(params or {}),
             config,

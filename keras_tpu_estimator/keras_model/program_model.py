@@ -11,7 +11,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
@@ -19,7 +19,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
@@ -174,14 +174,16 @@ class ProgramModel(keras.Model):
             logs[FOR_METRIC_FN] = outputs["eval_metrics"]
         return logs, (*new, metrics)
 
-    def _by_path(self, state: Sequence[list[jax.Array]]) -> Values:
+    def _by_path(self, state: Sequence[list[jax.Array]]) -> ArraysByPath:
         return {
             variable.path: value
             for variables, values in zip(self._lists, state, strict=False)
             for variable, value in zip(variables, values, strict=True)
         }
 
-    def _as_state(self, values: Values, lists: int) -> list[list[jax.Array]]:
+    def _as_state(
+        self, values: ArraysByPath, lists: int
+    ) -> list[list[jax.Array]]:
         return [[values[v.path] for v in each] for each in self._lists[:lists]]
 
     @property

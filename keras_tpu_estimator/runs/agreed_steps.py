@@ -20,7 +20,7 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
 from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.inputs.shared import joined_of_hosts
+from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
@@ -62,7 +62,7 @@ class AgreedSteps:
         self._pipeline = pipeline
         self._are_several = hosts.are_several
         self._topology = topology
-        self._conversation = hosts.conversation(f"the input of {mode}")
+        self._exchange = hosts.exchange(f"the input of {mode}")
         # Steps that were read, but could not be used yet.
         self._rest: StackedSteps | None = None
         self._batch: StackedSteps | None = None
@@ -92,7 +92,7 @@ class AgreedSteps:
         own = _HostReport.of(stacked, form, are_readers)
         reports = [
             _HostReport(*each)
-            for each in self._conversation.gather(dataclasses.astuple(own))
+            for each in self._exchange.gather(dataclasses.astuple(own))
         ]
         if not any(each.steps for each in reports):
             return None
@@ -119,12 +119,12 @@ class AgreedSteps:
         Args:
             size: What this host would have.
         """
-        chiefs: int = self._conversation.chiefs(lambda: size)
+        chiefs: int = self._exchange.chiefs(lambda: size)
         return chiefs
 
     def give_up(self) -> None:
         """Ends a `take` that waits for other hosts."""
-        self._conversation.close()
+        self._exchange.close()
 
     def _read(self, steps: int) -> StackedSteps | None:
         stacked, self._rest = self._rest, None
@@ -153,7 +153,7 @@ class AgreedSteps:
         """One step with the examples of all hosts, in their order."""
         own = None if self._batch is None else self._use(1)
         nest = None if own is None else (own.features, own.labels)
-        reports = self._conversation.gather_bytes(batch_bytes.to_bytes(nest))
+        reports = self._exchange.gather_bytes(batch_bytes.to_bytes(nest))
         # Of hosts that share a replica, the first one's.
         reports = reports[:: self._topology.hosts_per_replica]
         # Any of those before is nested in the same way.
@@ -181,7 +181,7 @@ class AgreedSteps:
         """Checks that batches differ in nothing but their size and values."""
         if len({each.form for each in reports if each.steps}) > 1:
             facts = None if form is None else dict(form.facts)
-            raise error_of_unlike(self._conversation.gather(facts))
+            raise error_of_unlike(self._exchange.gather(facts))
 
     def _check_shared(self, reports: list["_HostReport"]) -> None:
         """Checks that hosts which share a replica have read the same."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
@@ -24,16 +24,16 @@ from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
 from keras_tpu_estimator.runs.host_calls import LastOfAll
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.live_model import hooks_around
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.progress import Progress
 from keras_tpu_estimator.runs.same_edits import compare_edits
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import parts_of_loop
@@ -48,9 +48,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 STEPS_PER_RUN = IterationsPerLoop(32, "count")
 
 # Opens the values for a step; with the optimizers' variables, if asked for.
-OpenValues = Callable[
-    [Step, bool], contextlib.AbstractContextManager[CallValues]
-]
+OpenValues = Callable[[Step, bool], contextlib.AbstractContextManager[RunState]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +117,7 @@ class Evaluation:
         return result
 
     @contextlib.contextmanager
-    def _together(self, call: Conversation) -> Iterator[None]:
+    def _together(self, call: HostExchange) -> Iterator[None]:
         """Checks that all hosts evaluate the same."""
         self.job.check_together(call, steps=self.steps, name=self.name)
         yield
@@ -170,7 +168,7 @@ class EvaluationLoop:
         self,
         job: Job,
         step: Step,
-        values: CallValues,
+        values: RunState,
         infeed: Infeed[StagedSteps],
         steps: int | None,
     ):
@@ -181,7 +179,7 @@ class EvaluationLoop:
         self._infeed = infeed
         self._steps = steps
         self._done = 0
-        self._progress = Progress(values)
+        self._loop_state = LoopState(values)
         self._host_metrics = job.host_metrics(step)
         self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
@@ -191,10 +189,10 @@ class EvaluationLoop:
     @property
     def summaries(self) -> Sequence[Collected]:
         """What `model_fn` recorded in the last step, on the devices."""
-        return self._progress.summaries
+        return self._loop_state.summaries
 
     def run(
-        self, first: StagedSteps, hooks: tuple[Hook, ...], call: Conversation
+        self, first: StagedSteps, hooks: tuple[Hook, ...], call: HostExchange
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
@@ -208,7 +206,7 @@ class EvaluationLoop:
             step.
         """
         hook_list = hooks_around(
-            hooks, self._job, self._progress, self._step.graph
+            hooks, self._job, self._loop_state, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()
@@ -217,15 +215,15 @@ class EvaluationLoop:
         result = dict(self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()
-        self._progress.outputs = result
+        self._loop_state.outputs = result
         hook_list.end()
         return result | {
-            name: self._progress.fetch(name) for name in ("loss", GLOBAL_STEP)
+            name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)
         }
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
         """Runs the parts of one loop; whether it was the last."""
-        self._progress.start_loop()
+        self._loop_state.start_loop()
         for staged in parts_of_loop(first, self._infeed):
             self._run_part(staged, fetch)
             self._done += staged.stacked.steps
@@ -234,7 +232,7 @@ class EvaluationLoop:
         return self._done == self._steps
 
     def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
-        values = self._progress.values
+        values = self._loop_state.values
         step = staged.prepare(self._runtime)
         self._runtime.values.complete(values, step)
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
@@ -245,7 +243,7 @@ class EvaluationLoop:
         if "metric_values" in outputs:
             last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
             self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
-        self._progress.ran(losses, outputs)
+        self._loop_state.ran(losses, outputs)
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:
@@ -255,7 +253,7 @@ class EvaluationLoop:
         if self._step.host_call is not None and self._hosts.is_chief:
             tensors = outputs["host_call"]
             steps = len(jax.tree.leaves(tensors)[0])
-            numbers = [self._progress.step] * steps
+            numbers = [self._loop_state.step] * steps
             call_for_steps(
                 self._step.host_call,
                 tensors,

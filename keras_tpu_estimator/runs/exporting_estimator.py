@@ -4,7 +4,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
@@ -155,7 +155,7 @@ class ExportingEstimator(TrainedEstimator):
             else checkpoints.resolve(path)
         )
         job, settings = self._job, self._export_settings
-        model_fn = ModelFn(
+        model_fn = BoundModelFn(
             job.model_fn,
             job.params,
             job.config,

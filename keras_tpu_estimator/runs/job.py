@@ -20,7 +20,7 @@ from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
@@ -37,7 +37,7 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
@@ -90,7 +90,7 @@ class Job:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The program on the devices, made when they are first needed."""
-        call = ModelFn(
+        call = BoundModelFn(
             self.model_fn,
             self.params,
             self.config,
@@ -137,7 +137,7 @@ class Job:
         name = self.config.checkpoint_format
         return name or self.front_end.checkpoint_format
 
-    def check_together(self, call: Conversation, **arguments: Any) -> None:
+    def check_together(self, call: HostExchange, **arguments: Any) -> None:
         """Checks that all hosts are about to do the same.
 
         Args:
@@ -188,7 +188,7 @@ class Job:
         with self.hosts.busy(_READS):
             return checkpoints.latest_intact(self.model_dir)
 
-    def latest_of_all(self, call: Conversation) -> str | None:
+    def latest_of_all(self, call: HostExchange) -> str | None:
         """The same on several hosts, each of which reads some of its files.
 
         Args:

@@ -13,7 +13,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.job import Job
-from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -23,7 +23,7 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 def hooks_around(
     hooks: Iterable[Hook],
     job: Job,
-    progress: Progress,
+    progress: LoopState,
     graph: Any = None,
 ) -> HookList:
     """The hooks of one call, with a session, and callbacks made hooks.
@@ -50,11 +50,11 @@ class LiveModel:
         mode: What the loop does, a value of `ModeKeys`.
     """
 
-    def __init__(self, job: Job, progress: Progress):
+    def __init__(self, job: Job, progress: LoopState):
         self.mode = progress.values.mode
         self._job = job
         self._values = job.runtime.values
-        self._progress = progress
+        self._loop_state = progress
         self._blocks: list[contextlib.AbstractContextManager[None]] = []
 
     @property
@@ -65,36 +65,36 @@ class LiveModel:
     @property
     def step(self) -> int:
         """The global step."""
-        return self._progress.step
+        return self._loop_state.step
 
     @property
     def last_step(self) -> int | None:
         """The global step to stop at, or `None` if that is open."""
-        return self._progress.last_step
+        return self._loop_state.last_step
 
     def fetch(self, name: str) -> Any:
         """The value of a name, of variables as user code has them.
 
         Args:
-            name: As `Progress.fetch` takes it.
+            name: As `LoopState.fetch` takes it.
 
         Raises:
             KeyError: There is nothing of that name.
         """
-        value = self._progress.fetch(name)
+        value = self._loop_state.fetch(name)
         rows = self._job.runtime.program.store.rows
         # Not what else has this name.
-        is_variable = value is self._progress.values.get(name)
+        is_variable = value is self._loop_state.values.get(name)
         if is_variable and name in rows:
             return own_rows(value, rows[name])
         return value
 
     def logs_of_run(self) -> Callable[[], dict[str, Any]]:
         """What the last run has to tell by name, for who waits for it."""
-        outputs = dict(self._progress.outputs)
+        outputs = dict(self._loop_state.outputs)
         if self.mode == ModeKeys.PREDICT:
             return lambda: outputs
-        losses = self._progress.losses[-1]
+        losses = self._loop_state.losses[-1]
         return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
@@ -103,10 +103,10 @@ class LiveModel:
         Args:
             assigned: Values by path.
         """
-        self._values.edit(self._progress.values, assigned)
+        self._values.edit(self._loop_state.values, assigned)
 
     def __enter__(self) -> Self:
-        block = self._values.visible(self._progress.values)
+        block = self._values.visible(self._loop_state.values)
         block.__enter__()
         self._blocks.append(block)
         return self

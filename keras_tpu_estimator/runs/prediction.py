@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.padding import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -20,12 +20,12 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.live_model import hooks_around
+from keras_tpu_estimator.runs.loop_state import PredictionState
 from keras_tpu_estimator.runs.predicted import Predicted
-from keras_tpu_estimator.runs.progress import PredictionProgress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.outside_compilation import (
@@ -129,7 +129,7 @@ class PredictionLoop:
         self,
         job: Job,
         step: Step,
-        values: CallValues,
+        values: RunState,
         steps: PaddedSteps,
     ):
         self._job = job
@@ -137,14 +137,14 @@ class PredictionLoop:
         self._step = step
         self._steps = steps
         self._values = values
-        self._progress = PredictionProgress(values)
+        self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
         self._prepared: dict[object, Step] = {}
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
-        self._ahead: Values = {}
+        self._ahead: ArraysByPath = {}
         # What of the values is only read, as long as nobody edits them.
-        self._others: dict[Step, Values] = {}
+        self._others: dict[Step, ArraysByPath] = {}
         self._version = values.version
 
     def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
@@ -155,7 +155,7 @@ class PredictionLoop:
             hooks: Called around each batch.
         """
         hook_list = hooks_around(
-            hooks, self._job, self._progress, self._step.graph
+            hooks, self._job, self._loop_state, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()
@@ -251,10 +251,10 @@ class PredictionLoop:
             stacked = jax.tree.map(
                 lambda a: np.asarray(a)[None], running.outputs["host_call"]
             )
-            numbers = [self._progress.step]
+            numbers = [self._loop_state.step]
             call_for_steps(self._step.host_call, stacked, numbers)
-        self._progress.outputs = predicted.by_name
-        self._progress.fetched = {**predicted.by_name, **running.named}
+        self._loop_state.outputs = predicted.by_name
+        self._loop_state.fetched = {**predicted.by_name, **running.named}
         return predicted
 
 
@@ -272,8 +272,8 @@ class Running:
     """
 
     step: Padded
-    before: Values
-    assigned: Values
+    before: ArraysByPath
+    assigned: ArraysByPath
     outputs: Outputs
     named: Outputs
 

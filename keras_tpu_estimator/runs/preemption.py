@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Self
 
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.stop_signals import StopSignals
 from keras_tpu_estimator.runs.stop_signals import is_for_prompt
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
@@ -36,14 +36,14 @@ class Preemption(SessionRunHook):
         """Whether a signal has come."""
         return self._signals.received is not None
 
-    def agree(self, conversation: Conversation, stops: bool) -> bool:
+    def agree(self, exchange: HostExchange, stops: bool) -> bool:
         """Whether all hosts stop, as one was asked to, by hooks or a signal.
 
         Args:
             conversation: With the other hosts.
             stops: Whether hooks want to stop here.
         """
-        said = conversation.gather([stops, self._signals.received or 0])
+        said = exchange.gather([stops, self._signals.received or 0])
         received = max(number for _, number in said)
         if received:
             self._signals.received = signal.Signals(received)

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 
 
 class SameEdits:
@@ -68,7 +68,7 @@ class SameEdits:
         )
 
 
-def compare_edits(call: Conversation, values: CallValues, subject: str) -> None:
+def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
     """Has hosts compare, whenever they talk, what user code has assigned.
 
     Args:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 
 
 def check_same_model(
-    call: Conversation, values: Mapping[str, jax.Array], is_new: bool
+    call: HostExchange, values: Mapping[str, jax.Array], is_new: bool
 ) -> None:
     """Checks that variables, and values that are new, are equal on all hosts.
 

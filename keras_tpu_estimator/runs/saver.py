@@ -22,17 +22,17 @@ from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints.location import name_for
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
 from keras_tpu_estimator.files.checkpoints.shards import Sharded
-from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
 from keras_tpu_estimator.files.checkpoints.stamp import new_token
 from keras_tpu_estimator.files.checkpoints.writer import Writer
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.runs.progress import Progress
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 
 _SLOW_BYTES_PER_SEC = 10**7
@@ -57,17 +57,17 @@ class Saver:
     def __init__(
         self,
         job: Job,
-        progress: Progress,
+        progress: LoopState,
         positions: PositionSaver,
     ):
         self._positions = positions
         self._config = job.config
         self._hosts = job.hosts
-        self._others = job.hosts.conversation("the checkpoint")
+        self._others = job.hosts.exchange("the checkpoint")
         self._model_dir = job.model_dir
         self._format = job.checkpoint_format
         self._runtime = job.runtime
-        self._progress = progress
+        self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
         self._real_path: Callable[[str], str] = functools.cache(
             os.path.realpath
@@ -92,7 +92,7 @@ class Saver:
         if not self._writer.is_busy:
             self.wait()
         last = (self._written | self._writing).get(self._key(directory))
-        if last is None or last.edits != self._progress.values.version.edits:
+        if last is None or last.edits != self._loop_state.values.version.edits:
             return None
         return last.step
 
@@ -106,10 +106,10 @@ class Saver:
             Exception: It could not be written.
         """
         self.wait()
-        values = self._progress.values
+        values = self._loop_state.values
         version, step = values.version, values.step
         has_run = step != self._first_step
-        if has_run and np.isnan(self._progress.fetch("loss")):
+        if has_run and np.isnan(self._loop_state.fetch("loss")):
             return
         _logger.info(
             "Saving checkpoints for %d into %s.",
@@ -128,7 +128,7 @@ class Saver:
         files = SaveFiles(prefix, self._others.chiefs(new_token))
         with files.tidied_on_failure():
             sharded = self._write_shards(
-                files, saved.spread, trained, step, patience
+                files, saved.sharded, trained, step, patience
             )
         beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
@@ -200,7 +200,7 @@ class Saver:
     def _write_shards(
         self,
         files: SaveFiles,
-        spread: Mapping[str, Spread],
+        sharded: Mapping[str, ShardedVariable],
         trained: Collection[str],
         step: int,
         patience: float,
@@ -210,7 +210,7 @@ class Saver:
         There is no second copy of them. All hosts go on together, for who was
         first would wait for the devices of the others, and take them for stuck.
         """
-        if not spread:
+        if not sharded:
             return {}
         not_finite: set[str] = set()
         shards = ShardFiles(
@@ -219,17 +219,17 @@ class Saver:
                 path: _checked(path, each, not_finite)
                 if path in trained
                 else each
-                for path, each in spread.items()
+                for path, each in sharded.items()
             },
         )
         seal = shards.write(self._hosts.index)
-        sharded = shards.sharded(self._others.gather(seal, patience))
+        written = shards.sharded(self._others.gather(seal, patience))
         found = self._others.gather(min(not_finite, default=None))
         _raise_if_any(found, step)
-        return sharded
+        return written
 
     def _bytes(self) -> int:
-        return sum(value.nbytes for value in self._progress.values.values())
+        return sum(value.nbytes for value in self._loop_state.values.values())
 
     def _key(self, directory: PathLike) -> str:
         return self._real_path(os.fsdecode(directory))
@@ -243,16 +243,18 @@ class Saver:
         return {path for path, each in variables.items() if each.trainable}
 
 
-def _checked(path: str, spread: Spread, not_finite: set[str]) -> Spread:
+def _checked(
+    path: str, sharded: ShardedVariable, not_finite: set[str]
+) -> ShardedVariable:
     """A trained value whose parts are looked at when they are written."""
 
-    def part(box: Box) -> np.ndarray:
-        value = spread.part(box)
+    def part(box: IndexRanges) -> np.ndarray:
+        value = sharded.part(box)
         if not _is_finite(value):
             not_finite.add(path)
         return value
 
-    return dataclasses.replace(spread, part=part)
+    return dataclasses.replace(sharded, part=part)
 
 
 def _first_not_finite(values: Mapping[str, np.ndarray]) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
@@ -54,7 +54,7 @@ class TrainedEstimator:
 
         return self._job.front_end.like(self._job.model_fn, model_fn)
 
-    def bound_model_fn(self, config: RunConfig | None = None) -> ModelFn:
+    def bound_model_fn(self, config: RunConfig | None = None) -> BoundModelFn:
         """The `model_fn` with its params bound, which returns its own specs.
 
         Args:
@@ -64,7 +64,7 @@ class TrainedEstimator:
             A function of features, labels, mode and additional params.
         """
         job = self._job
-        return ModelFn(
+        return BoundModelFn(
             job.model_fn,
             job.params,
             config or job.config,

@@ -15,7 +15,7 @@ from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.lock import only_training
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.job import Job
@@ -100,7 +100,7 @@ class Training:
         preemption.exit_if_requested(self.job.latest_checkpoint())
 
     @contextlib.contextmanager
-    def _alone(self, call: Conversation) -> Iterator[None]:
+    def _alone(self, call: HostExchange) -> Iterator[None]:
         """Keeps others from writing into the directory."""
         is_writer = self.job.hosts.is_chief
         with (

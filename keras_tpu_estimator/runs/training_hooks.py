@@ -8,7 +8,7 @@ import keras
 
 from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.runs.job import Job
-from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -33,7 +33,7 @@ def is_saving(config: RunConfig) -> bool:
 
 def training_hooks(
     job: Job,
-    progress: Progress,
+    progress: LoopState,
     listeners: Sequence[CheckpointSaverListener],
     user: Iterable[Hook],
     spec: Iterable[Hook],

@@ -14,18 +14,18 @@ from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
 from keras_tpu_estimator.runs.host_calls import EveryFewSteps
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
-from keras_tpu_estimator.runs.progress import Progress
 from keras_tpu_estimator.runs.same_edits import compare_edits
 from keras_tpu_estimator.runs.same_model import check_same_model
 from keras_tpu_estimator.runs.saver import Saver
@@ -92,7 +92,7 @@ class TrainingLoop:
         plan: LoopPlan,
         infeed: Infeed[StagedSteps],
         positions: PositionSaver,
-        call: Conversation,
+        call: HostExchange,
         preemption: Preemption,
     ):
         self._call = call
@@ -130,11 +130,11 @@ class TrainingLoop:
         """
         kept = self._runtime.values.handed_over(self._step, checkpoint)
         with self._job.reading(kept) as values:
-            self._progress = Progress(values, steps)
+            self._loop_state = LoopState(values, steps)
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
             self._positions.start(values.step)
-            self._saver = Saver(self._job, self._progress, self._positions)
+            self._saver = Saver(self._job, self._loop_state, self._positions)
             has_ended = False
             try:
                 with self._saver:
@@ -158,7 +158,7 @@ class TrainingLoop:
             finally:
                 if has_ended:
                     self._positions.end(values.step)
-        loss = self._progress.fetch("loss")
+        loss = self._loop_state.fetch("loss")
         _logger.info("Loss for final step: %.6g.", loss)
 
     def _agree(self, stops: bool) -> bool:
@@ -168,7 +168,7 @@ class TrainingLoop:
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
         """Runs the parts of one loop; whether it was the last."""
         steps = 0
-        self._progress.start_loop()
+        self._loop_state.start_loop()
         metrics = self._none_counted
         for staged in parts_of_loop(first, self._infeed):
             metrics = self._run_part(staged, metrics, fetch)
@@ -179,7 +179,7 @@ class TrainingLoop:
     def _run_part(
         self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
     ) -> MetricsState:
-        values = self._progress.values
+        values = self._loop_state.values
         # The shape of a last, smaller batch is new, and its step with it.
         shapes = staged.shapes
         if shapes not in self._steps:
@@ -193,9 +193,9 @@ class TrainingLoop:
         self._job.hosts.ran()
         before = values.step
         values.update(assigned, staged.stacked.steps)
-        self._progress.wait()
+        self._loop_state.wait()
         self._hook_list.run_is_made()
-        self._progress.ran(losses, outputs)
+        self._loop_state.ran(losses, outputs)
         if "host_call" in outputs or "train_metrics" in outputs:
             numbers = range(before + 1, values.step + 1)
             self._outfeed.put(outputs, numbers)
@@ -236,11 +236,11 @@ class TrainingLoop:
         if shows_progress(config.progress):
             hooks = (*hooks, ProgressBarHook(steps))
         report = TrainingReport(
-            self._progress, self._infeed, self._outfeed, self._metrics
+            self._loop_state, self._infeed, self._outfeed, self._metrics
         )
         session = TrainingSession(
             self._job,
-            self._progress,
+            self._loop_state,
             self._saver,
             self._training.owner,
             self._evaluate,
@@ -251,7 +251,7 @@ class TrainingLoop:
         session.validate = self._validate
         all_hooks = training_hooks(
             self._job,
-            self._progress,
+            self._loop_state,
             self._training.listeners,
             hooks,
             self._step.hooks,
@@ -279,7 +279,7 @@ class TrainingLoop:
         if validation is None:
             return {}
         # Several hooks may have epochs that end here.
-        version = self._progress.values.version
+        version = self._loop_state.values.version
         if version not in self._validated:
             self._validated = {version: self._run_evaluation(validation)}
         return self._validated[version]
@@ -287,7 +287,7 @@ class TrainingLoop:
     def _run_evaluation(self, evaluation: Evaluation) -> dict[str, Any]:
         def current(step: Step, slots: bool) -> Any:
             del slots  # Training has them all.
-            values = self._progress.values
+            values = self._loop_state.values
             return contextlib.nullcontext(
                 self._runtime.values.of_training(step, values, self._step)
             )

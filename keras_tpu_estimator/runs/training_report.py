@@ -8,8 +8,8 @@ from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.progress import Progress
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
@@ -43,12 +43,12 @@ class TrainingReport:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: LoopState,
         infeed: Infeed[StagedSteps],
         outfeed: Outfeed,
         metrics: HostMetrics | None,
     ):
-        self._progress = progress
+        self._loop_state = progress
         self._infeed = infeed
         self._outfeed = outfeed
         self._metrics = metrics
@@ -59,7 +59,7 @@ class TrainingReport:
         now = time.monotonic()
         numbers = {
             name: float(np.asarray(value))
-            for name, value in self._progress.reports.items()
+            for name, value in self._loop_state.reports.items()
         }
         elapsed = max(now - self._reported_at, 1e-9)
         numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed

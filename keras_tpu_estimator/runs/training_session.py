@@ -9,10 +9,10 @@ import numpy as np
 
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.live_model import LiveModel
-from keras_tpu_estimator.runs.progress import Progress
+from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session import T
@@ -37,17 +37,17 @@ class TrainingSession(Session):
     def __init__(
         self,
         job: Job,
-        progress: Progress,
+        progress: LoopState,
         saver: Saver,
         estimator: Any,
         evaluate: Evaluate,
         is_interrupted: Callable[[], bool],
-        call: Conversation,
+        call: HostExchange,
     ):
         live = LiveModel(job, progress)
         super().__init__(live.fetch, live, progress.wait)
         self._store = job.runtime.program.store
-        self._progress = progress
+        self._loop_state = progress
         self._saver = saver
         self._estimator = estimator
         self._evaluate = evaluate
@@ -87,7 +87,7 @@ class TrainingSession(Session):
     def whence_nan(self) -> str:
         """What is known of the first NaN of the last run, as a sentence."""
         told = []
-        step = self._progress.first_nan_step()
+        step = self._loop_state.first_nan_step()
         if step is not None:
             told.append(f"The loss is NaN from step {step} on.")
         bad = [p for p in self._paths if not _is_finite(self.run(p))]
@@ -99,7 +99,7 @@ class TrainingSession(Session):
     def _paths(self) -> list[str]:
         """Paths of the variables, in the order of creation."""
         variables = self._store.variables
-        return [path for path in variables if path in self._progress.values]
+        return [path for path in variables if path in self._loop_state.values]
 
     def evaluate(
         self,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
@@ -34,7 +34,7 @@ class TF1FrontEnd:
 
     def make_program(
         self,
-        call_model_fn: CallModelFn,
+        call_model_fn: SpecFunction,
         seed: int | None = None,
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
@@ -58,7 +58,7 @@ class TF1FrontEnd:
         return marked
 
     def graph_builder(
-        self, model_fn: ModelFn, settings: ExportSettings
+        self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> "TF1Graphs":
         """What builds the graphs of an export."""
         return TF1Graphs(model_fn, settings)
@@ -73,7 +73,7 @@ class TF1Graphs:
         settings: What the estimator says about its exports.
     """
 
-    model_fn: ModelFn
+    model_fn: BoundModelFn
     settings: ExportSettings
 
     # It is the model's own graph.

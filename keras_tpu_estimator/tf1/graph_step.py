@@ -23,8 +23,8 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import random_bits
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1 import primitive
@@ -116,8 +116,8 @@ class GraphStep:
         )
 
     def _run(
-        self, values: AnyValues, features: Features, labels: Labels
-    ) -> tuple[Values, Outputs]:
+        self, values: AnyArraysByPath, features: Features, labels: Labels
+    ) -> tuple[ArraysByPath, Outputs]:
         """Compiled when it is traced: with all that is wanted by then."""
         compiled = self._outputs.compiled()
         cores, split = self._example.cores, self._example.is_split
@@ -137,16 +137,16 @@ class GraphStep:
             split=(False, split, split),
             outputs_split=(False, self._split | last),
         )
-        result: tuple[Values, Outputs] = run(values, features, labels)
+        result: tuple[ArraysByPath, Outputs] = run(values, features, labels)
         return result
 
     def _per_core(
         self,
         compiled: Compiled,
-        values: Values,
+        values: ArraysByPath,
         features: Features,
         labels: Labels,
-    ) -> tuple[Values, Outputs]:
+    ) -> tuple[ArraysByPath, Outputs]:
         lifted, cores = compiled.lifted, self._example.cores
         features, labels = self._example.sharing()(features, labels)
         if self._mode == ModeKeys.PREDICT:

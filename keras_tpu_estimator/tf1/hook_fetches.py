@@ -35,7 +35,7 @@ from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
-Values = Mapping[str, Any]
+ArraysByPath = Mapping[str, Any]
 
 
 class _Part(NamedTuple):
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
     """
 
     names: Sequence[str]
-    make: Callable[[Values], Any]
+    make: Callable[[ArraysByPath], Any]
 
 
 def _remembered(
@@ -103,7 +103,7 @@ class FetchedGraph:
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
-        def results(values: Values) -> Any:
+        def results(values: ArraysByPath) -> Any:
             made = [part.make(values) for part in parts]
             return jax.tree.unflatten(structure, made)
 
@@ -188,7 +188,7 @@ class FetchedGraph:
         run = on_host.callable([on_host.graph.get_tensor_by_name(tensor.name)])
         inputs = [self._tensor(each, None) for each in part.boundary]
 
-        def make(values: Values) -> Any:
+        def make(values: ArraysByPath) -> Any:
             return run(*(each.make(values) for each in inputs))[0]
 
         return _Part([n for each in inputs for n in each.names], make)
@@ -207,7 +207,7 @@ class FetchedGraph:
         ):
             return None
 
-        def make(values: Values) -> Any:
+        def make(values: ArraysByPath) -> Any:
             with host_session(self.graph) as session:
                 own = {name: values[name] for name in names}
                 load_values(session, self._model.variables, own)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.ground.base import scripts
 from keras_tpu_estimator.ground.base.logs import join_tensorflow
-from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
-from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
+from keras_tpu_estimator.tf1.shims.importing import BUILTINS
+from keras_tpu_estimator.tf1.shims.importing import tf1_for
 
 
 def run(

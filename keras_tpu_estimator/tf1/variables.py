@@ -18,8 +18,8 @@ from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
     host_session,
 )
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
@@ -104,9 +104,9 @@ def _initial_values(
     model: ModelGraph,
     own: Collection[str],
     paths: Collection[str],
-    values: AnyValues,
+    values: AnyArraysByPath,
     places: object = None,
-) -> Values:
+) -> ArraysByPath:
     """What the initializers of a graph make, in a session.
 
     Args:
@@ -139,7 +139,7 @@ def _initial_values(
         session.run([op for n, op in initializers.items() if n not in known])
         rest = session.run({name: variables[name] for name in drawn})
     # `jax.numpy` would compile a copy for each shape.
-    copied: Values = jax.device_put({**made, **rest})
+    copied: ArraysByPath = jax.device_put({**made, **rest})
     return copied
 
 

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from keras_tpu_estimator.__main__ import main
-from keras_tpu_estimator.tf1 import look_alikes
+from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1_tools.check import limits
 from keras_tpu_estimator.tf1_tools.check.checking import Verdict
 from keras_tpu_estimator.tf1_tools.check.checking import check
@@ -351,9 +351,9 @@ def test_what_is_to_be_installed_is_said(
 ) -> None:
     def lookup(name):
         advice = "tf.layers needs `pip install -e '.[tf1]'`."
-        return look_alikes.Name(name, look_alikes.Status.SUPPLIED, advice)
+        return shims.Name(name, shims.Status.SUPPLIED, advice)
 
-    monkeypatch.setattr(look_alikes, "lookup", lookup)
+    monkeypatch.setattr(shims, "lookup", lookup)
     program("tf.layers.dense(1)\n")
     assert main(["check", str(tmp_path)]) == 0
     assert (

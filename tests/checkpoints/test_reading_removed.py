@@ -11,9 +11,9 @@ from keras_tpu_estimator.files.checkpoints import opened_checkpoint
 from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
 SAID = "model.ckpt-20.*was removed or saved anew before all of it was read"
@@ -25,8 +25,8 @@ def save(directory, is_spread, step=20, scale=1.0):
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     values = {"table": table, "bias": np.full(2, scale)}
     if is_spread:
-        halves = {Box((0,), (4,)): 0, Box((4,), (8,)): 1}
-        spread = Spread(
+        halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
+        spread = ShardedVariable(
             (8,), table.dtype, halves, lambda box: table[box.slices]
         )
         files = ShardFiles(saved, {"table": spread})

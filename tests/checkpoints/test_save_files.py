@@ -23,10 +23,10 @@ from keras_tpu_estimator.files.checkpoints import tensorflow_index
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.save_names import SaveName
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
 from keras_tpu_estimator.files.checkpoints.stamp import stamp
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
 X, Y = regression_data()
@@ -56,8 +56,10 @@ USERS = (
 def spread_files(saved, value=1.0):
     """A variable in two parts, of one host."""
     array = np.full(4, value)
-    parts = {Box((0,), (2,)): 0, Box((2,), (4,)): 0}
-    variable = Spread((4,), array.dtype, parts, lambda box: array[box.slices])
+    parts = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 0}
+    variable = ShardedVariable(
+        (4,), array.dtype, parts, lambda box: array[box.slices]
+    )
     return ShardFiles(saved, {"table": variable})
 
 

@@ -16,12 +16,12 @@ from keras_tpu_estimator.files.checkpoints import formats
 from keras_tpu_estimator.files.checkpoints import pieces
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
 from keras_tpu_estimator.files.inspection.directories import Directory
 from keras_tpu_estimator.files.inspection.verifying import verify
-from keras_tpu_estimator.ground.base.boxes import Box
-from keras_tpu_estimator.ground.base.boxes import boxes_of_run
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 
 KERNEL = np.arange(48.0, dtype="float32").reshape(6, 8)
 BIAS = np.arange(8).astype(ml_dtypes.bfloat16)
@@ -34,9 +34,9 @@ def spread(value, *counts):
     for number in np.ndindex(*counts):
         size = np.array(value.shape) // counts
         start = size * number
-        box = Box(tuple(start.tolist()), tuple((start + size).tolist()))
+        box = IndexRanges(tuple(start.tolist()), tuple((start + size).tolist()))
         hosts[box] = len(hosts) % 2
-    return Spread(
+    return ShardedVariable(
         value.shape, value.dtype, hosts, lambda box: value[box.slices]
     )
 
@@ -104,11 +104,11 @@ def test_whole_values_come_back(tmp_path):
 @pytest.mark.parametrize(
     "box",
     [
-        Box((0, 0), (6, 8)),
-        Box((0, 2), (3, 4)),
-        Box((2, 1), (5, 7)),
-        Box((1, 0), (2, 8)),
-        Box((4, 4), (4, 8)),
+        IndexRanges((0, 0), (6, 8)),
+        IndexRanges((0, 2), (3, 4)),
+        IndexRanges((2, 1), (5, 7)),
+        IndexRanges((1, 0), (2, 8)),
+        IndexRanges((4, 4), (4, 8)),
     ],
 )
 def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
@@ -132,7 +132,7 @@ def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
 def test_a_part_that_nobody_reads_may_be_missing(tmp_path):
     prefix = save(tmp_path)
     os.remove(part_of(prefix, 1))
-    box = Box((0, 0), (3, 2))
+    box = IndexRanges((0, 0), (3, 2))
     part = kte.load_checkpoint(prefix).get_part("up/kernel", box.slices)
     np.testing.assert_array_equal(part, KERNEL[box.slices])
 

@@ -15,8 +15,8 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device.saving import check_whole
 from keras_tpu_estimator.files.checkpoints import pieces
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs import saver
 from tests.torture.saves import expect_no_leftovers
 
@@ -220,11 +220,13 @@ def test_a_failed_save_of_a_saved_step_leaves_the_first(
 
 
 def test_parts_that_are_not_finite_are_found():
-    box = Box((0,), (2,))
+    box = IndexRanges((0,), (2,))
     found = set()
     for name, values in {"a": [1.0, 2.0], "b": [1.0, np.nan]}.items():
         values = np.array(values)
-        spread = Spread((2,), values.dtype, {box: 0}, lambda box, v=values: v)
+        spread = ShardedVariable(
+            (2,), values.dtype, {box: 0}, lambda box, v=values: v
+        )
         saver._checked(name, spread, found).part(box)
     assert found == {"b"}
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
 from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from tests.hosts.saying import said
 
 
@@ -14,13 +14,13 @@ def talking(member):
     """Begins a conversation, as one of several hosts."""
 
     def begin(host, count=2, patience_secs=5.0):
-        return Conversation(member(host, count), "greetings", patience_secs)
+        return HostExchange(member(host, count), "greetings", patience_secs)
 
     return begin
 
 
 def test_a_process_alone_talks_with_itself():
-    with Conversation(None, "greetings") as talk:
+    with HostExchange(None, "greetings") as talk:
         assert talk.gather({"a": (1, 2)}) == [{"a": (1, 2)}]
         assert talk.chiefs(lambda: 3) == 3
         assert talk.any(True) and not talk.any(False)
@@ -62,7 +62,7 @@ def test_what_a_slow_host_has_yet_to_read_is_kept(on_each, store, member):
     members = [member(host) for host in range(2)]
 
     def say(host):
-        talk = Conversation(members[host], "greetings")
+        talk = HostExchange(members[host], "greetings")
         answers = talk.gather(host)
         if host == 0:
             talk.close()
@@ -71,7 +71,7 @@ def test_what_a_slow_host_has_yet_to_read_is_kept(on_each, store, member):
     assert on_each(say) == [[0, 1], [0, 1]]
     assert len(said(store)) == 3
     # It need not have said anything.
-    Conversation(members[1], "farewells").close()
+    HostExchange(members[1], "farewells").close()
     assert len(said(store)) == 4
 
 
@@ -93,7 +93,7 @@ def test_the_end_without_a_coordinator(store, talking):
 def test_conversations_about_one_subject_are_several(on_each, member):
     def say(host):
         own = member(host)
-        first, second = (Conversation(own, "greetings") for _ in range(2))
+        first, second = (HostExchange(own, "greetings") for _ in range(2))
         return second.gather(2) + first.gather(1)
 
     assert on_each(say) == [[2, 2, 1, 1], [2, 2, 1, 1]]
@@ -189,17 +189,17 @@ def test_who_does_not_answer_is_named(member):
     with pytest.raises(
         HostError, match="Host 1 should say something about greetings within 0"
     ):
-        Conversation(own, "greetings", 0.1).gather("hello")
+        HostExchange(own, "greetings", 0.1).gather("hello")
 
 
 def test_more_patience_for_what_takes_longer(on_each, member):
     def say(host):
-        talk = Conversation(member(host), "greetings", 0.0)
+        talk = HostExchange(member(host), "greetings", 0.0)
         if host:
             impatient = member(0)
             impatient.watch.silent_now = list
             with pytest.raises(HostError):
-                Conversation(impatient, "nobody", 0.2).gather(0)
+                HostExchange(impatient, "nobody", 0.2).gather(0)
         return talk.gather(host, more_patience_secs=5.0)
 
     assert on_each(say) == [[0, 1], [0, 1]]
@@ -210,7 +210,7 @@ def test_who_is_busy_is_waited_for(on_each, hosts_of, caplog):
 
     def say(host):
         hosts = hosts_of(host, patience_secs=0.0)
-        talk = hosts.conversation("greetings")
+        talk = hosts.exchange("greetings")
         if host:
             with hosts.busy("reads a checkpoint"):
                 while "Waiting for host 1, which reads a" not in caplog.text:

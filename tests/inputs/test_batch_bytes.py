@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.engine.inputs import batch_bytes
-from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -53,7 +53,7 @@ def test_views_without_examples_and_scalars():
 
 def test_nests():
     x = np.arange(2)
-    nest = ({"b": [x, (x,)], "a": None, "rate": Shared(x)}, None)
+    nest = ({"b": [x, (x,)], "a": None, "rate": Unbatched(x)}, None)
     check_equal(again(nest), nest)
     assert again(None) is None
     assert again({}) == {}

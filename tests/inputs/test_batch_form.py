@@ -3,7 +3,7 @@ import numpy as np
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
 from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
-from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 
 def form(features, labels=None):
@@ -29,7 +29,7 @@ def test_all_else_does():
         form({"x": ids(dtype="float32")}),
         form({"y": x}),
         form({"x": x}, x),
-        form({"x": Shared(x)}),
+        form({"x": Unbatched(x)}),
         form((x,)),
         form([x]),
     ]

@@ -13,8 +13,8 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
-from keras_tpu_estimator.engine.inputs.shared import Shared
-from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
+from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
 
 PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(
     kte.InputPipelineConfig
@@ -175,7 +175,7 @@ def test_a_rest_of_equal_ones_is_one_step(tmp_path):
 
 
 def test_a_rest_of_different_ones_is_an_error():
-    parts = [({"rate": Shared(np.float32(n))}, None) for n in range(2)]
+    parts = [({"rate": Unbatched(np.float32(n))}, None) for n in range(2)]
     whole, _ = joined_of_cores(parts, cores=2)
     np.testing.assert_array_equal(whole["rate"].value, [0, 1])
     with pytest.raises(ValueError, match=r"features\['rate'\] has no batch"):

@@ -5,7 +5,7 @@ import pytest
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
-from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
@@ -206,7 +206,7 @@ def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
 
 def with_rate(size, *rates):
     rates = np.array([rates], "float32")
-    return {"x": np.zeros((1, size, 3)), "rate": Shared(rates)}
+    return {"x": np.zeros((1, size, 3)), "rate": Unbatched(rates)}
 
 
 def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.runs.same_edits import SameEdits
 from keras_tpu_estimator.runs.same_edits import compare_edits
@@ -18,7 +18,7 @@ def assigned(on_each, hosts_of, store):
         store.values.clear()
 
         def assign(host):
-            values = CallValues({GLOBAL_STEP: np.int32(0)}, "train")
+            values = RunState({GLOBAL_STEP: np.int32(0)}, "train")
             with hosts_of(host, len(of_hosts)).call("train") as call:
                 compare_edits(call, values, "train")
                 return [
@@ -77,7 +77,7 @@ def test_every_assignment_counts():
 
 
 def test_a_process_alone_compares_nothing(hosts_of):
-    values = CallValues({GLOBAL_STEP: np.int32(0)}, "train")
+    values = RunState({GLOBAL_STEP: np.int32(0)}, "train")
     with type(hosts_of(0))().call("train") as call:
         compare_edits(call, values, "train")
     assert values.on_edit is None

@@ -10,7 +10,7 @@ from helpers import regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
@@ -18,7 +18,7 @@ KERNEL, BIAS = "dense/kernel", "dense/bias"
 
 
 def inputs():
-    features = {"x": np.ones((16, 3)), "rates": Shared(np.ones(5, "int64"))}
+    features = {"x": np.ones((16, 3)), "rates": Unbatched(np.ones(5, "int64"))}
     return features, np.ones(16, "int32")
 
 

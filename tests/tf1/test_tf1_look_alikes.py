@@ -17,10 +17,10 @@ from tf1_programs import fed
 from tf1_programs import values_of
 from tf1_programs import weights
 
-from keras_tpu_estimator.tf1.look_alikes import Status
-from keras_tpu_estimator.tf1.look_alikes import lookup
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
-from keras_tpu_estimator.tf1.look_alikes.tables import AREAS
+from keras_tpu_estimator.tf1.shims import Status
+from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1.shims.tables import AREAS
 
 
 @pytest.fixture(scope="module", autouse=True)

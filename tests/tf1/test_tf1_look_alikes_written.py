@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 # Of TensorFlow and tf-keras: that one ought to use Keras.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_tpu_estimator import __main__
 from keras_tpu_estimator.tf1 import running
-from keras_tpu_estimator.tf1.look_alikes.importing import tf1_for
+from keras_tpu_estimator.tf1.shims.importing import tf1_for
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 

@@ -20,9 +20,9 @@ from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints import tensorflow_index
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.spread import ShardFiles
-from keras_tpu_estimator.files.checkpoints.spread import Spread
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from tests.torture.figures import expect
 from tests.torture.operations import FATES
@@ -162,9 +162,9 @@ def save(directory: str, step: int, number: int, way: str) -> None:
         )
 
 
-def _spread(value: np.ndarray) -> Spread:
-    halves = {Box((0,), (2,)): 0, Box((2,), (4,)): 1}
-    return Spread(
+def _spread(value: np.ndarray) -> ShardedVariable:
+    halves = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 1}
+    return ShardedVariable(
         value.shape, value.dtype, halves, lambda box: value[box.slices]
     )
 

@@ -20,7 +20,7 @@ from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
-from keras_tpu_estimator.tf1.look_alikes.importing import BUILTINS
+from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _ALL = ("train", "eval", "infer")

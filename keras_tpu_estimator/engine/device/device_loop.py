@@ -23,7 +23,7 @@ from keras_tpu_estimator.engine.device.nan_search import checking_nans
 from keras_tpu_estimator.engine.device.scan import scan_with_newest
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
 from keras_tpu_estimator.engine.program.steps import Outputs
@@ -34,7 +34,7 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.waiting import Waiting
 from keras_tpu_estimator.ground.base.waiting import tell
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # What of the outputs leaves the device in PREDICT.
 _OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
@@ -187,7 +187,7 @@ class DeviceLoop:
         metrics: MetricsState,
         batches: Nest,
         fetch: tuple[str, ...] = (),
-    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
+    ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs]:
         """Makes one step of TRAIN or EVAL for each of the stacked batches.
 
         Args:
@@ -213,11 +213,11 @@ class DeviceLoop:
     def predict(
         self,
         step: Step,
-        assigned: Values,
-        others: Values,
+        assigned: ArraysByPath,
+        others: ArraysByPath,
         data: Nest,
         fetch: tuple[str, ...] = (),
-    ) -> tuple[Values, Outputs, Outputs]:
+    ) -> tuple[ArraysByPath, Outputs, Outputs]:
         """Predicts for one batch.
 
         Args:
@@ -241,14 +241,14 @@ class DeviceLoop:
 
     def _run(
         self,
-        assigned: Values,
-        others: Values,
+        assigned: ArraysByPath,
+        others: ArraysByPath,
         metrics: list[jax.Array],
         batches: Nest,
         *,
         step: Step,
         fetch: tuple[str, ...],
-    ) -> tuple[Values, list[jax.Array], jax.Array, Outputs]:
+    ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs]:
         tell(f"Compiling the steps of mode {step.mode!r}")
         run_step = functools.partial(self._program.run_step, step)
 
@@ -275,13 +275,13 @@ class DeviceLoop:
 
     def _run_one(
         self,
-        assigned: Values,
-        others: Values,
+        assigned: ArraysByPath,
+        others: ArraysByPath,
         data: Nest,
         *,
         step: Step,
         fetch: tuple[str, ...],
-    ) -> tuple[Values, Outputs, Outputs]:
+    ) -> tuple[ArraysByPath, Outputs, Outputs]:
         tell(f"Compiling the steps of mode {step.mode!r}")
         run_step = self._program.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)

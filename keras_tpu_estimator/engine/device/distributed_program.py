@@ -10,7 +10,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.steps import Outputs
@@ -22,7 +22,7 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 
@@ -89,8 +89,12 @@ class DistributedProgram:
         return step.function
 
     def run_step(
-        self, step: Step, values: Values, metrics: list[jax.Array], batch: Nest
-    ) -> tuple[Values, list[jax.Array], Outputs]:
+        self,
+        step: Step,
+        values: ArraysByPath,
+        metrics: list[jax.Array],
+        batch: Nest,
+    ) -> tuple[ArraysByPath, list[jax.Array], Outputs]:
         """One step of training or evaluation, as a pure function.
 
         Args:

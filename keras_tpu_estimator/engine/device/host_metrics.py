@@ -17,7 +17,7 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import VariableScope
 from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
@@ -67,12 +67,12 @@ class HostMetrics:
         self._captured: dict[Any, Captured] = {}
         self._compiled: dict[Any, Callable[..., Any]] = {}
         self._is_traceable = True
-        self._initial: Values = {}
+        self._initial: ArraysByPath = {}
         self.reset()
 
     def reset(self) -> None:
         """Forgets what was counted."""
-        self._values: Values = dict(self._initial)
+        self._values: ArraysByPath = dict(self._initial)
         self._result: dict[str, Any] = {}
 
     def update(self, steps: Nest) -> None:
@@ -121,8 +121,10 @@ class HostMetrics:
         self._values = {**initial, **self._values}
         self._captured[key] = captured
 
-        def run(values: Values, steps: Nest) -> tuple[Values, Nest]:
-            def step(values: Values, tensors: Nest) -> tuple[Values, Nest]:
+        def run(values: ArraysByPath, steps: Nest) -> tuple[ArraysByPath, Nest]:
+            def step(
+                values: ArraysByPath, tensors: Nest
+            ) -> tuple[ArraysByPath, Nest]:
                 result, updates = captured(values, tensors)
                 return {**values, **updates}, result
 

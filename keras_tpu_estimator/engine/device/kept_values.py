@@ -14,8 +14,8 @@ from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
 class KeptValues(Mapping[str, jax.Array]):
@@ -58,7 +58,7 @@ class KeptValues(Mapping[str, jax.Array]):
 
     def keep(
         self,
-        values: Values,
+        values: ArraysByPath,
         source: Source | None,
         overridden: Collection[str] = (),
     ) -> None:
@@ -77,7 +77,7 @@ class KeptValues(Mapping[str, jax.Array]):
 
     def load(
         self, step: Step, checkpoint: str | None, slots: bool = False
-    ) -> Values:
+    ) -> ArraysByPath:
         """The values that a step begins with.
 
         Args:
@@ -116,8 +116,8 @@ class KeptValues(Mapping[str, jax.Array]):
         return self._values | self.replaced(step, self._values, checkpoint)
 
     def replaced(
-        self, step: Step, values: AnyValues, checkpoint: str | None
-    ) -> Values:
+        self, step: Step, values: AnyArraysByPath, checkpoint: str | None
+    ) -> ArraysByPath:
         """What a step's scaffold wants in place of some values.
 
         Args:
@@ -151,12 +151,12 @@ class KeptValues(Mapping[str, jax.Array]):
                 )
             )
 
-    def _put(self, values: AnyValues) -> None:
+    def _put(self, values: AnyArraysByPath) -> None:
         if values:
             self._values = self._values | self._places.put(dict(values))
 
 
-def usable(values: Mapping[str, jax.Array]) -> Values:
+def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
     """Values but for those that are used up: by training, or Keras's `fit`.
 
     Args:

@@ -14,8 +14,8 @@ from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.deployment import way_in
 from keras_tpu_estimator.engine.inputs.partition import partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.shared import unmarked
-from keras_tpu_estimator.engine.inputs.shared import unmarked_of_core
+from keras_tpu_estimator.engine.inputs.unbatched import unmarked
+from keras_tpu_estimator.engine.inputs.unbatched import unmarked_of_core
 from keras_tpu_estimator.engine.program.steps import Arrange
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.steps import Partition

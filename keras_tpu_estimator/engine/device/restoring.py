@@ -21,10 +21,10 @@ from keras_tpu_estimator.files.checkpoints.warm_start import values_of
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.scaffold import without_tensors
@@ -36,9 +36,9 @@ def initial_values(
     store: VariableStore,
     places: VariablePlaces,
     wanted: set[str],
-    known: AnyValues,
+    known: AnyArraysByPath,
     warm_start: WarmStartSettings | None,
-) -> AnyValues:
+) -> AnyArraysByPath:
     """The values that variables begin with.
 
     Args:
@@ -48,16 +48,16 @@ def initial_values(
         known: Values of others, which they may depend on.
         warm_start: Another model's checkpoint that some of them come from.
     """
-    spread = places.spread(wanted)
+    sharded = places.sharded(wanted)
     # Tables are made on all cores unless it is said where.
-    has_places = bool(spread or wanted & store.rows.keys())
+    has_places = bool(sharded or wanted & store.rows.keys())
     made_at = places.of(wanted) if has_places else None
-    read: AnyValues = {}
+    read: AnyArraysByPath = {}
     if warm_start is not None:
         read = _warm_values(store, places, wanted, warm_start)
     read = {
         **read,
-        **_assigned_parts(store, places, spread - known.keys() - read.keys()),
+        **_assigned_parts(store, places, sharded - known.keys() - read.keys()),
     }
     rest = wanted - read.keys()
     return {**store.initial_values(rest, {**known, **read}, made_at), **read}
@@ -65,7 +65,7 @@ def initial_values(
 
 def _assigned_parts(
     store: VariableStore, places: VariablePlaces, wanted: set[str]
-) -> Values:
+) -> ArraysByPath:
     """What `init_from_checkpoint` has for what lies over several cores."""
     values = {}
     for path in wanted & store.target.sources.keys():
@@ -83,7 +83,7 @@ def _warm_values(
     places: VariablePlaces,
     wanted: set[str],
     settings: WarmStartSettings,
-) -> AnyValues:
+) -> AnyArraysByPath:
     """What variables take from another model's checkpoint."""
     weights = {path: store.as_saved(path) for path in store.weights()}
     reader, report = compared(settings, weights)
@@ -91,13 +91,13 @@ def _warm_values(
     pairs = {p.path: p for p in report.matched if p.path in wanted}
     # Rows that words have elsewhere are found in the whole.
     remapped = settings.var_name_to_vocab_info or {}
-    spread = places.spread(pairs.keys() - remapped.keys())
+    sharded = places.sharded(pairs.keys() - remapped.keys())
     with reader.held_open():
         whole = values_of(
             settings,
             weights,
             reader,
-            [pair for path, pair in pairs.items() if path not in spread],
+            [pair for path, pair in pairs.items() if path not in sharded],
         )
         parts = {
             path: places.put_by_part(
@@ -106,7 +106,7 @@ def _warm_values(
                     read_part, reader, pairs[path], weights[path].dtype
                 ),
             )
-            for path in spread
+            for path in sharded
         }
     return {**whole, **parts}
 
@@ -117,7 +117,7 @@ def restored_values(
     checkpoint: str,
     wanted: set[str],
     required: Iterable[str],
-) -> Values:
+) -> ArraysByPath:
     """The values that a checkpoint has of variables, where they belong.
 
     Args:
@@ -146,7 +146,7 @@ def _read(
     places: VariablePlaces,
     reader: CheckpointReader,
     names: Mapping[str, str],
-) -> Values:
+) -> ArraysByPath:
     """Reads values from a checkpoint of this model, to where they belong.
 
     What lies over several cores is read core by core.
@@ -181,30 +181,30 @@ def _read(
                 f"{given}"
             )
     other_dtypes.tell(store, names, there)
-    spread = places.spread(names)
+    sharded = places.sharded(names)
     with reader.held_open():
         read = reader.get_tensors(
-            [name for path, name in names.items() if path not in spread]
+            [name for path, name in names.items() if path not in sharded]
         )
         whole = {
             path: cast(
                 read[name], store.device_dtype(path), path, name, reader.path
             )
             for path, name in names.items()
-            if path not in spread
+            if path not in sharded
         }
         return places.put(whole) | {
             path: places.put_by_part(
                 path,
                 _parts_of(reader, names[path], path, store.device_dtype(path)),
             )
-            for path in spread
+            for path in sharded
         }
 
 
 def _parts_of(
     reader: CheckpointReader, name: str, path: str, dtype: np.dtype
-) -> Callable[[Box], np.ndarray]:
+) -> Callable[[IndexRanges], np.ndarray]:
     """Reads parts of a variable in a dtype."""
     return lambda box: cast(
         reader.get_part(name, box.slices), dtype, path, name, reader.path
@@ -212,7 +212,7 @@ def _parts_of(
 
 
 def assigned_by_init_fn(
-    scaffold: Scaffold, values: AnyValues, store: VariableStore
+    scaffold: Scaffold, values: AnyArraysByPath, store: VariableStore
 ) -> dict[str, np.ndarray]:
     """The initial values that a scaffold's `init_fn` sets.
 
@@ -230,11 +230,11 @@ def assigned_by_init_fn(
 
 def in_place_of(
     scaffold: Scaffold,
-    values: AnyValues,
+    values: AnyArraysByPath,
     checkpoint: str | None,
     store: VariableStore,
     places: VariablePlaces,
-) -> Values:
+) -> ArraysByPath:
     """The values that a scaffold wants in place of others.
 
     Args:

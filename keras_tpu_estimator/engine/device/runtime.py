@@ -8,7 +8,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.values import ModelValues
+from keras_tpu_estimator.engine.device.variable_owner import VariableOwner
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
@@ -33,7 +33,7 @@ class Runtime:
 
     program: DistributedProgram
     loop: DeviceLoop
-    values: ModelValues
+    values: VariableOwner
     waiting: Waiting
 
     @classmethod
@@ -50,7 +50,7 @@ class Runtime:
         Args:
             program: The program.
             debug_nans: As in `DeviceLoop`. Defaults to `False`.
-            warm_start: As in `ModelValues`. Defaults to `None`.
+            warm_start: As in `VariableOwner`. Defaults to `None`.
             shows_progress: Whether the terminal shows what takes its time.
                 Defaults to `False`.
             executables: As in `DeviceLoop`. Defaults to none.
@@ -59,7 +59,7 @@ class Runtime:
         places = VariablePlaces(program.store, cores)
         waiting = Waiting(shows_progress)
         loop = DeviceLoop(program, places, debug_nans, waiting, executables)
-        values = ModelValues(program.store, places, warm_start)
+        values = VariableOwner(program.store, places, warm_start)
         return cls(program, loop, values, waiting)
 
     def prepare(

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.spread import Spread
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +23,14 @@ class ToSave:
     """
 
     whole: Mapping[str, np.ndarray]
-    spread: Mapping[str, Spread]
+    sharded: Mapping[str, ShardedVariable]
 
     @classmethod
     def of(
         cls,
         store: VariableStore,
         whole: Mapping[str, jax.Array],
-        spread: Mapping[str, jax.Array],
+        sharded: Mapping[str, jax.Array],
     ) -> Self:
         """Values as checkpoints have them.
 
@@ -50,14 +50,14 @@ class ToSave:
                 store.saved_dtypes.get(path, value.dtype),
                 store.rows.get(path),
             )
-            for path, value in spread.items()
+            for path, value in sharded.items()
         }
         return cls(copies, parts)
 
 
 def spread_of(
     value: jax.Array, dtype: np.dtype, rows: int | None = None
-) -> Spread:
+) -> ShardedVariable:
     """An array whose parts are fetched one by one.
 
     Args:
@@ -66,25 +66,25 @@ def spread_of(
         rows: How many of its rows are saved. Defaults to all.
     """
     shape = value.shape if rows is None else (rows, *value.shape[1:])
-    saved = Box.whole(shape)
+    saved = IndexRanges.whole(shape)
     hosts = {}
     # Several cores may have the same; the first of them is asked for it.
     for shard in value.global_shards:
-        box = Box.of(shard.index, value.shape).within(saved)
+        box = IndexRanges.of(shard.index, value.shape).within(saved)
         if shard.replica_id == 0 and not box.is_empty:
             hosts[box] = shard.device.process_index
     own = {
-        Box.of(shard.index, value.shape).start: shard.data
+        IndexRanges.of(shard.index, value.shape).start: shard.data
         for shard in value.addressable_shards
         if shard.replica_id == 0
     }
 
-    def part(box: Box) -> np.ndarray:
+    def part(box: IndexRanges) -> np.ndarray:
         fetched = _fetched(own[box.start])
         rows_of_it = fetched[tuple(map(slice, box.shape))]
         return rows_of_it.astype(dtype, copy=False)
 
-    return Spread(shape, dtype, hosts, part)
+    return ShardedVariable(shape, dtype, hosts, part)
 
 
 def on_host(

@@ -5,14 +5,14 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.mesh.spread_rows import padded_rows
+from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing import keras_internals
 
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.spread_rows import padded_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -34,7 +34,7 @@ class VariablePlaces:
         self._cores = cores
         self._places: dict[str, jax.sharding.Sharding] = {}
 
-    def put(self, values: AnyValues) -> Values:
+    def put(self, values: AnyArraysByPath) -> ArraysByPath:
         """Copies values to the devices, with more rows where these have."""
         if self._all_are_whole:
             return self._cores.put_whole(values, self._cores.replicated)
@@ -44,7 +44,7 @@ class VariablePlaces:
             for path, value in values.items()
         }
 
-    def spread(self, paths: Iterable[str]) -> set[str]:
+    def sharded(self, paths: Iterable[str]) -> set[str]:
         """Those of some variables that no core has whole."""
         if self._all_are_whole:
             return set()
@@ -55,7 +55,7 @@ class VariablePlaces:
         }
 
     def put_by_part(
-        self, path: str, part: Callable[[Box], np.ndarray]
+        self, path: str, part: Callable[[IndexRanges], np.ndarray]
     ) -> jax.Array:
         """Makes a variable of parts, one after the other.
 
@@ -89,11 +89,11 @@ class VariablePlaces:
         has_tables = self.are_on_hosts and bool(self._store.rows)
         return self._cores.need_others or has_tables
 
-    def own_copies(self, values: Values) -> Values:
+    def own_copies(self, values: ArraysByPath) -> ArraysByPath:
         """The same values for this host's cores alone."""
         return self._cores.own_copies(values)
 
-    def pinned(self, values: Values) -> Values:
+    def pinned(self, values: ArraysByPath) -> ArraysByPath:
         """Has values of a trace stay where they are.
 
         XLA would choose anew what is most convenient for each program.
@@ -188,8 +188,8 @@ class VariablePlaces:
 
 
 def _with_zeros(
-    shape: Sequence[int], read: Callable[[Box], np.ndarray]
-) -> Callable[[Box], np.ndarray]:
+    shape: Sequence[int], read: Callable[[IndexRanges], np.ndarray]
+) -> Callable[[IndexRanges], np.ndarray]:
     """Reads parts of what may have more rows on the devices, of zeros.
 
     Args:
@@ -197,13 +197,13 @@ def _with_zeros(
         read: Reads what is there.
     """
 
-    def part(box: Box) -> np.ndarray:
-        there = box.within(Box.whole(shape))
+    def part(box: IndexRanges) -> np.ndarray:
+        there = box.within(IndexRanges.whole(shape))
         if there == box:
             return read(box)
         if there.is_empty:
             # One number, for its dtype.
-            first = read(Box((0,) * len(shape), (1,) * len(shape)))
+            first = read(IndexRanges((0,) * len(shape), (1,) * len(shape)))
             return np.zeros(box.shape, first.dtype)
         more = [
             (0, size - own)

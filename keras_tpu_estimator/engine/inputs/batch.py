@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.arrays import as_arrays
-from keras_tpu_estimator.engine.inputs.shared import Shared
-from keras_tpu_estimator.engine.inputs.shared import batch_size
-from keras_tpu_estimator.engine.inputs.shared import is_shared
-from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -24,7 +24,7 @@ class Batch:
     """One step's features and labels, or a part of them for some cores.
 
     Attributes:
-        features: Nest of NumPy arrays, batch first, and of `Shared` ones.
+        features: Nest of NumPy arrays, batch first, and of `Unbatched` ones.
         labels: The same, or `None`.
     """
 
@@ -108,7 +108,7 @@ class StackedSteps:
 
     Attributes:
         features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
-            `Shared` ones of shape `[steps, ...]`.
+            `Unbatched` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
         may_stay: Whether nothing changes the arrays any more. Defaults to
             `False`.
@@ -166,7 +166,7 @@ class StackedSteps:
 
 def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
     return [
-        (name, leaf.value if is_shared(leaf) else leaf)
+        (name, leaf.value if is_unbatched(leaf) else leaf)
         for name, leaf in named_leaves(features, labels)
     ]
 
@@ -175,7 +175,8 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
     if not names:
         return steps
     leaves = [
-        Shared(leaf) if name in names else leaf for name, leaf in steps.leaves
+        Unbatched(leaf) if name in names else leaf
+        for name, leaf in steps.leaves
     ]
     structure = jax.tree.structure((steps.features, steps.labels))
     return type(steps)(*jax.tree.unflatten(structure, leaves))

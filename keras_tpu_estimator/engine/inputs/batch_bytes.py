@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.shared import Shared
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.ground.base.types import Nest
 
 _LENGTH_BYTES = 8
@@ -93,7 +93,7 @@ def _description(node: Any) -> Any:
         return ["dict", {k: _description(v) for k, v in node.items()}]
     if kind in (list, tuple):
         return [kind.__name__, *map(_description, node)]
-    if kind is Shared:
+    if kind is Unbatched:
         return ["shared", _description(node.value)]
     if jax.tree_util.all_leaves([node]):
         return _LEAF
@@ -109,5 +109,5 @@ def _made(description: Any) -> Any:
         return {key: _made(part) for key, part in parts[0].items()}
     made = [_made(part) for part in parts]
     if kind == "shared":
-        return Shared(*made)
+        return Unbatched(*made)
     return tuple(made) if kind == "tuple" else made

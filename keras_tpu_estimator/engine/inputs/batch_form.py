@@ -11,8 +11,8 @@ from typing import Self
 import jax
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.shared import is_shared
-from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 
 _NEST = "the nest of features and labels"
 
@@ -81,7 +81,7 @@ def error_of_unlike(said: Sequence[Mapping[str, str] | None]) -> ValueError:
 
 
 def _told(leaf: Any) -> str:
-    value = leaf.value if is_shared(leaf) else leaf
+    value = leaf.value if is_unbatched(leaf) else leaf
     dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-    first = ("core",) if is_shared(leaf) else ("batch",)
+    first = ("core",) if is_unbatched(leaf) else ("batch",)
     return f"{dtype} of shape ({', '.join(map(str, first + value.shape[2:]))})"

@@ -156,10 +156,10 @@ class Expected:
             )
         for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
-            is_shared = name in self.shared
-            of_one = leaf.shape if is_shared else leaf.shape[1:]
+            is_unbatched = name in self.shared
+            of_one = leaf.shape if is_unbatched else leaf.shape[1:]
             if (of_one, leaf.dtype) != (shape, dtype):
-                axes = map(str, shape if is_shared else ("batch", *shape))
+                axes = map(str, shape if is_unbatched else ("batch", *shape))
                 raise ValueError(
                     f"{name} must have a static shape and dtype. Expected "
                     f"{dtype} of shape ({', '.join(axes)}). Received at step "

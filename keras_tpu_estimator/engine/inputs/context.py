@@ -24,7 +24,7 @@ class Deployment:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceAssignment:
-    """The replicas of a model that is spread over several cores.
+    """The replicas of a model that is sharded over several cores.
 
     Attributes:
         num_replicas: Copies of the model.
@@ -71,7 +71,7 @@ class TPUContext:
         if self.topology.cores_per_replica > 1:
             raise RuntimeError(
                 "`num_of_replicas_per_host` is not told where a model is "
-                "spread over several cores, as in the original. Received: "
+                "sharded over several cores, as in the original. Received: "
                 f"num_cores_per_replica={self.topology.cores_per_replica}. Use "
                 "`num_replicas` and `num_hosts`."
             )

@@ -17,11 +17,11 @@ from keras_tpu_estimator.engine.inputs.packing import pack
 from keras_tpu_estimator.engine.inputs.packing import unpack
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.shared import joined_of_cores
 from keras_tpu_estimator.engine.inputs.stacking import Buffers
 from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.stacking import Stacker
 from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.ground.base.types import InputFn
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.shared import batch_size
-from keras_tpu_estimator.engine.inputs.shared import map_batched
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import map_batched
 from keras_tpu_estimator.ground.base.types import Nest
 
 
@@ -11,7 +11,7 @@ def pad(nest: Nest, size: int) -> tuple[Nest, np.ndarray]:
     """Appends zeros to the batch axis of every array that has one.
 
     Args:
-        nest: Nest of NumPy arrays, batch first, and of `Shared` ones.
+        nest: Nest of NumPy arrays, batch first, and of `Unbatched` ones.
         size: The batch size to reach.
 
     Returns:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.shared import is_shared
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
@@ -44,7 +44,7 @@ def partitioned(
 
 
 def _split(name: str, dims: Nest, cores: int, cut: Cut, nest: Nest) -> Nest:
-    marked, structure = jax.tree_util.tree_flatten_with_path(nest, is_shared)
+    marked, structure = jax.tree_util.tree_flatten_with_path(nest, is_unbatched)
     counts = _as_in(structure, name, dims, nest)
     parts = []
     for (path, leaf), count in zip(marked, counts, strict=True):
@@ -73,7 +73,7 @@ def _check(name: str, leaf: Any, count: Any, cores: int) -> None:
     received = f"Received: {count!r} for {name}"
     if (
         not isinstance(count, list | tuple)
-        or is_shared(leaf)
+        or is_unbatched(leaf)
         or not all(isinstance(each, int) and each >= 1 for each in count)
     ):
         raise ValueError(

@@ -19,7 +19,7 @@ from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
 
-CallModelFn: TypeAlias = Callable[
+SpecFunction: TypeAlias = Callable[
     [Features, Labels, str, Mapping[str, Any]], Spec
 ]
 
@@ -78,7 +78,7 @@ def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelFn:
+class BoundModelFn:
     """A user's `model_fn` with everything but the data bound to it.
 
     Attributes:

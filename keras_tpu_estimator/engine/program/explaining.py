@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.ground.base.types import Features

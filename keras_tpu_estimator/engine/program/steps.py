@@ -14,14 +14,14 @@ import jax
 
 from keras_tpu_estimator.engine.inputs.context import TPUContext
 from keras_tpu_estimator.engine.inputs.partition import Cut
-from keras_tpu_estimator.engine.inputs.shared import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
@@ -29,7 +29,7 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
 Outputs: TypeAlias = dict[str, Nest]
 StepFunction: TypeAlias = Callable[
-    [AnyValues, Features, Labels], tuple[Values, Outputs]
+    [AnyArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]
 Partition: TypeAlias = Callable[
     [Cut, Features, Labels], tuple[Features, Labels]
@@ -126,7 +126,7 @@ class StepInput:
 
     Attributes:
         features: Nest of arrays, or of anything with a shape and a dtype; the
-            first axis is the batch, but in those that are `Shared`.
+            first axis is the batch, but in those that are `Unbatched`.
         labels: The same, or `None`.
         cores: The cores that run the step.
         is_split: Whether each core gets its slice, or each the whole.

@@ -18,8 +18,8 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.capture import capture
 from keras_tpu_estimator.ground.tracing.rows_variable import give
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.ground.tracing.variables import is_seed
 from keras_tpu_estimator.spec.model_fn.initialization import Target
@@ -87,7 +87,7 @@ class VariableStore:
     def __init__(self, seed: int | None = None):
         self._seed = seed
         self._taken_names: dict[str, int] = {}
-        self._initial: list[Callable[..., Values]] = []
+        self._initial: list[Callable[..., ArraysByPath]] = []
         self.slots: set[str] = set()
         self.optimizers: dict[str, keras.optimizers.Optimizer] = {}
         self.constants: set[str] = set()
@@ -139,7 +139,7 @@ class VariableStore:
     def add(
         self,
         variables: Mapping[str, keras.Variable],
-        initial: Callable[..., Values],
+        initial: Callable[..., ArraysByPath],
     ) -> None:
         """Adds variables.
 
@@ -156,9 +156,9 @@ class VariableStore:
     def initial_values(
         self,
         paths: Collection[str] | None = None,
-        values: AnyValues | None = None,
+        values: AnyArraysByPath | None = None,
         places: Mapping[str, jax.sharding.Sharding] | None = None,
-    ) -> Values:
+    ) -> ArraysByPath:
         """Initial values, computed anew.
 
         Args:
@@ -171,7 +171,7 @@ class VariableStore:
         """
         paths = set(self.variables if paths is None else paths)
         given = values or {}
-        made: Values = {
+        made: ArraysByPath = {
             GLOBAL_STEP: jnp.int32(0),
             **self._from_checkpoints(given),
         }
@@ -179,13 +179,13 @@ class VariableStore:
             made = initial(paths, {**made, **given}, places=places) | made
         return {path: made[path] for path in paths}
 
-    def _from_checkpoints(self, values: AnyValues) -> Values:
+    def _from_checkpoints(self, values: AnyArraysByPath) -> ArraysByPath:
         """What `init_from_checkpoint` was called for, unless it has values."""
         missing = self.variables.keys() - values.keys()
         read = self.target.values(missing, self.device_dtype)
         return {path: jnp.asarray(value) for path, value in read.items()}
 
-    def assign(self, values: AnyValues) -> None:
+    def assign(self, values: AnyArraysByPath) -> None:
         """Gives variables these values by path."""
         for path, value in values.items():
             give(self.variables[path], value)

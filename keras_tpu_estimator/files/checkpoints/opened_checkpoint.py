@@ -23,7 +23,7 @@ from keras_tpu_estimator.files.checkpoints.opened_file import translated
 from keras_tpu_estimator.files.checkpoints.removed import removed
 from keras_tpu_estimator.files.checkpoints.shards import Shard
 from keras_tpu_estimator.files.checkpoints.stored import Stored
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.urls import is_url
 
@@ -93,11 +93,11 @@ class OpenedCheckpoint:
         )
         for path, dataset in datasets.items():
             if dataset.is_virtual:
-                box = Box.whole(dataset.shape)
+                box = IndexRanges.whole(dataset.shape)
                 values[path] = self._joined(path, dataset, box)
         return {path: values[path] for path in wanted}
 
-    def read_box(self, path: str, box: Box) -> np.ndarray:
+    def read_box(self, path: str, box: IndexRanges) -> np.ndarray:
         """Reads a part of a variable; little else is in memory meanwhile.
 
         Args:
@@ -124,7 +124,9 @@ class OpenedCheckpoint:
             )
         return self._datasets
 
-    def _joined(self, path: str, dataset: h5py.Dataset, box: Box) -> np.ndarray:
+    def _joined(
+        self, path: str, dataset: h5py.Dataset, box: IndexRanges
+    ) -> np.ndarray:
         """A part of a variable, from the shards that have something of it."""
         if path not in self._shards:
             encoding.check(path, dataset, self._path)
@@ -149,7 +151,9 @@ class OpenedCheckpoint:
             )
         return joined
 
-    def _of_shard(self, path: str, shard: Shard, cut: Box) -> np.ndarray:
+    def _of_shard(
+        self, path: str, shard: Shard, cut: IndexRanges
+    ) -> np.ndarray:
         try:
             file = self._shard_file(shard)
             with translated():

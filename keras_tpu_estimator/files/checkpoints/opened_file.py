@@ -14,8 +14,8 @@ from keras_tpu_estimator.files.checkpoints import checksum
 from keras_tpu_estimator.files.checkpoints import encoding
 from keras_tpu_estimator.files.checkpoints import pieces
 from keras_tpu_estimator.files.checkpoints.missing import VariableNotFoundError
-from keras_tpu_estimator.ground.base.boxes import Box
-from keras_tpu_estimator.ground.base.boxes import boxes_of_run
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
 # What HDF5 and h5py raise for structures that make no sense.
@@ -73,7 +73,7 @@ class OpenedFile:
         }
 
     def read_box(
-        self, path: str, dataset: h5py.Dataset, box: Box
+        self, path: str, dataset: h5py.Dataset, box: IndexRanges
     ) -> np.ndarray:
         """Reads a part of a dataset, and checks it.
 
@@ -102,7 +102,7 @@ class OpenedFile:
         return encoding.decode(path, dataset, found)
 
     def _runs_in(
-        self, dataset: h5py.Dataset, offset: int, box: Box
+        self, dataset: h5py.Dataset, offset: int, box: IndexRanges
     ) -> Iterator[tuple[int, np.ndarray]]:
         """What the pieces have that have something of a box.
 

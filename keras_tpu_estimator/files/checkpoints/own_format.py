@@ -14,7 +14,7 @@ from keras_tpu_estimator.files.checkpoints.opened_checkpoint import (
 )
 from keras_tpu_estimator.files.checkpoints.opened_checkpoint import opened_again
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
 
@@ -68,7 +68,7 @@ class OwnReader(CheckpointReader):
         with self.held_open():
             return self._now_open.read(names)
 
-    def _read_part(self, name: str, box: Box) -> np.ndarray:
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
         with self.held_open():
             return self._now_open.read_box(name, box)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from keras_tpu_estimator.files.checkpoints.casting import cast
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
 class Described(Protocol):
@@ -138,7 +138,10 @@ def read_values(
 
 
 def read_part(
-    reader: CheckpointReader, pair: Pairing, dtype: npt.DTypeLike, box: Box
+    reader: CheckpointReader,
+    pair: Pairing,
+    dtype: npt.DTypeLike,
+    box: IndexRanges,
 ) -> np.ndarray:
     """Reads a part of what a variable starts from, in its own dtype.
 

@@ -14,7 +14,7 @@ import numpy as np
 from keras_tpu_estimator.files.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.files.checkpoints.missing import explain_missing
 from keras_tpu_estimator.files.checkpoints.stored import Stored
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
 class CheckpointReader(abc.ABC):
@@ -147,7 +147,7 @@ class CheckpointReader(abc.ABC):
                 "`index` should have a slice of step 1 for each dimension of "
                 f"{name!r}, whose shape is {shape}. Received: {index}."
             )
-        return self._read_part(name, Box.of(index, shape))
+        return self._read_part(name, IndexRanges.of(index, shape))
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:
@@ -192,7 +192,7 @@ class CheckpointReader(abc.ABC):
     def _read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
         """Reads variables by the names that they are listed under."""
 
-    def _read_part(self, name: str, box: Box) -> np.ndarray:
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
         """Reads a part of a variable by the name that it is listed under."""
         if self._last is None or self._last[0] != name:
             self._last = name, self._read([name])[name]

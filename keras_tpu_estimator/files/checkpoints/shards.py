@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from keras_tpu_estimator.files.checkpoints.save_names import SaveName
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Shard:
         seal: What tells that file from others, as `checksum.seal` does.
     """
 
-    box: Box
+    box: IndexRanges
     file: str
     key: str
     seal: int
@@ -84,7 +84,7 @@ def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
         if name not in seals:
             return ()
         first, last = source.vspace.get_select_bounds()
-        box = Box(tuple(first), tuple(end + 1 for end in last))
+        box = IndexRanges(tuple(first), tuple(end + 1 for end in last))
         key = _from_literal(source.dset_name)
         found.append(Shard(box, name, key, seals[name]))
     return tuple(found)

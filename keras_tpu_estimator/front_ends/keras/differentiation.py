@@ -16,7 +16,7 @@ from keras_tpu_estimator.front_ends.keras.micro_batches import (
     over_micro_batches,
 )
 from keras_tpu_estimator.front_ends.keras.micro_batches import with_features
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
@@ -24,12 +24,12 @@ from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.gradient_requests import GradientAnswers
 from keras_tpu_estimator.ground.tracing.gradient_requests import GradientRequest
 from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import Update
 
 Batch: TypeAlias = tuple[Features, Labels]
 # Averaged, concatenated, assigned; as `over_micro_batches` wants them.
-Results: TypeAlias = tuple[Nest, Nest, Values]
+Results: TypeAlias = tuple[Nest, Nest, ArraysByPath]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Partial:
     reduction: str
 
     def __call__(
-        self, differentiated: Nest, values: Values, batch: Batch
+        self, differentiated: Nest, values: ArraysByPath, batch: Batch
     ) -> tuple[list[jax.Array], Results]:
         """The loss, of the trainable values and the answers so far."""
         trainable, answers = differentiated
@@ -68,16 +68,16 @@ class Differentiation:
 
     partial: Sequence[_Partial]
     last: Captured
-    example_answers: Sequence[Values]
+    example_answers: Sequence[ArraysByPath]
     micro_batches: int
 
     def differentiate(
         self,
-        values: Values,
+        values: ArraysByPath,
         batch: Batch,
         ops: Sequence[Update],
         by: Sequence[str] = (),
-    ) -> tuple[list[Nest], list[Nest], Outputs, Values]:
+    ) -> tuple[list[Nest], list[Nest], Outputs, ArraysByPath]:
         """One forward and backward pass.
 
         Args:
@@ -128,7 +128,7 @@ class Differentiation:
         return chosen, by_feature, _together(means, rows), updates
 
     def _to_the_end(
-        self, differentiated: Nest, values: Values, batch: Batch
+        self, differentiated: Nest, values: ArraysByPath, batch: Batch
     ) -> tuple[list[jax.Array], Results]:
         trainable, answers = differentiated
         outputs, updates = self.last({**values, **trainable}, *batch, answers)
@@ -136,8 +136,8 @@ class Differentiation:
         return objectives, (*_apart(outputs), updates)
 
     def _answers(
-        self, count: int, values: Values, batch: Batch
-    ) -> list[Values]:
+        self, count: int, values: ArraysByPath, batch: Batch
+    ) -> list[ArraysByPath]:
         """The first answers, as functions of the values they are taken at.
 
         Each request may depend on the answers before it; they are carried
@@ -148,7 +148,7 @@ class Differentiation:
         partial = self.partial[count - 1]
         run = over_micro_batches(partial, self.micro_batches)
 
-        def loss(trainable: Values) -> Nest:
+        def loss(trainable: ArraysByPath) -> Nest:
             current = {**values, **trainable}
             answers = self._answers(count - 1, current, batch)
             (loss,), _ = run((trainable, answers), values, batch)
@@ -160,7 +160,7 @@ class Differentiation:
         return [*answers, gradient]
 
     def _by_features(
-        self, values: Values, batch: Batch, by: Sequence[str]
+        self, values: ArraysByPath, batch: Batch, by: Sequence[str]
     ) -> Nest:
         """The gradients of the first loss that was asked about.
 
@@ -191,7 +191,7 @@ class Differentiation:
 
 
 def trace_for_gradients(
-    store: VariableStore, call: ModelCall, args: Batch
+    store: VariableStore, call: TracedModelFn, args: Batch
 ) -> Differentiation:
     """Traces `model_fn` in TRAIN, once more for each gradient it asks for.
 
@@ -204,11 +204,13 @@ def trace_for_gradients(
         A `Differentiation`.
     """
     partial: list[_Partial] = []
-    answers: list[Values] = []
+    answers: list[ArraysByPath] = []
     requested: list[GradientRequest] = []
     sizes = call.example.cores.axis_sizes
 
-    def run(features: Features, labels: Labels, answers: list[Values]) -> Nest:
+    def run(
+        features: Features, labels: Labels, answers: list[ArraysByPath]
+    ) -> Nest:
         try:
             with GradientAnswers(answers):
                 outputs = call(features, labels)

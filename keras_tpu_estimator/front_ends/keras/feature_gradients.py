@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from keras_tpu_estimator.engine.program.steps import StepInput
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.updates import Update
 
 
 def check_features(
-    call: ModelCall, ops: Sequence[Update], requests: int
+    call: TracedModelFn, ops: Sequence[Update], requests: int
 ) -> None:
     """Checks that it is clear which loss to differentiate by features.
 

@@ -7,19 +7,19 @@ from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
 )
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
-from keras_tpu_estimator.front_ends.keras.spread import check_can_be_spread
+from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
 from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
 from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
 from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
-def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
+def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     """Traces `model_fn` in EVAL or PREDICT.
 
     Args:
@@ -33,14 +33,14 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_call()
     forward = _trace_forward(store, call, args)
     store.enter(forward, *args)
-    check_can_be_spread(call, forward)
+    check_can_be_sharded(call, forward)
     if call.mode != ModeKeys.PREDICT:
         warn_of_label_shapes(forward, *args)
     seeds = seed_paths(forward.objects)
 
     def per_core(
-        values: Values, features: Features, labels: Labels
-    ) -> tuple[Values, Outputs]:
+        values: ArraysByPath, features: Features, labels: Labels
+    ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
@@ -52,7 +52,7 @@ def trace_forward_step(store: VariableStore, call: ModelCall) -> Step:
 
 
 def _trace_forward(
-    store: VariableStore, call: ModelCall, args: tuple[Features, Labels]
+    store: VariableStore, call: TracedModelFn, args: tuple[Features, Labels]
 ) -> Captured:
     """Traces `model_fn`; once more if dicts that tell padding may disturb it.
 

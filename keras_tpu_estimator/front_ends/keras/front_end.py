@@ -6,8 +6,8 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import ModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
@@ -36,7 +36,7 @@ class KerasFrontEnd:
 
     def make_program(
         self,
-        call_model_fn: CallModelFn,
+        call_model_fn: SpecFunction,
         seed: int | None = None,
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
@@ -64,7 +64,7 @@ class KerasFrontEnd:
         return function
 
     def graph_builder(
-        self, model_fn: ModelFn, settings: ExportSettings
+        self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> "KerasGraphs":
         """What builds the graphs of an export."""
         return KerasGraphs(self, model_fn, settings)
@@ -81,7 +81,7 @@ class KerasGraphs:
     """
 
     front_end: KerasFrontEnd
-    model_fn: ModelFn
+    model_fn: BoundModelFn
     settings: ExportSettings
 
     is_tried = True

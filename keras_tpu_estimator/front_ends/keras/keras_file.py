@@ -14,7 +14,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -39,7 +39,7 @@ _MODEL = ".keras"
 class Trained(Protocol):
     """What is needed of an estimator."""
 
-    def bound_model_fn(self) -> CallModelFn:
+    def bound_model_fn(self) -> SpecFunction:
         """The `model_fn` with its `params` bound."""
 
     @property
@@ -175,7 +175,7 @@ def _specs(features: Features) -> Nest:
     return spec("features", features)
 
 
-def _all_predictions(call: CallModelFn) -> CallModelFn:
+def _all_predictions(call: SpecFunction) -> SpecFunction:
     """Calls `model_fn` for its predictions, whatever its signatures are."""
 
     def call_model_fn(*args: Any) -> Spec:

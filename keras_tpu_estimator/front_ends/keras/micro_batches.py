@@ -13,20 +13,21 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.inputs.shared import is_shared
-from keras_tpu_estimator.engine.inputs.shared import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # Of what is differentiated by, the values by path, and features and labels.
 # Returns a list of scalars to differentiate; and a nest that is averaged over
 # micro-batches, one whose rows are concatenated, and assigned values by path.
 Forward: TypeAlias = Callable[
-    [Nest, Values, Nest], tuple[list[jax.Array], tuple[Nest, Nest, Values]]
+    [Nest, ArraysByPath, Nest],
+    tuple[list[jax.Array], tuple[Nest, Nest, ArraysByPath]],
 ]
 
 
@@ -39,7 +40,7 @@ def check_cut(example: StepInput, count: int) -> None:
     if count == 1:
         return
     leaves = named_leaves(example.features, example.labels)
-    shared = [name for name, leaf in leaves if is_shared(leaf)]
+    shared = [name for name, leaf in leaves if is_unbatched(leaf)]
     if shared:
         raise ValueError(
             "With `micro_batches` all tensors should have the batch as their "
@@ -87,16 +88,18 @@ def over_micro_batches(
         return function
 
     @jax.custom_vjp
-    def whole(differentiated: Nest, values: Values, batch: Nest) -> Nest:
-        def part(values: Values, batch: Nest) -> Nest:
+    def whole(differentiated: Nest, values: ArraysByPath, batch: Nest) -> Nest:
+        def part(values: ArraysByPath, batch: Nest) -> Nest:
             scalars, (means, *others) = function(differentiated, values, batch)
             return (scalars, means), *others
 
         (scalars, means), *others = _scan(part, count, values, batch)
         return scalars, (means, *others)
 
-    def forward(differentiated: Nest, values: Values, batch: Nest) -> Nest:
-        def part(values: Values, batch: Nest) -> Nest:
+    def forward(
+        differentiated: Nest, values: ArraysByPath, batch: Nest
+    ) -> Nest:
+        def part(values: ArraysByPath, batch: Nest) -> Nest:
             def with_scalars(wanted: Nest) -> Nest:
                 differentiated, own = wanted
                 given = with_features(batch, own)
@@ -140,11 +143,11 @@ def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
 
 
 def _scan(
-    part: Callable[[Values, Nest], tuple[Nest, Nest, Values]],
+    part: Callable[[ArraysByPath, Nest], tuple[Nest, Nest, ArraysByPath]],
     count: int,
-    values: Values,
+    values: ArraysByPath,
     batch: Nest,
-) -> tuple[Nest, Nest, Values]:
+) -> tuple[Nest, Nest, ArraysByPath]:
     """Averages, concatenates and carries what `part` returns in this order."""
     parts = jax.tree.map(
         lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch

@@ -6,14 +6,14 @@ mode and shape; what comes out are steps over values by path.
 
 from typing import Any
 
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.explaining import inputs
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.waiting import tell
@@ -37,7 +37,7 @@ class KerasProgram:
 
     def __init__(
         self,
-        call_model_fn: CallModelFn,
+        call_model_fn: SpecFunction,
         seed: int | None = None,
         options: TraceOptions | None = None,
     ):
@@ -66,7 +66,9 @@ class KerasProgram:
                 example.features,
                 None if mode == ModeKeys.PREDICT else example.labels,
             )
-            call = ModelCall(self._call_model_fn, mode, example, self._options)
+            call = TracedModelFn(
+                self._call_model_fn, mode, example, self._options
+            )
             trace = (
                 trace_train_step
                 if mode == ModeKeys.TRAIN

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_seed
 
 # Odd, so that multiples of it are distinct modulo 2**32.
@@ -25,7 +25,7 @@ def fold_seeds(
     paths: Iterable[str],
     cores: Cores,
     sign: int,
-) -> Values:
+) -> ArraysByPath:
     """Gives each core a seed of its own, or takes it back.
 
     Args:
@@ -54,7 +54,7 @@ def synchronize(
     before: Mapping[str, jax.Array],
     variables: Mapping[str, keras.Variable],
     cores: Cores,
-) -> Values:
+) -> ArraysByPath:
     """One value for all cores of what each assigned in its forward pass.
 
     What it is follows from the `aggregation` of a variable:

@@ -29,11 +29,11 @@ from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
 )
 from keras_tpu_estimator.front_ends.keras.micro_batches import check_cut
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
-from keras_tpu_estimator.front_ends.keras.spread import check_can_be_spread
+from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
 from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
 from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
 from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
@@ -41,19 +41,19 @@ from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.spec.model_fn.updates import Update
 from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
 
 _Compute: TypeAlias = Callable[
-    [Values, Features, Labels], tuple[Values, Outputs]
+    [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]
 # An output on the way: what the ops of the train op are given, and their rates.
 _REDUCED = "reduced"
 
 
-def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
+def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     """Traces `model_fn` in TRAIN and makes a step of its train op.
 
     Args:
@@ -73,7 +73,7 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     args = call.example.of_one_call(call.micro_batches)
     forward = trace_for_gradients(store, call, args)
     store.enter(forward.last, *args, forward.example_answers)
-    check_can_be_spread(call, forward.last)
+    check_can_be_sharded(call, forward.last)
     warn_of_label_shapes(forward.last, *args, forward.example_answers)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
@@ -89,8 +89,8 @@ def trace_train_step(store: VariableStore, call: ModelCall) -> Step:
     example = call.example.without_data()
 
     def gradients_of(
-        values: Values, features: Features, labels: Labels
-    ) -> tuple[Values, Outputs]:
+        values: ArraysByPath, features: Features, labels: Labels
+    ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
         gradients, by_feature, outputs, updates = forward.differentiate(
             own, (features, labels), ops, example.differentiated
@@ -127,8 +127,8 @@ def _updated_by(
     trained = {v.path for op in _of_optimizers(ops) for v in op.variables}
 
     def step(
-        values: Values, features: Features, labels: Labels
-    ) -> tuple[Values, Outputs]:
+        values: ArraysByPath, features: Features, labels: Labels
+    ) -> tuple[ArraysByPath, Outputs]:
         changed, outputs = compute(values, features, labels)
         outputs = dict(outputs)
         reduced, rates = outputs.pop(_REDUCED)
@@ -177,7 +177,7 @@ def _of_variables(
 
 def _trace_update(
     store: VariableStore,
-    call: ModelCall,
+    call: TracedModelFn,
     ops: Sequence[Update],
     forward: Captured,
 ) -> Captured:
@@ -187,7 +187,7 @@ def _trace_update(
         # Each has a part of the slots, and XLA sees to the rest.
         cores = cores.as_one()
 
-    def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> Values:
+    def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> ArraysByPath:
         with contextlib.ExitStack() as stack:
             for op, rates in zip(ops, given, strict=True):
                 stack.enter_context(op.at(rates))
@@ -223,7 +223,7 @@ def _trace_update(
     return captured
 
 
-def _is_grouped(call: ModelCall, ops: Sequence[Update]) -> bool:
+def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
     """Whether groups of cores train models of their own."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
@@ -251,7 +251,7 @@ def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
     return [op for op in ops if isinstance(op, TrainOp)]
 
 
-def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
+def _learning_rates(train_ops: Sequence[TrainOp]) -> ArraysByPath:
     """The learning rate of this step, or those of several optimizers."""
     rates = {
         each.name: keras_ops.cast(each.learning_rate, "float32")
@@ -264,7 +264,7 @@ def _learning_rates(train_ops: Sequence[TrainOp]) -> Values:
 
 
 def _check_reduced(
-    call: ModelCall,
+    call: TracedModelFn,
     ops: Sequence[Update],
     forward: Captured,
     seeds: Sequence[str],
@@ -296,7 +296,7 @@ def _check_reduced(
         )
 
 
-def _check_assigned(call: ModelCall, forward: Captured) -> None:
+def _check_assigned(call: TracedModelFn, forward: Captured) -> None:
     """Several micro-batches must all see the same weights."""
     assigned = [p for p in forward.assigned if forward.objects[p].trainable]
     if call.micro_batches > 1 and assigned:

@@ -18,11 +18,11 @@ from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.front_ends.tables.asked import Asked
-from keras_tpu_estimator.front_ends.tables.asked import IdFeature
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
+from keras_tpu_estimator.front_ends.tables.lookups import IdFeature
+from keras_tpu_estimator.front_ends.tables.lookups import Lookups
 from keras_tpu_estimator.front_ends.tables.rates import multiplier_of
 from keras_tpu_estimator.front_ends.tables.rates import rate_of
 from keras_tpu_estimator.front_ends.tables.rows import looked_up
@@ -32,9 +32,9 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.spread_rows import SpreadRows
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
 class TablesProgram:
@@ -110,7 +110,7 @@ class TablesProgram:
             each.check(features)
 
     def _made(self, mode: str, example: StepInput) -> Step:
-        spread = SpreadRows(example.cores, example.is_split)
+        sharded = ShardedRows(example.cores, example.is_split)
         is_training = mode == ModeKeys.TRAIN
         names = tuple(each.name for each in self._features)
         step = self._program.step(
@@ -127,16 +127,16 @@ class TablesProgram:
         self._check_step(step)
 
         def function(
-            values: AnyValues, features: Features, labels: Labels
-        ) -> tuple[Values, Outputs]:
+            values: AnyArraysByPath, features: Features, labels: Labels
+        ) -> tuple[ArraysByPath, Outputs]:
             ids = self._own(features)
-            asked = {f.name: f.asked(ids) for f in self._features}
+            lookups = {f.name: f.lookups(ids) for f in self._features}
             given = self._others(ids) | {
                 name: tensor
                 for each in self._features
                 for name, tensor in each.lengths(ids).items()
             }
-            given |= self._looked_up(spread, values, asked)
+            given |= self._looked_up(sharded, values, lookups)
             own = {path: values[path] for path in step.reads}
             changed, outputs = step.function(
                 own, self._with_own(features, given), labels
@@ -145,7 +145,7 @@ class TablesProgram:
                 return changed, outputs
             outputs = dict(outputs)
             gradients = outputs.pop(FEATURE_GRADIENTS)
-            new = self._updated(spread, values, asked, gradients)
+            new = self._updated(sharded, values, lookups, gradients)
             return {**changed, **new}, outputs
 
         changes = self._variables.paths if is_training else set()
@@ -187,39 +187,42 @@ class TablesProgram:
         return given
 
     def _looked_up(
-        self, spread: SpreadRows, values: AnyValues, asked: Mapping[str, Asked]
+        self,
+        sharded: ShardedRows,
+        values: AnyArraysByPath,
+        lookups: Mapping[str, Lookups],
     ) -> dict[str, jax.Array]:
         def on_core(
-            tables: Values, asked: Mapping[str, Asked], _: Any
+            tables: ArraysByPath, lookups: Mapping[str, Lookups], _: Any
         ) -> dict[str, jax.Array]:
             return {
                 each.name: looked_up(
-                    spread,
+                    sharded,
                     tables[each.config.table_id],
-                    asked[each.name],
+                    lookups[each.name],
                     each.is_sequence,
                 )
                 for each in self._features
             }
 
         tables = {
-            name: spread.with_all_rows(values[name])
+            name: sharded.with_all_rows(values[name])
             for name in self._spec.tables
         }
-        run = spread.per_core(on_core, returns_rows=False)
-        found: dict[str, jax.Array] = run(tables, asked, ())
+        run = sharded.per_core(on_core, returns_rows=False)
+        found: dict[str, jax.Array] = run(tables, lookups, ())
         return found
 
     def _updated(
         self,
-        spread: SpreadRows,
-        values: AnyValues,
-        asked: Mapping[str, Asked],
+        sharded: ShardedRows,
+        values: AnyArraysByPath,
+        lookups: Mapping[str, Lookups],
         gradients: Mapping[str, jax.Array],
-    ) -> Values:
+    ) -> ArraysByPath:
         """The new values of tables and slots."""
         rows = {
-            p: spread.with_all_rows(values[p]) for p in self._variables.paths
+            p: sharded.with_all_rows(values[p]) for p in self._variables.paths
         }
         states = {
             table: (
@@ -233,7 +236,7 @@ class TablesProgram:
         rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
         batch = {
             name: (each, multiplier * gradients[name])
-            for name, each in asked.items()
+            for name, each in lookups.items()
         }
 
         def on_core(states: Any, batch: Any, rates: Any) -> Any:
@@ -246,11 +249,11 @@ class TablesProgram:
                 ]
                 optimizer = self._spec.optimizer_of(table)
                 new[table] = updated(
-                    spread, optimizer, state, of_table, rates[table]
+                    sharded, optimizer, state, of_table, rates[table]
                 )
             return new
 
-        new = spread.per_core(on_core, returns_rows=True)(states, batch, rates)
+        new = sharded.per_core(on_core, returns_rows=True)(states, batch, rates)
         changed = {}
         for table, (of_table, slots) in new.items():
             changed[table] = of_table

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.front_ends.tables.asked import Asked
+from keras_tpu_estimator.front_ends.tables.lookups import Lookups
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
 from keras_tpu_estimator.front_ends.tables.parameters import Rows
 from keras_tpu_estimator.front_ends.tables.parameters import Slots
-from keras_tpu_estimator.ground.mesh.spread_rows import SpreadRows
+from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
 
 
 def looked_up(
-    spread: SpreadRows, rows: Rows, asked: Asked, stays_apart: bool
+    sharded: ShardedRows, rows: Rows, lookups: Lookups, stays_apart: bool
 ) -> jax.Array:
     """The activations of this core's slice of the batch.
 
@@ -27,8 +27,8 @@ def looked_up(
         asked: What its slice of the batch asks for.
         stays_apart: Whether the rows of an example are not combined.
     """
-    ids, weights = spread.of_all((asked.ids, asked.weights))
-    own = spread.own_numbers(ids, len(rows))
+    ids, weights = sharded.of_all((lookups.ids, lookups.weights))
+    own = sharded.own_numbers(ids, len(rows))
     found = jnp.take(rows, own, axis=0, mode="fill", fill_value=0)
     if stays_apart:
         found = found if weights is None else found * weights[..., None]
@@ -36,14 +36,14 @@ def looked_up(
         found = jnp.sum(found, axis=1)
     else:
         found = jnp.einsum("bl,bld->bd", weights, found)
-    return asked.divided(spread.own_sum(found))
+    return lookups.divided(sharded.own_sum(found))
 
 
 def updated(
-    spread: SpreadRows,
+    sharded: ShardedRows,
     optimizer: OptimizationParameters,
     state: tuple[Rows, Slots],
-    batch: Sequence[tuple[Asked, jax.Array]],
+    batch: Sequence[tuple[Lookups, jax.Array]],
     rate: jax.Array,
 ) -> tuple[Rows, Slots]:
     """The table's rows of this core after a step, and their slots.
@@ -59,7 +59,7 @@ def updated(
         rate: The learning rate.
     """
     rows, slots = state
-    used, gradient = _used(spread, len(rows), batch)
+    used, gradient = _used(sharded, len(rows), batch)
 
     def take(x: jax.Array) -> jax.Array:
         # What is past the end is dropped again: any value but zero will do.
@@ -75,9 +75,9 @@ def updated(
 
 
 def _used(
-    spread: SpreadRows,
+    sharded: ShardedRows,
     count: int,
-    batch: Sequence[tuple[Asked, jax.Array]],
+    batch: Sequence[tuple[Lookups, jax.Array]],
 ) -> tuple[jax.Array, jax.Array]:
     """Which rows of this core were used, each once, and their gradients.
 
@@ -85,14 +85,14 @@ def _used(
     """
     numbers, weights, sources, gradients = [], [], [], []
     first = 0
-    for asked, gradient in batch:
-        ids, of_ids, gradient = spread.of_all(
-            (asked.ids, asked.weights, asked.divided(gradient))
+    for lookups, gradient in batch:
+        ids, of_ids, gradient = sharded.of_all(
+            (lookups.ids, lookups.weights, lookups.divided(gradient))
         )
         gradient = gradient.reshape(-1, gradient.shape[-1])
         # Of an example, or where rows stay apart, of an id.
         repeated = ids.size // max(1, len(gradient))
-        numbers.append(spread.own_numbers(ids, count).reshape(-1))
+        numbers.append(sharded.own_numbers(ids, count).reshape(-1))
         weights.append(None if of_ids is None else of_ids.reshape(-1))
         sources.append(first + jnp.arange(ids.size) // repeated)
         gradients.append(gradient)

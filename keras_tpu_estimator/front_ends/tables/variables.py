@@ -18,11 +18,11 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 )
 from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.spread_rows import padded_rows
+from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,9 +93,9 @@ class TableVariables:
     def _initial(
         self,
         paths: Collection[str],
-        values: AnyValues,
+        values: AnyArraysByPath,
         places: Mapping[str, jax.sharding.Sharding] | None,
-    ) -> Values:
+    ) -> ArraysByPath:
         """Initial values of some of them, made where they are to lie."""
         del values
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)

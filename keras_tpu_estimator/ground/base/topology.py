@@ -8,13 +8,13 @@ class Topology:
     """The replicas of a model and the hosts that feed them.
 
     A replica is one copy of the model with its own slice of the batch: one
-    core, or several that the model is spread over.
+    core, or several that the model is sharded over.
 
     Attributes:
         num_replicas: Copies of the model over all hosts.
         num_hosts: Processes that feed them. Defaults to 1.
         host_index: Which of these hosts this process is. Defaults to 0.
-        cores_per_replica: Cores that a replica is spread over. Defaults to 1.
+        cores_per_replica: Cores that a replica is sharded over. Defaults to 1.
         hosts_per_replica: Hosts that these cores belong to. Defaults to 1.
     """
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from keras_tpu_estimator.ground.hosts import jax_internals
 from keras_tpu_estimator.ground.hosts import this_process
-from keras_tpu_estimator.ground.hosts.conversation import Conversation
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.hosts.membership import Membership
 
 
@@ -74,22 +74,22 @@ class Hosts:
         return not self.membership.is_apart
 
     @contextlib.contextmanager
-    def call(self, name: str) -> Iterator[Conversation]:
+    def call(self, name: str) -> Iterator[HostExchange]:
         """A call that all hosts make; an error in it is told to all.
 
         Args:
             name: What is called.
         """
-        with self.conversation(name) as together, together.told_of_errors():
+        with self.exchange(name) as together, together.told_of_errors():
             yield together
 
-    def conversation(self, subject: str) -> Conversation:
+    def exchange(self, subject: str) -> HostExchange:
         """Begins to agree on something, as all hosts do in the same order.
 
         Args:
             subject: What it is about.
         """
-        return Conversation(self.membership, subject, self.patience_secs)
+        return HostExchange(self.membership, subject, self.patience_secs)
 
     def ran(self) -> None:
         """Tells that the devices have been given another run of steps."""

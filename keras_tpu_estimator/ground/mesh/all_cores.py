@@ -30,7 +30,7 @@ def all_cores(
     """The cores of the current Keras distribution, or all of the machine's.
 
     Args:
-        per_replica: Cores that a model is spread over, where no distribution
+        per_replica: Cores that a model is sharded over, where no distribution
             says it. Defaults to 1.
         layout_map: How its variables are spread, by patterns of their paths.
             Defaults to `None`, which splits large ones.
@@ -160,7 +160,7 @@ def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
     # An attribute that JAX makes when it is imported.
     if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         raise ValueError(
-            "Models are spread over several cores by JAX's Shardy "
+            "Models are sharded over several cores by JAX's Shardy "
             "partitioner. Received: jax_use_shardy_partitioner=False. Leave it "
             "on, or set num_cores_per_replica=None."
         )

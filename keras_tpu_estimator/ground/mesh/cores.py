@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.base.types import Nest
@@ -34,7 +34,7 @@ _BATCH = "batch"
 class Cores:
     """The cores that run one program, each with its slice of the batch.
 
-    Those of one replica have a slice together: the variables are spread over
+    Those of one replica have a slice together: the variables are sharded over
     them, and XLA spreads the work.
 
     Attributes:
@@ -159,7 +159,7 @@ class Cores:
         self,
         shape: tuple[int, ...],
         sharding: jax.sharding.Sharding,
-        part: Callable[[Box], np.ndarray],
+        part: Callable[[IndexRanges], np.ndarray],
     ) -> jax.Array:
         """Makes an array of parts, of which no more than one is on the host.
 
@@ -171,7 +171,7 @@ class Cores:
         devices = collections.defaultdict(list)
         places = sharding.addressable_devices_indices_map(shape)
         for device, index in places.items():
-            devices[Box.of(index or (), shape)].append(device)
+            devices[IndexRanges.of(index or (), shape)].append(device)
         arrays = []
         for box, own in devices.items():
             value = part(box)
@@ -234,8 +234,8 @@ class Cores:
     @property
     def need_others(self) -> bool:
         """Whether values lie over several hosts, of which none has all."""
-        is_shared = self.share_slots or self.topology.hosts_per_replica > 1
-        return self.are_on_hosts and is_shared
+        is_unbatched = self.share_slots or self.topology.hosts_per_replica > 1
+        return self.are_on_hosts and is_unbatched
 
     def variable_sharding(
         self, path: str, shape: tuple[int, ...], owner: str | None = None
@@ -464,7 +464,9 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
 def _is_whole_here(value: jax.Array) -> bool:
     """Whether this host has all of what an array has on any."""
     shape = value.shape
-    boxes = {Box.of(each.index, shape) for each in value.addressable_shards}
+    boxes = {
+        IndexRanges.of(each.index, shape) for each in value.addressable_shards
+    }
     return sum(math.prod(box.shape) for box in boxes) == value.size
 
 

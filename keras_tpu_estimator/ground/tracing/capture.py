@@ -26,10 +26,10 @@ from keras_tpu_estimator.ground.tracing.broadcasting import Crossing
 from keras_tpu_estimator.ground.tracing.broadcasting import crossings
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
 from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
-from keras_tpu_estimator.ground.tracing.variables import Values
 from keras_tpu_estimator.ground.tracing.variables import VariableScope
 from keras_tpu_estimator.ground.tracing.variables import enter_into_scope
 from keras_tpu_estimator.ground.tracing.variables import is_tensor_of_scope
@@ -60,7 +60,7 @@ class Captured:
 
     def __call__(
         self, values: Mapping[str, jax.Array], *args: Nest
-    ) -> tuple[Nest, Values]:
+    ) -> tuple[Nest, ArraysByPath]:
         """Evaluates the function on these values of its variables.
 
         Returns:
@@ -123,10 +123,10 @@ class Captured:
     def initial_values(
         self,
         paths: Collection[str],
-        values: AnyValues,
+        values: AnyArraysByPath,
         inputs: Mapping[int, np.ndarray],
         places: Mapping[str, jax.sharding.Sharding] | None = None,
-    ) -> Values:
+    ) -> ArraysByPath:
         """The initial values of some of `new`.
 
         Args:
@@ -319,7 +319,7 @@ def _attempt(
     )
 
 
-def _made_here(scope: VariableScope) -> Values:
+def _made_here(scope: VariableScope) -> ArraysByPath:
     return {
         path: scope.initials[path]
         for path in sorted(scope.new)

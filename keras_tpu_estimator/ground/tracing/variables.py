@@ -25,9 +25,9 @@ from keras_tpu_estimator.ground.tracing import jaxprs
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
 
-Values: TypeAlias = dict[str, jax.Array]
+ArraysByPath: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
-AnyValues: TypeAlias = Mapping[str, jax.Array | np.ndarray]
+AnyArraysByPath: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 Initializer: TypeAlias = Callable[..., jax.Array]
 Sharing: TypeAlias = Literal["never", "allowed", "required"]
 
@@ -89,7 +89,7 @@ class VariableScope(keras.StatelessScope):
         self.before = dict(values)
         self.objects = dict(objects)
         self.new: dict[str, keras.Variable] = {}
-        self.initials: Values = {}
+        self.initials: ArraysByPath = {}
         self.updated: set[str] = set()
         self.initializers: dict[str, Initializer] = {}
         self._numbers = False

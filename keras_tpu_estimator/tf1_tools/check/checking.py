@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from keras_tpu_estimator.ground.base.sources import read_program
-from keras_tpu_estimator.tf1 import look_alikes
+from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1_tools.check import limits
 from keras_tpu_estimator.tf1_tools.check.reached import nodes_reached
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
@@ -152,8 +152,8 @@ def _judged(
 def _verdict(
     use: Use, parts: Iterable[str], calls: dict[ast.expr, ast.Call]
 ) -> tuple[Verdict, str]:
-    found = look_alikes.lookup(use.name)
-    if found.status is look_alikes.Status.MISSING:
+    found = shims.lookup(use.name)
+    if found.status is shims.Status.MISSING:
         return Verdict.MISSING, _of_version_2(use.name) or found.advice
     for advice in _limits(use, parts, calls):
         if advice:

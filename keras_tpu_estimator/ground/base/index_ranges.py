@@ -8,7 +8,7 @@ from typing import Self
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Box:
+class IndexRanges:
     """A part of an array.
 
     Attributes:
@@ -17,7 +17,7 @@ class Box:
 
     Example:
 
-    >>> str(Box((0, 4), (2, 8)))
+    >>> str(IndexRanges((0, 4), (2, 8)))
     '[0:2, 4:8]'
     """
 
@@ -84,7 +84,7 @@ class Box:
 
 def boxes_of_run(
     start: int, stop: int, shape: Sequence[int]
-) -> Iterator[tuple[int, Box]]:
+) -> Iterator[tuple[int, IndexRanges]]:
     """Cuts elements that lie one after the other into boxes.
 
     Args:
@@ -103,7 +103,7 @@ def boxes_of_run(
     """
     row = math.prod(shape[1:])
     if len(shape) == 1:
-        yield start, Box((start,), (stop,))
+        yield start, IndexRanges((start,), (stop,))
         return
     first, last = -(-start // row), stop // row
     if first > last:
@@ -112,18 +112,21 @@ def boxes_of_run(
     if start < first * row:
         yield from _of_row(first - 1, start, first * row, shape)
     if first < last:
-        whole = Box.whole(shape[1:])
-        yield first * row, Box((first, *whole.start), (last, *whole.stop))
+        whole = IndexRanges.whole(shape[1:])
+        yield (
+            first * row,
+            IndexRanges((first, *whole.start), (last, *whole.stop)),
+        )
     if last * row < stop:
         yield from _of_row(last, last * row, stop, shape)
 
 
 def _of_row(
     number: int, start: int, stop: int, shape: Sequence[int]
-) -> Iterator[tuple[int, Box]]:
+) -> Iterator[tuple[int, IndexRanges]]:
     before = number * math.prod(shape[1:])
     for at, box in boxes_of_run(start - before, stop - before, shape[1:]):
         yield (
             before + at,
-            Box((number, *box.start), (number + 1, *box.stop)),
+            IndexRanges((number, *box.start), (number + 1, *box.stop)),
         )

@@ -1,7 +1,7 @@
 """Names of `tf.contrib`: areas of few names, and those that are missing."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 _CORES = (
     "The batch is split over all cores that JAX has without a strategy: use "
@@ -31,7 +31,7 @@ ESTIMATOR = Area(
             "tf.estimator.experimental.",
         ),
         "clip_gradients_by_norm": (
-            "keras_tpu_estimator.tf1.written.estimator:clip_gradients_by_norm"
+            "keras_tpu_estimator.tf1.reimplemented.estimator:clip_gradients_by_norm"
         ),
     },
     advice="Write a `model_fn`, with the loss and metrics that it made.",
@@ -58,7 +58,9 @@ LEARN = Area(
 )
 PREDICTOR = Area(
     "contrib.predictor",
-    same("from_saved_model", "keras_tpu_estimator.tf1.written.predictor:"),
+    same(
+        "from_saved_model", "keras_tpu_estimator.tf1.reimplemented.predictor:"
+    ),
     advice="Use tf.contrib.predictor.from_saved_model, or `predict`.",
 )
 QUANTIZE = Area(

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
@@ -18,7 +18,7 @@ from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 LOSS = "loss"
 
 
-class Progress:
+class LoopState:
     """What hooks may fetch from a loop, kept up to date by it.
 
     Args:
@@ -38,7 +38,7 @@ class Progress:
         last_step: The global step to stop at, or `None` if that is open.
     """
 
-    def __init__(self, values: CallValues, steps: int | None = None):
+    def __init__(self, values: RunState, steps: int | None = None):
         self.values = values
         self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
@@ -116,7 +116,7 @@ class Progress:
         return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
 
 
-class PredictionProgress(Progress):
+class PredictionState(LoopState):
     """What hooks may fetch in `predict`, where there is no loss.
 
     A prediction comes before a variable of the same name.

@@ -1,10 +1,10 @@
 """Names of `tf.contrib` for networks: cells, optimizers, sequences."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
-_WRITTEN = "keras_tpu_estimator.tf1.written."
+_WRITTEN = "keras_tpu_estimator.tf1.reimplemented."
 _SERVERS = "There are no parameter servers. Leave it out."
 
 OPT = Area(

@@ -17,7 +17,7 @@ _LENGTH_OF = "_seq_length_"
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class Lookups:
     """What a batch asks of one table: every combiner is a sum over a divisor.
 
     Cores that look up rows for others need no divisors.
@@ -108,7 +108,7 @@ class IdFeature:
                 f"{tuple(ids.shape)}. Set a combiner, or max_sequence_length."
             )
 
-    def asked(self, features: Mapping[str, Any]) -> Asked:
+    def lookups(self, features: Mapping[str, Any]) -> Lookups:
         """What a batch asks of the table."""
         ids = self._ids(features)
         is_there = ids != _NONE
@@ -119,10 +119,10 @@ class IdFeature:
         if not self.is_sequence:
             counted = is_there.astype("float32") if weights is None else weights
             divisors = _divisors(counted, self.table.combiner)
-            return Asked(ids, weights, divisors)
+            return Lookups(ids, weights, divisors)
         if weights is not None:
             weights = self._of_length(weights, 0.0)
-        return Asked(self._of_length(ids), weights, None)
+        return Lookups(self._of_length(ids), weights, None)
 
     def lengths(self, features: Mapping[str, Any]) -> dict[str, jax.Array]:
         """The length of each sequence, by the name that `model_fn` has it by.

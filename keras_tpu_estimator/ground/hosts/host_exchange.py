@@ -51,7 +51,7 @@ class Compared(Protocol):
         """The error where it is not, of the facts of each host."""
 
 
-class Conversation:
+class HostExchange:
     """What hosts say to each other about one subject, in rounds.
 
     All of them say the same kind of thing in the same order, each on one
@@ -70,8 +70,8 @@ class Conversation:
 
     Example:
 
-    >>> with Conversation(None, "greetings") as conversation:
-    ...     conversation.gather("hello")
+    >>> with HostExchange(None, "greetings") as exchange:
+    ...     exchange.gather("hello")
     ['hello']
     """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 _cells = resolve("nn.rnn_cell")
 

@@ -1,8 +1,8 @@
 """Names of `tf.estimator`, which TensorFlow 2.16 removed."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 _CANNED = (
     "It needs a `model_fn`: write the few layers of this one as yours, and "
@@ -30,7 +30,7 @@ ESTIMATOR = Area(
         "EstimatorSpec": "keras_tpu_estimator.tf1:EstimatorSpec",
         # Private, and in every other program of the time.
         "_load_global_step_from_checkpoint_dir": (
-            "keras_tpu_estimator.tf1.written.estimator:global_step_of"
+            "keras_tpu_estimator.tf1.reimplemented.estimator:global_step_of"
         ),
         # Moved to tf.estimator in TensorFlow 2, and still where they were.
         **same(_HOOKS, "tf.train."),
@@ -83,7 +83,7 @@ INPUTS = Area(
     "estimator.inputs",
     same(
         "numpy_input_fn pandas_input_fn",
-        "keras_tpu_estimator.tf1.written.inputs:",
+        "keras_tpu_estimator.tf1.reimplemented.inputs:",
     ),
 )
 EXPERIMENTAL = Area(

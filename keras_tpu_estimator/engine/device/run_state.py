@@ -10,10 +10,10 @@ import jax
 from keras_tpu_estimator.engine.device.versions import Source
 from keras_tpu_estimator.engine.device.versions import Version
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 
 
-class CallValues(Mapping[str, jax.Array]):
+class RunState(Mapping[str, jax.Array]):
     """The values of the variables during one call, by path.
 
     What steps and user code assign holds for the rest of the call. They say
@@ -44,7 +44,7 @@ class CallValues(Mapping[str, jax.Array]):
         self.overridden = frozenset(overridden)
         self._version = Version(int(values[GLOBAL_STEP]))
         self._held = self._version, source
-        self.on_edit: Callable[[AnyValues], None] | None = None
+        self.on_edit: Callable[[AnyArraysByPath], None] | None = None
 
     def __getitem__(self, path: str) -> jax.Array:
         return self._values[path]

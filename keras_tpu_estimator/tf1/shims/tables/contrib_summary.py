@@ -1,8 +1,8 @@
 """Names of `tf.contrib.summary`, which programs use in a `host_call`."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 # TensorFlow keeps the module, under a name that is not public.
 SUMMARY = Area(

@@ -1,8 +1,8 @@
 """Names of `tf.contrib.tpu` and `tf.contrib.cluster_resolver`."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 _ESTIMATOR = "InputPipelineConfig RunConfig TPUConfig TPUEstimatorSpec"
 _LOOP = (
@@ -98,7 +98,7 @@ CLUSTER_RESOLVER = Area(
     {
         **same(
             "TPUClusterResolver",
-            "keras_tpu_estimator.tf1.written.cluster_resolver:",
+            "keras_tpu_estimator.tf1.reimplemented.cluster_resolver:",
         ),
         **same(
             "ClusterResolver SimpleClusterResolver UnionResolver",

@@ -23,7 +23,7 @@ def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class SpreadRows:
+class ShardedRows:
     """Cores that have some rows each, and a batch that they may share.
 
     Rows lie in their order: the first core has the first ones.

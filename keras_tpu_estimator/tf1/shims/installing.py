@@ -7,10 +7,10 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.look_alikes.resolving import LookAlike
-from keras_tpu_estimator.tf1.look_alikes.resolving import MissingNameError
-from keras_tpu_estimator.tf1.look_alikes.resolving import is_known
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import LookAlike
+from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
+from keras_tpu_estimator.tf1.shims.resolving import is_known
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 _TOP = "tensorflow."
 # Below `tf.compat.v1`, with a name by which it is seen whether they work.

@@ -1,8 +1,8 @@
 """Names of `tf.contrib` that became tf_slim: layers, losses, metrics."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 _COLUMN = (
     "Use the column of tf.feature_column that is named alike, and "
@@ -37,7 +37,7 @@ LAYERS = Area(
     {
         **same(
             "bow_encoder embed_sequence embedding_lookup_unique",
-            "keras_tpu_estimator.tf1.written.layers:",
+            "keras_tpu_estimator.tf1.reimplemented.layers:",
         ),
         **same(_SUMMARIES, "tf_slim.layers:"),
         # `from tensorflow.contrib.layers.python.layers import layers`.
@@ -127,7 +127,9 @@ FRAMEWORK = Area(
         "python.ops.add_arg_scope": "tf_slim.ops.arg_scope:add_arg_scope",
         "python.ops.arg_scope": "tf_slim.ops.arg_scope",
         "python.ops.variables": "tf_slim.ops.variables",
-        "smart_cond": "keras_tpu_estimator.tf1.written.framework:smart_cond",
+        "smart_cond": (
+            "keras_tpu_estimator.tf1.reimplemented.framework:smart_cond"
+        ),
         "smart_constant_value": "tf.get_static_value",
     },
     {
@@ -140,9 +142,11 @@ TRAINING = Area(
     {
         **same(
             "HParams parse_values",
-            "keras_tpu_estimator.tf1.written.hparam:",
+            "keras_tpu_estimator.tf1.reimplemented.hparam:",
         ),
-        "python.training.hparam": "keras_tpu_estimator.tf1.written.hparam",
+        "python.training.hparam": (
+            "keras_tpu_estimator.tf1.reimplemented.hparam"
+        ),
         "python.training.evaluation": "tf_slim.training.evaluation",
         "python.training.training": "tf_slim.training.training",
         **same(

@@ -1,8 +1,8 @@
 """Names of `tf.contrib` for input: data, images, tables."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.area import missing
-from keras_tpu_estimator.tf1.look_alikes.tables.area import same
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.area import missing
+from keras_tpu_estimator.tf1.shims.tables.area import same
 
 DATA = Area(
     "contrib.data",
@@ -27,7 +27,7 @@ DATA = Area(
         **same(
             "assert_element_shape batch_and_drop_remainder "
             "padded_batch_and_drop_remainder",
-            "keras_tpu_estimator.tf1.written.data:",
+            "keras_tpu_estimator.tf1.reimplemented.data:",
         ),
     },
     {
@@ -50,7 +50,7 @@ IMAGE = Area(
     same(
         "angles_to_projective_transforms compose_transforms rotate "
         "transform translate translations_to_projective_transforms",
-        "keras_tpu_estimator.tf1.written.image:",
+        "keras_tpu_estimator.tf1.reimplemented.image:",
     ),
     missing(
         "bipartite_match connected_components dense_image_warp "

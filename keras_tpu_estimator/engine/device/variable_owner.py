@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.device.call_values import CallValues
 from keras_tpu_estimator.engine.device.kept_values import KeptValues
 from keras_tpu_estimator.engine.device.kept_values import usable
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.engine.device.saving import check_whole
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
@@ -25,12 +25,12 @@ from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
 )
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import given
-from keras_tpu_estimator.ground.tracing.variables import AnyValues
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 
 
-class ModelValues:
+class VariableOwner:
     """The one owner of the values of a model's variables.
 
     Between calls it keeps them, and reads a checkpoint only if that has others.
@@ -58,14 +58,14 @@ class ModelValues:
         self._borrowers = 0
         # Calls that user code may look into, the innermost last; the one whose
         # values the variables have now, and which arrays these are.
-        self._visible: list[CallValues] = []
-        self._shown: CallValues | None = None
-        self._lent: Values = {}
+        self._visible: list[RunState] = []
+        self._shown: RunState | None = None
+        self._lent: ArraysByPath = {}
 
     @contextlib.contextmanager
     def handed_over(
         self, step: Step, checkpoint: str | None
-    ) -> Iterator[CallValues]:
+    ) -> Iterator[RunState]:
         """Gives the values away to a call of TRAIN, which uses them up.
 
         What they have become is kept at the end of the `with` block.
@@ -94,7 +94,7 @@ class ModelValues:
     @contextlib.contextmanager
     def lent(
         self, step: Step, checkpoint: str | None, slots: bool = False
-    ) -> Iterator[CallValues]:
+    ) -> Iterator[RunState]:
         """Lends the values to a call of EVAL or PREDICT.
 
         Nothing uses their arrays up before the end of the `with` block.
@@ -123,8 +123,8 @@ class ModelValues:
             self._borrowers -= 1
 
     def of_training(
-        self, step: Step, training: CallValues, trained: Step
-    ) -> CallValues:
+        self, step: Step, training: RunState, trained: Step
+    ) -> RunState:
         """The values that a call of TRAIN has now, for one of EVAL inside it.
 
         Args:
@@ -133,14 +133,14 @@ class ModelValues:
             trained: The step of TRAIN.
         """
         self.complete(training, step)
-        values = CallValues(
+        values = RunState(
             self._lasting(training, trained), step.mode, training.source
         )
         self.complete(values, step)
         values.update(self._kept.replaced(step, training, checkpoint=None))
         return values
 
-    def complete(self, values: CallValues, step: Step) -> None:
+    def complete(self, values: RunState, step: Step) -> None:
         """Adds initial values of what the model has come to have since."""
         missing = {*self._store.without_slots(), *step.reads}.difference(values)
         if missing:
@@ -148,7 +148,7 @@ class ModelValues:
             values.update(self._put_for(initial, values.mode))
 
     def to_save(
-        self, values: CallValues, in_parts: bool, is_chief: bool
+        self, values: RunState, in_parts: bool, is_chief: bool
     ) -> ToSave:
         """What belongs into a checkpoint.
 
@@ -167,18 +167,18 @@ class ModelValues:
             for path in saved
             if path in values and path != GLOBAL_STEP
         }
-        spread = {
+        sharded = {
             path: value
             for path, value in wanted.items()
             if in_parts and not value.is_fully_replicated
         }
-        whole = {p: value for p, value in wanted.items() if p not in spread}
+        whole = {p: value for p, value in wanted.items() if p not in sharded}
         own = self._own_copies(whole)
         check_whole("Checkpoints in the format of TensorFlow", whole, own)
-        return ToSave.of(self._store, own if is_chief else {}, spread)
+        return ToSave.of(self._store, own if is_chief else {}, sharded)
 
     @contextlib.contextmanager
-    def visible(self, values: CallValues) -> Iterator[None]:
+    def visible(self, values: RunState) -> Iterator[None]:
         """Lets user code in a `with` block see a call's values as the model's.
 
         The variables get them when a callback reads its `model`; what it
@@ -233,7 +233,7 @@ class ModelValues:
             if not keeps:
                 self._give_again(before)
 
-    def _give_again(self, before: Values) -> None:
+    def _give_again(self, before: ArraysByPath) -> None:
         """Gives the variables the arrays that they had."""
         self._store.assign(before)
         for path, value in before.items():
@@ -258,7 +258,7 @@ class ModelValues:
         # Copied, for training uses up each array, and no two may be one.
         self.edit(values, jax.tree.map(jnp.copy, assigned))
 
-    def edit(self, values: CallValues, assigned: AnyValues) -> None:
+    def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
         """Takes what user code assigns to variables in a call.
 
         Args:
@@ -282,17 +282,17 @@ class ModelValues:
         step: Step,
         checkpoint: str | None,
         slots: bool = False,
-    ) -> CallValues:
+    ) -> RunState:
         """The values that a call begins with, where its mode uses them."""
         loaded = kept.load(step, checkpoint, slots)
-        return CallValues(
+        return RunState(
             self._where_used(loaded, step.mode),
             step.mode,
             kept.source,
             kept.overridden,
         )
 
-    def _lasting(self, values: CallValues, trained: Step) -> Values:
+    def _lasting(self, values: RunState, trained: Step) -> ArraysByPath:
         """What outlives a call: not metrics, which count anew in each."""
         lasting = {
             path: value
@@ -308,13 +308,13 @@ class ModelValues:
         """Whether a mode has values that only all hosts together have."""
         return mode == ModeKeys.PREDICT and self._places.need_others
 
-    def _put_for(self, values: AnyValues, mode: str) -> Values:
+    def _put_for(self, values: AnyArraysByPath, mode: str) -> ArraysByPath:
         """Copies values to the cores of a mode."""
         if self._is_alone(mode):
             return self._places.own.put(values)
         return self._where_used(self._put(values), mode)
 
-    def _where_used(self, values: Values, mode: str) -> Values:
+    def _where_used(self, values: ArraysByPath, mode: str) -> ArraysByPath:
         """The values on the cores of a mode: each host predicts by itself."""
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
 

@@ -21,7 +21,7 @@ from keras_tpu_estimator.ground.base.types import Nest
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Shared:
+class Unbatched:
     """A tensor that all examples of a batch share.
 
     Attributes:
@@ -32,9 +32,9 @@ class Shared:
     value: Any
 
 
-def is_shared(node: object) -> bool:
+def is_unbatched(node: object) -> bool:
     """Whether a node of a nest is a shared tensor."""
-    return isinstance(node, Shared)
+    return isinstance(node, Unbatched)
 
 
 def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
@@ -42,13 +42,15 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
 
     Example:
 
-    >>> named_leaves({"x": 1, "rate": Shared(2)}, None)
+    >>> named_leaves({"x": 1, "rate": Unbatched(2)}, None)
     [("features['rate']", Shared(value=2)), ("features['x']", 1)]
     """
     return [
         (name + jax.tree_util.keystr(path), leaf)
         for name, nest in (("features", features), ("labels", labels))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(nest, is_shared)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            nest, is_unbatched
+        )
     ]
 
 
@@ -57,15 +59,15 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
 
     Example:
 
-    >>> map_batched(lambda x: x + 1, {"x": 1, "rate": Shared(1)})
+    >>> map_batched(lambda x: x + 1, {"x": 1, "rate": Unbatched(1)})
     {'rate': Shared(value=1), 'x': 2}
     """
     return jax.tree.map(
         lambda *leaves: (
-            leaves[0] if is_shared(leaves[0]) else function(*leaves)
+            leaves[0] if is_unbatched(leaves[0]) else function(*leaves)
         ),
         *nests,
-        is_leaf=is_shared,
+        is_leaf=is_unbatched,
     )
 
 
@@ -79,8 +81,8 @@ def batch_size(nest: Nest, axis: int = 0) -> int:
     Raises:
         ValueError: No tensor has one.
     """
-    for leaf in jax.tree.leaves(nest, is_leaf=is_shared):
-        if not is_shared(leaf) and len(leaf.shape) > axis:
+    for leaf in jax.tree.leaves(nest, is_leaf=is_unbatched):
+        if not is_unbatched(leaf) and len(leaf.shape) > axis:
             return leaf.shape[axis]
     raise ValueError(
         "Expected at least one tensor with the batch as its first axis. "
@@ -104,15 +106,17 @@ def joined_of_cores(
     """
 
     def join(path: Any, *leaves: Any) -> Any:
-        if not is_shared(leaves[0]):
+        if not is_unbatched(leaves[0]):
             return np.concatenate(leaves)
         values = [leaf.value for leaf in leaves]
         if len(values) < cores:
             _check_equal(path, values)
             values = values[:1] * cores
-        return Shared(np.stack(values))
+        return Unbatched(np.stack(values))
 
-    return jax.tree_util.tree_map_with_path(join, *batches, is_leaf=is_shared)
+    return jax.tree_util.tree_map_with_path(
+        join, *batches, is_leaf=is_unbatched
+    )
 
 
 def joined_of_hosts(
@@ -130,21 +134,21 @@ def joined_of_hosts(
     """
 
     def join(path: Any, *leaves: Any) -> Any:
-        if not is_shared(leaves[0]):
+        if not is_unbatched(leaves[0]):
             return np.concatenate(leaves, 1)
         values = np.concatenate([leaf.value for leaf in leaves], 1)
         _check_equal(path, [*np.moveaxis(values, 1, 0)])
-        return Shared(np.repeat(values[:, :1], cores, 1))
+        return Unbatched(np.repeat(values[:, :1], cores, 1))
 
-    return jax.tree_util.tree_map_with_path(join, *parts, is_leaf=is_shared)
+    return jax.tree_util.tree_map_with_path(join, *parts, is_leaf=is_unbatched)
 
 
 def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
     """Features and labels with their shared tensors as they are."""
     return jax.tree.map(
-        lambda leaf: leaf.value if is_shared(leaf) else leaf,
+        lambda leaf: leaf.value if is_unbatched(leaf) else leaf,
         (features, labels),
-        is_leaf=is_shared,
+        is_leaf=is_unbatched,
     )
 
 
@@ -153,9 +157,9 @@ def unmarked_of_core(
 ) -> tuple[Features, Labels]:
     """The same on one core, of which there is one in each shared tensor."""
     first = jax.tree.map(
-        lambda leaf: Shared(leaf.value[0]) if is_shared(leaf) else leaf,
+        lambda leaf: Unbatched(leaf.value[0]) if is_unbatched(leaf) else leaf,
         (features, labels),
-        is_leaf=is_shared,
+        is_leaf=is_unbatched,
     )
     return unmarked(*first)
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.engine.program import outputs
-from keras_tpu_estimator.engine.program.bound_model_fn import CallModelFn
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.engine.program.steps import NAMED
@@ -31,13 +31,13 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.identity import names_collected
 from keras_tpu_estimator.ground.tracing.moments import in_one_pass
-from keras_tpu_estimator.ground.tracing.variables import Values
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 
-class ModelCall:
+class TracedModelFn:
     """Runs a `model_fn` and keeps what it said besides tensors.
 
     Args:
@@ -61,7 +61,7 @@ class ModelCall:
 
     def __init__(
         self,
-        call_model_fn: CallModelFn,
+        call_model_fn: SpecFunction,
         mode: str,
         example: StepInput,
         options: TraceOptions,
@@ -129,7 +129,9 @@ class ModelCall:
 
     def on_cores(
         self,
-        per_core: Callable[[Values, Features, Labels], tuple[Values, Outputs]],
+        per_core: Callable[
+            [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
+        ],
         *same: str,
     ) -> StepFunction:
         """What each core does as what all of them do.
@@ -143,8 +145,8 @@ class ModelCall:
         share = self.example.sharing()
 
         def of_parts(
-            values: Values, features: Features, labels: Labels
-        ) -> tuple[Values, Outputs]:
+            values: ArraysByPath, features: Features, labels: Labels
+        ) -> tuple[ArraysByPath, Outputs]:
             return per_core(values, *share(features, labels))
 
         outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}

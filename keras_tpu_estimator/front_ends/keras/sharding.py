@@ -1,10 +1,10 @@
-"""What a model that is spread over several cores cannot do."""
+"""What a model that is sharded over several cores cannot do."""
 
-from keras_tpu_estimator.front_ends.keras.model_call import ModelCall
+from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.tracing.capture import Captured
 
 
-def check_can_be_spread(call: ModelCall, forward: Captured) -> None:
+def check_can_be_sharded(call: TracedModelFn, forward: Captured) -> None:
     """Checks what `model_fn` does, where several cores are a replica.
 
     Args:

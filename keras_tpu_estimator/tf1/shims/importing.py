@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.look_alikes.resolving import LookAlike
-from keras_tpu_estimator.tf1.look_alikes.resolving import MissingNameError
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import LookAlike
+from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 _TENSORFLOW = "tensorflow"
 _PACKAGE = pathlib.Path(__file__).parents[2]

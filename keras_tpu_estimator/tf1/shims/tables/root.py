@@ -1,10 +1,10 @@
 """Names directly below `tf`, and in modules that TensorFlow still has."""
 
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
-from keras_tpu_estimator.tf1.look_alikes.tables.contrib_tpu import OF_A_COPY
+from keras_tpu_estimator.tf1.shims.tables.area import Area
+from keras_tpu_estimator.tf1.shims.tables.contrib_tpu import OF_A_COPY
 
 _KERAS = "tf_keras.api._v1.keras"
-_EXAMPLES = "keras_tpu_estimator.tf1.written.examples"
+_EXAMPLES = "keras_tpu_estimator.tf1.reimplemented.examples"
 
 ROOT = Area(
     "",

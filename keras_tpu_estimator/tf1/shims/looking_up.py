@@ -4,9 +4,9 @@ import dataclasses
 import enum
 import inspect
 
-from keras_tpu_estimator.tf1.look_alikes.resolving import MissingNameError
-from keras_tpu_estimator.tf1.look_alikes.resolving import is_supplied
-from keras_tpu_estimator.tf1.look_alikes.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
+from keras_tpu_estimator.tf1.shims.resolving import is_supplied
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 _PREFIXES = ("tensorflow.", "tf.")
 

@@ -19,12 +19,12 @@ from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.shards import Shard
 from keras_tpu_estimator.files.checkpoints.shards import Sharded
 from keras_tpu_estimator.files.checkpoints.stored import Stored
-from keras_tpu_estimator.ground.base.boxes import Box
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
+class ShardedVariable:
     """A variable whose parts lie on several cores.
 
     Attributes:
@@ -36,8 +36,8 @@ class Spread:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    hosts: Mapping[Box, int]
-    part: Callable[[Box], np.ndarray]
+    hosts: Mapping[IndexRanges, int]
+    part: Callable[[IndexRanges], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,10 @@ class ShardFiles:
     >>> from keras_tpu_estimator import checkpoints
     >>> directory = tempfile.mkdtemp()
     >>> table = np.arange(8.0)
-    >>> halves = {Box((0,), (4,)): 0, Box((4,), (8,)): 1}
+    >>> halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
     >>> saved = SaveFiles(os.path.join(directory, "model.ckpt-20"))
     >>> files = ShardFiles(
-    ...     saved, {"table": Spread((8,), table.dtype, halves,
+    ...     saved, {"table": ShardedVariable((8,), table.dtype, halves,
     ...                             lambda box: table[box.slices])})
     >>> seals = [files.write(host) for host in range(2)]
     >>> checkpoints.saving.save_into(
@@ -69,7 +69,7 @@ class ShardFiles:
     """
 
     saved: SaveFiles
-    variables: Mapping[str, Spread]
+    variables: Mapping[str, ShardedVariable]
 
     def write(self, host: int) -> int | None:
         """Writes the file of a host.
@@ -129,7 +129,9 @@ class ShardFiles:
         writers = self._writers
         return self.saved.part(writers.index(host), len(writers))
 
-    def _parts(self, host: int) -> Iterator[tuple[str, tuple[str, Box]]]:
+    def _parts(
+        self, host: int
+    ) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
         """What they are called in the file of a host, and what they are."""
         for path, variable in sorted(self.variables.items()):
             for box, writer in sorted(variable.hosts.items()):

@@ -6,9 +6,9 @@ import sys
 import types
 from typing import Any
 
-from keras_tpu_estimator.tf1.look_alikes.callers import users_line
-from keras_tpu_estimator.tf1.look_alikes.tables import AREAS
-from keras_tpu_estimator.tf1.look_alikes.tables.area import Area
+from keras_tpu_estimator.tf1.shims.callers import users_line
+from keras_tpu_estimator.tf1.shims.tables import AREAS
+from keras_tpu_estimator.tf1.shims.tables.area import Area
 
 _V1 = "compat.v1."
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
@@ -90,7 +90,7 @@ def resolve(path: str) -> Any:
     'train'
     >>> resolve("contrib.cloud.BigtableClient")
     Traceback (most recent call last):
-    keras_tpu_estimator.tf1.look_alikes.resolving.MissingNameError: ...
+    keras_tpu_estimator.tf1.shims.resolving.MissingNameError: ...
     """
     tree = _tree()
     if path.startswith(_V1):
