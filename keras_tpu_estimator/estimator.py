@@ -34,9 +34,9 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.training import Training
@@ -206,7 +206,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             },
             batch_axis=batch_axis,
         )
-        self._job = Job(
+        self._context = EstimatorContext(
             model_fn,
             {} if params is None else copied(params),
             own_config,
@@ -263,13 +263,13 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 finished, and a checkpoint saved, before. The code is 128 and
                 the number of the signal.
         """
-        config = self._job.config
+        config = self._context.config
         checks.check_role(config)
         call_checks.check_train_steps(steps, max_steps)
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             rehearsal.train(
-                self._job,
+                self._context,
                 input_fn,
                 steps or max_steps,
                 validation,
@@ -278,16 +278,16 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             return self
         if config.fast_dev_run:
             steps, max_steps = 1, None
-        if max_steps is not None and not self._job.hosts.are_several:
-            latest = self._job.latest_checkpoint()
-            if self._job.is_done(latest, max_steps):
+        if max_steps is not None and not self._context.hosts.are_several:
+            latest = self._context.latest_checkpoint()
+            if self._context.is_done(latest, max_steps):
                 return self
         user_hooks = validate_hooks(hooks)
-        self._job.placement.check(ModeKeys.TRAIN)
-        if self._job.placement.use_tpu:
+        self._context.placement.check(ModeKeys.TRAIN)
+        if self._context.placement.use_tpu:
             call_checks.check_some_steps(steps, max_steps)
         Training(
-            self._job,
+            self._context,
             input_fn,
             user_hooks,
             validate_listeners(saving_listeners),
@@ -332,10 +332,10 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """
         rehearsal = rehearsing.running()
         if rehearsal is not None:
-            return rehearsal.evaluate(self._job, input_fn, steps)
+            return rehearsal.evaluate(self._context, input_fn, steps)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
-        checkpoint = self._job.checkpoint_to_read(checkpoint_path)
-        values = self._job.runtime.values
+        checkpoint = self._context.checkpoint_to_read(checkpoint_path)
+        values = self._context.runtime.values
         return evaluation.run(
             lambda step, slots: values.lent(step, checkpoint, slots)
         )
@@ -350,10 +350,10 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """An evaluation, its arguments checked."""
         call_checks.check_eval_steps(steps)
         user_hooks = validate_hooks(hooks)
-        self._job.placement.check(ModeKeys.EVAL)
-        if self._job.config.fast_dev_run:
+        self._context.placement.check(ModeKeys.EVAL)
+        if self._context.config.fast_dev_run:
             steps = 1
-        return Evaluation(self._job, input_fn, user_hooks, steps, name)
+        return Evaluation(self._context, input_fn, user_hooks, steps, name)
 
     def _validation(
         self, input_fn: InputFn | None, steps: int | None
@@ -399,7 +399,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         if predict_keys is not None and not isinstance(predict_keys, str):
             predict_keys = list(predict_keys)
         batches = self._predicted(input_fn, user_hooks, checkpoint_path)
-        last = 1 if self._job.config.fast_dev_run else None
+        last = 1 if self._context.config.fast_dev_run else None
         with contextlib.closing(batches):
             for batch in itertools.islice(batches, last):
                 chosen = batch.select(predict_keys)
@@ -417,10 +417,12 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """The predictions of each batch."""
         rehearsal = rehearsing.running()
         if rehearsal is not None:
-            return rehearsal.predict(self._job, input_fn)
-        self._job.placement.check(ModeKeys.PREDICT)
-        prediction = Prediction(self._job, input_fn, hooks, checkpoint_path)
-        return watched(prediction.run(), self._job.config.stall_timeout_secs)
+            return rehearsal.predict(self._context, input_fn)
+        self._context.placement.check(ModeKeys.PREDICT)
+        prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)
+        return watched(
+            prediction.run(), self._context.config.stall_timeout_secs
+        )
 
 
 def _temporary_dir() -> str:

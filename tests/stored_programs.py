@@ -25,7 +25,7 @@ def store(estimator, input_fn, folder, mode, steps=None):
         mock.patch.object(equal_programs, "first_equal", lambda each: each),
     ):
         loop = LoweredLoop.of(
-            estimator._job, input_fn, mode, Machine.here(), steps
+            estimator._context, input_fn, mode, Machine.here(), steps
         )
         key = ExecutableKey.of(mode, loop.lowered, loop.devices)
         return Executables(str(folder)).save(key, loop.lowered.compile())

@@ -19,8 +19,8 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.prediction import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
 
@@ -56,7 +56,7 @@ class LoweredLoop:
     @classmethod
     def of(
         cls,
-        job: Job,
+        context: EstimatorContext,
         input_fn: InputFn,
         mode: str,
         machine: Machine,
@@ -67,7 +67,7 @@ class LoweredLoop:
         One batch of the input is read, and nothing is computed.
 
         Args:
-            job: An estimator's functions and settings.
+            context: An estimator's functions and settings.
             input_fn: The user's function.
             mode: A value of `ModeKeys`.
             machine: The devices. In PREDICT those of its host are used, for
@@ -80,24 +80,24 @@ class LoweredLoop:
                 other, or the input is empty.
             CompileError: JAX cannot lower an operation for these devices.
         """
-        placement = dataclasses.replace(job.placement, machine=machine)
+        placement = dataclasses.replace(context.placement, machine=machine)
         placement.check(mode)
-        job = dataclasses.replace(job, placement=placement)
+        context = dataclasses.replace(context, placement=placement)
         if machine.num_hosts > 1 and mode != ModeKeys.PREDICT:
-            job.check_uses_all(machine.num_hosts)
+            context.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
-            step, batches = _of_prediction(job, input_fn)
+            step, batches = _of_prediction(context, input_fn)
             length = 1
         else:
-            step, batches = _of_steps(job, input_fn, mode, steps)
+            step, batches = _of_steps(context, input_fn, mode, steps)
             length = jax.tree.leaves(batches)[0].shape[0]
-        loop = job.runtime.loop
+        loop = context.runtime.loop
         traced = loop.trace(step, batches)
         return cls(
             step,
             length,
             batch_size(batches, axis=0 if mode == ModeKeys.PREDICT else 1),
-            job.runtime.program.store,
+            context.runtime.program.store,
             loop.arguments(step, batches),
             traced,
             compiling.lowered(traced),
@@ -129,14 +129,14 @@ class LoweredLoop:
 
 
 def _of_steps(
-    job: Job, input_fn: InputFn, mode: str, most: int | None
+    context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
 ) -> tuple[Step, Nest]:
     """A step of TRAIN or EVAL, and what one program scans."""
-    with job.pipeline(mode, input_fn, None, 1) as pipeline:
+    with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
         raise _empty(mode)
-    cores = job.placement.cores
+    cores = context.placement.cores
     is_part = cores.are_on_hosts and not is_whole
     if is_part and batch.examples % cores.topology.replicas_per_host:
         raise ValueError(
@@ -145,39 +145,46 @@ def _of_steps(
             f"{batch.examples} examples: all hosts would run it as one core "
             "does. Let input_fn give batches of params['batch_size']."
         )
-    steps = _steps_of_a_run(job, mode, batch, most)
+    steps = _steps_of_a_run(context, mode, batch, most)
 
     def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((steps, *leaf.shape[1:]), leaf.dtype)
 
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
-    layout = job.runtime.program.layout(mode)
+    layout = context.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
     staged = StagedSteps(mode, batch, batches, True, is_part)
-    return staged.prepare(job.runtime), batches
+    return staged.prepare(context.runtime), batches
 
 
-def _of_prediction(job: Job, input_fn: InputFn) -> tuple[Step, Nest]:
+def _of_prediction(
+    context: EstimatorContext, input_fn: InputFn
+) -> tuple[Step, Nest]:
     """A step of PREDICT, and the batch that it takes."""
     mode = ModeKeys.PREDICT
-    with job.pipeline(mode, input_fn, None, 1) as pipeline:
-        first = PaddedSteps(pipeline, job.placement.input_size(mode)).next()
+    with context.pipeline(mode, input_fn, None, 1) as pipeline:
+        first = PaddedSteps(pipeline, context.placement.input_size(mode)).next()
     if first is None:
         raise _empty(mode)
     batches = shapes.of_steps(
-        job.runtime.program.layout(mode), mode, first.features, first.is_padding
+        context.runtime.program.layout(mode),
+        mode,
+        first.features,
+        first.is_padding,
     )
-    return job.runtime.prepare(mode, first.features, first.is_padding), batches
+    return context.runtime.prepare(
+        mode, first.features, first.is_padding
+    ), batches
 
 
 def _steps_of_a_run(
-    job: Job, mode: str, batch: StackedSteps, most: int | None
+    context: EstimatorContext, mode: str, batch: StackedSteps, most: int | None
 ) -> int:
     """How many steps are staged at once for a loop: the first of several."""
-    if job.config.fast_dev_run:
+    if context.config.fast_dev_run:
         return 1
     iterations: IterationsPerLoop = (
-        job.config.tpu_config.iterations
+        context.config.tpu_config.iterations
         if mode == ModeKeys.TRAIN
         else STEPS_PER_RUN
     )
@@ -186,7 +193,7 @@ def _steps_of_a_run(
     return even_share(
         min(steps, most or steps),
         batch.step_bytes,
-        job.placement.request(mode, {}, True, 1).max_bytes,
+        context.placement.request(mode, {}, True, 1).max_bytes,
     )
 
 

@@ -9,7 +9,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.spec.config import call_checks
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class PlanningEstimator:
     """The part of `TPUEstimator` that asks the compilers of other machines."""
 
-    _job: Job
+    _context: EstimatorContext
 
     def plan(
         self,
@@ -81,7 +81,7 @@ class PlanningEstimator:
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))
-        call = plans.Call(self._job, input_fn, mode, steps)
+        call = plans.Call(self._context, input_fn, mode, steps)
         options = plans.PlanOptions(store, quick)
         if isinstance(topology, str):
             plan = plans.Plan.of(call, topologies.parse(topology), options)

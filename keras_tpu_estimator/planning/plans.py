@@ -20,7 +20,7 @@ from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 # What of a board may be in the way: its size, its compiler, its number of
 # cores.
@@ -34,13 +34,13 @@ class Call:
     """A call of an estimator that is planned.
 
     Attributes:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         input_fn: The user's function, of which one batch is read.
         mode: A value of `ModeKeys`.
         steps: How many it makes. Defaults to `None`, for many.
     """
 
-    job: Job
+    context: EstimatorContext
     input_fn: InputFn
     mode: str
     steps: int | None = None
@@ -128,7 +128,7 @@ class Plan:
             options.store.prepare()
         start = time.perf_counter()
         loop = LoweredLoop.of(
-            call.job, call.input_fn, call.mode, machine, call.steps
+            call.context, call.input_fn, call.mode, machine, call.steps
         )
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
@@ -146,7 +146,7 @@ class Plan:
             compiling_secs,
             found.of_any_effort() if options.quick else found,
             loop.predictions,
-            _saved(options.store, loop, compiled, call.job),
+            _saved(options.store, loop, compiled, call.context),
         )
 
 
@@ -199,13 +199,13 @@ def _saved(
     store: Executables | None,
     loop: LoweredLoop,
     compiled: jax.stages.Compiled,
-    job: Job,
+    context: EstimatorContext,
 ) -> str | None:
     """The file that a program was stored in, if it was to be, and can be."""
     if store is None:
         return None
     mode = loop.step.mode
-    is_searched = mode == ModeKeys.TRAIN and job.config.debug_nans
+    is_searched = mode == ModeKeys.TRAIN and context.config.debug_nans
     if is_searched or not is_storable(loop.traced):
         _logger.warning(
             "The program of mode %r is not stored: it %s.",

@@ -22,7 +22,7 @@ from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
 from keras_tpu_estimator.planning.plans import PlanOptions
 from keras_tpu_estimator.planning.plans import Refusal
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.rehearsing import Predictions
 
@@ -37,25 +37,25 @@ class _Call:
     """What is planned once.
 
     Attributes:
-        job: That of an estimator, itself and not one like it.
+        context: That of an estimator, itself and not one like it.
         mode: A value of `ModeKeys`.
         code: That of the input function: a closure is made anew for each call,
             and its code is not.
     """
 
-    job: Job
+    context: EstimatorContext
     mode: str
     code: Any
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Call) and (
-            self.job is other.job
+            self.context is other.context
             and self.mode == other.mode
             and self.code is other.code
         )
 
     def __hash__(self) -> int:
-        return hash((id(self.job), self.mode, id(self.code)))
+        return hash((id(self.context), self.mode, id(self.code)))
 
 
 class Rehearsal:
@@ -92,7 +92,7 @@ class Rehearsal:
 
     def train(
         self,
-        job: Job,
+        context: EstimatorContext,
         input_fn: InputFn,
         steps: int | None,
         validation: InputFn | None,
@@ -101,46 +101,48 @@ class Rehearsal:
         """Plans a training, and the evaluation beside it.
 
         Args:
-            job: The estimator's.
+            context: The estimator's.
             input_fn: The user's function.
             steps: How many there are at most, or `None`.
             validation: The same of evaluations, if there are any.
             validation_steps: Theirs.
         """
-        self._plan(job, input_fn, ModeKeys.TRAIN, steps)
+        self._plan(context, input_fn, ModeKeys.TRAIN, steps)
         if validation is not None:
-            self._plan(job, validation, ModeKeys.EVAL, validation_steps)
+            self._plan(context, validation, ModeKeys.EVAL, validation_steps)
 
     def evaluate(
-        self, job: Job, input_fn: InputFn, steps: int | None
+        self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
         """Plans an evaluation.
 
         Args:
-            job: The estimator's.
+            context: The estimator's.
             input_fn: The user's function.
             steps: How many there are at most, or `None`.
 
         Returns:
             NaN under any name.
         """
-        self._plan(job, input_fn, ModeKeys.EVAL, steps)
+        self._plan(context, input_fn, ModeKeys.EVAL, steps)
         unknown = np.float32("nan")
         return collections.defaultdict(
             lambda: unknown, loss=unknown, global_step=np.int64(0)
         )
 
-    def predict(self, job: Job, input_fn: InputFn) -> Predictions:
+    def predict(
+        self, context: EstimatorContext, input_fn: InputFn
+    ) -> Predictions:
         """Plans predictions.
 
         Args:
-            job: The estimator's.
+            context: The estimator's.
             input_fn: The user's function.
 
         Yields:
             Zeros, as predictions of one batch.
         """
-        found = self._plan(job, input_fn, ModeKeys.PREDICT)
+        found = self._plan(context, input_fn, ModeKeys.PREDICT)
         plan = next(each for each in found if isinstance(each, Plan))
         zeros = jax.tree.map(
             lambda leaf: np.zeros(leaf.shape, leaf.dtype), plan.predictions
@@ -160,9 +162,13 @@ class Rehearsal:
         return os.path.join(os.fsdecode(base), "0")
 
     def _plan(
-        self, job: Job, input_fn: InputFn, mode: str, steps: int | None = None
+        self,
+        context: EstimatorContext,
+        input_fn: InputFn,
+        mode: str,
+        steps: int | None = None,
     ) -> tuple[Plan | Refusal, ...]:
-        key = _Call(job, mode, getattr(input_fn, "__code__", input_fn))
+        key = _Call(context, mode, getattr(input_fn, "__code__", input_fn))
         self._counts[key] += 1
         if self._counts[key] > _MOST_CALLS:
             raise RuntimeError(
@@ -171,7 +177,7 @@ class Rehearsal:
                 "checkpoint is written while it is planned."
             )
         if key not in self._calls:
-            call = Call(job, input_fn, mode, steps)
+            call = Call(context, input_fn, mode, steps)
             found = plans.for_boards(call, self._boards, self._options)
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found

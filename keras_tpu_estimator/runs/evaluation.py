@@ -26,10 +26,10 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
 from keras_tpu_estimator.runs.host_calls import LastOfAll
 from keras_tpu_estimator.runs.host_calls import call_for_steps
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
@@ -56,14 +56,14 @@ class Evaluation:
     """What `evaluate` was called with.
 
     Attributes:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         input_fn: The user's function.
         hooks: The user's hooks and callbacks.
         steps: Batches to evaluate, or `None` for all.
         name: The name of the evaluation, or `None`.
     """
 
-    job: Job
+    context: EstimatorContext
     input_fn: InputFn
     hooks: tuple[Hook, ...]
     steps: int | None
@@ -78,21 +78,21 @@ class Evaluation:
         Returns:
             The metrics by name, with `loss` and `global_step`.
         """
-        job = self.job
+        context = self.context
         plan = LoopPlan(STEPS_PER_RUN, self.steps)
         _logger.info("Starting evaluation.")
         with (
-            stalls_shown(job.config.stall_timeout_secs) as watch,
+            stalls_shown(context.config.stall_timeout_secs) as watch,
             shown_at_end(),
-            job.hosts.call("evaluate") as call,
+            context.hosts.call("evaluate") as call,
             self._together(call),
-            job.pipeline(
+            context.pipeline(
                 ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
             ) as pipeline,
             stage_ahead(
-                job.runtime,
+                context.runtime,
                 ModeKeys.EVAL,
-                job.steps(ModeKeys.EVAL, pipeline),
+                context.steps(ModeKeys.EVAL, pipeline),
                 plan,
             ) as infeed,
         ):
@@ -102,24 +102,24 @@ class Evaluation:
                     "The input of evaluate is empty. Expected at least one "
                     "batch with examples from input_fn."
                 )
-            step = first.prepare(job.runtime)
+            step = first.prepare(context.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
             kept = open_values(step, bool(callbacks_of(hooks)))
-            with job.reading(kept) as values:
+            with context.reading(kept) as values:
                 # Of one checkpoint on all hosts, or of training.
                 call.check_same({GLOBAL_STEP: values.step})
                 checkpoint = values.checkpoint
                 compare_edits(call, values, "evaluate")
-                loop = EvaluationLoop(job, step, values, infeed, self.steps)
+                loop = EvaluationLoop(context, step, values, infeed, self.steps)
                 result = loop.run(first, hooks, call)
-        if job.hosts.is_chief:
+        if context.hosts.is_chief:
             self._write(result, loop, checkpoint)
         return result
 
     @contextlib.contextmanager
     def _together(self, call: HostExchange) -> Iterator[None]:
         """Checks that all hosts evaluate the same."""
-        self.job.check_together(call, steps=self.steps, name=self.name)
+        self.context.check_together(call, steps=self.steps, name=self.name)
         yield
 
     def _write(
@@ -131,18 +131,18 @@ class Evaluation:
         """Writes the result into the event file of its own directory."""
         name = self.name
         step = int(result[GLOBAL_STEP])
-        writer = EventWriter.for_dir(eval_dir(self.job.model_dir, name))
+        writer = EventWriter.for_dir(eval_dir(self.context.model_dir, name))
         with shown_at_end():
             writer.metrics(result, step)
             # A metric of the same name says more than the last batch's value.
             collecting.write(loop.summaries, writer, step, without=result)
-            if self.job.config.save_summary_steps:
+            if self.context.config.save_summary_steps:
                 loop.recorded.write(writer)
             if checkpoint is not None:
                 writer.text("checkpoint_path", checkpoint, step)
-        keep_best = self.job.config.keep_best
+        keep_best = self.context.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
-            note(keep_best, self.job.model_dir, checkpoint, result)
+            note(keep_best, self.context.model_dir, checkpoint, result)
         _logger.info(
             "Saving dict for global step %d: %s",
             step,
@@ -154,7 +154,7 @@ class EvaluationLoop:
     """The runs of the device loop of one `evaluate`, and all around them.
 
     Args:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         step: The step of EVAL.
         values: The values to evaluate.
         infeed: The steps, on the devices.
@@ -166,21 +166,21 @@ class EvaluationLoop:
 
     def __init__(
         self,
-        job: Job,
+        context: EstimatorContext,
         step: Step,
         values: RunState,
         infeed: Infeed[StagedSteps],
         steps: int | None,
     ):
-        self._job = job
-        self._runtime = job.runtime
-        self._hosts = job.hosts
+        self._context = context
+        self._runtime = context.runtime
+        self._hosts = context.hosts
         self._step = step
         self._infeed = infeed
         self._steps = steps
         self._done = 0
         self._loop_state = LoopState(values)
-        self._host_metrics = job.host_metrics(step)
+        self._host_metrics = context.host_metrics(step)
         self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()
@@ -206,7 +206,7 @@ class EvaluationLoop:
             step.
         """
         hook_list = hooks_around(
-            hooks, self._job, self._loop_state, self._step.graph
+            hooks, self._context, self._loop_state, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()

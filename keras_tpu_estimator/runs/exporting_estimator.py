@@ -147,26 +147,26 @@ class ExportingEstimator(TrainedEstimator):
         if rehearsal is not None:
             return rehearsal.export(export.base)
         path = checkpoint_path or self.latest_checkpoint()
-        if path is None and self._job.warm_start is not None:
-            path = self._job.warm_start.ckpt_to_initialize_from
+        if path is None and self._context.warm_start is not None:
+            path = self._context.warm_start.ckpt_to_initialize_from
         checkpoint = (
             self._existing_checkpoint()
             if path is None
             else checkpoints.resolve(path)
         )
-        job, settings = self._job, self._export_settings
+        context, settings = self._context, self._export_settings
         model_fn = BoundModelFn(
-            job.model_fn,
-            job.params,
-            job.config,
-            embeddings=job.embeddings,
+            context.model_fn,
+            context.params,
+            context.config,
+            embeddings=context.embeddings,
         )
-        with job.hosts.call("export_saved_model") as call:
+        with context.hosts.call("export_saved_model") as call:
             return call.by_chief(
                 lambda: run_export(
                     export,
                     settings,
-                    job.front_end.graph_builder(model_fn, settings),
+                    context.front_end.graph_builder(model_fn, settings),
                     checkpoint,
                 )
             )

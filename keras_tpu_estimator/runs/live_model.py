@@ -12,7 +12,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
@@ -22,7 +22,7 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 def hooks_around(
     hooks: Iterable[Hook],
-    job: Job,
+    context: EstimatorContext,
     progress: LoopState,
     graph: Any = None,
 ) -> HookList:
@@ -30,11 +30,11 @@ def hooks_around(
 
     Args:
         hooks: Hooks and Keras callbacks.
-        job: What the calls have in common.
+        context: What the calls have in common.
         progress: Where the loop is.
         graph: As in `Step`. Defaults to `None`.
     """
-    live = LiveModel(job, progress)
+    live = LiveModel(context, progress)
     session = Session(live.fetch, live, progress.wait, graph)
     return HookList(with_callbacks(hooks), session)
 
@@ -43,24 +43,24 @@ class LiveModel:
     """Inside its `with` block, the Keras model is where the loop is.
 
     Args:
-        job: What the calls have in common.
+        context: What the calls have in common.
         progress: Where the loop is.
 
     Attributes:
         mode: What the loop does, a value of `ModeKeys`.
     """
 
-    def __init__(self, job: Job, progress: LoopState):
+    def __init__(self, context: EstimatorContext, progress: LoopState):
         self.mode = progress.values.mode
-        self._job = job
-        self._values = job.runtime.values
+        self._context = context
+        self._values = context.runtime.values
         self._loop_state = progress
         self._blocks: list[contextlib.AbstractContextManager[None]] = []
 
     @property
     def model(self) -> EstimatorModel:
         """The model."""
-        return self._job.model
+        return self._context.model
 
     @property
     def step(self) -> int:
@@ -82,7 +82,7 @@ class LiveModel:
             KeyError: There is nothing of that name.
         """
         value = self._loop_state.fetch(name)
-        rows = self._job.runtime.program.store.rows
+        rows = self._context.runtime.program.store.rows
         # Not what else has this name.
         is_variable = value is self._loop_state.values.get(name)
         if is_variable and name in rows:

@@ -21,8 +21,8 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import call_for_steps
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
 from keras_tpu_estimator.runs.predicted import Predicted
@@ -44,34 +44,36 @@ class Prediction:
     """What `predict` was called with.
 
     Attributes:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         input_fn: The user's function.
         hooks: The user's hooks and callbacks.
         checkpoint_path: The checkpoint to predict with; by default the latest.
     """
 
-    job: Job
+    context: EstimatorContext
     input_fn: InputFn
     hooks: tuple[Hook, ...]
     checkpoint_path: PathLike | None
 
     def run(self) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
-        job, mode = self.job, ModeKeys.PREDICT
-        checkpoint = job.checkpoint_to_read(self.checkpoint_path)
+        context, mode = self.context, ModeKeys.PREDICT
+        checkpoint = context.checkpoint_to_read(self.checkpoint_path)
         with (
             shown_at_end(),
-            job.pipeline(mode, self.input_fn, None, 1) as pipeline,
+            context.pipeline(mode, self.input_fn, None, 1) as pipeline,
         ):
-            steps = PaddedSteps(pipeline, job.placement.input_size(mode))
+            steps = PaddedSteps(pipeline, context.placement.input_size(mode))
             first = steps.next()
             if first is None:
                 return
-            step = job.runtime.prepare(mode, first.features, first.is_padding)
+            step = context.runtime.prepare(
+                mode, first.features, first.is_padding
+            )
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
-            with job.runtime.values.lent(step, checkpoint, slots) as values:
-                loop = PredictionLoop(job, step, values, steps)
+            with context.runtime.values.lent(step, checkpoint, slots) as values:
+                loop = PredictionLoop(context, step, values, steps)
                 yield from loop.run(first, hooks)
 
 
@@ -119,7 +121,7 @@ class PredictionLoop:
     """Feeds, runs and accompanies the devices in one `predict`.
 
     Args:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         step: The step of PREDICT, for batches like the first.
         values: The variables' values.
         steps: The input.
@@ -127,13 +129,13 @@ class PredictionLoop:
 
     def __init__(
         self,
-        job: Job,
+        context: EstimatorContext,
         step: Step,
         values: RunState,
         steps: PaddedSteps,
     ):
-        self._job = job
-        self._runtime = job.runtime
+        self._context = context
+        self._runtime = context.runtime
         self._step = step
         self._steps = steps
         self._values = values
@@ -155,7 +157,7 @@ class PredictionLoop:
             hooks: Called around each batch.
         """
         hook_list = hooks_around(
-            hooks, self._job, self._loop_state, self._step.graph
+            hooks, self._context, self._loop_state, self._step.graph
         )
         hook_list.begin()
         hook_list.after_create_session()

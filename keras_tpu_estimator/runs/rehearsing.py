@@ -8,7 +8,7 @@ from typing import Protocol
 
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 
 Predictions = Generator[Predicted, None, None]
@@ -19,7 +19,7 @@ class Rehearsal(Protocol):
 
     def train(
         self,
-        job: Job,
+        context: EstimatorContext,
         input_fn: InputFn,
         steps: int | None,
         validation: InputFn | None,
@@ -28,11 +28,13 @@ class Rehearsal(Protocol):
         """Takes the place of `TPUEstimator.train`."""
 
     def evaluate(
-        self, job: Job, input_fn: InputFn, steps: int | None
+        self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
         """Takes the place of `TPUEstimator.evaluate`."""
 
-    def predict(self, job: Job, input_fn: InputFn) -> Predictions:
+    def predict(
+        self, context: EstimatorContext, input_fn: InputFn
+    ) -> Predictions:
         """Takes the place of the batches that `TPUEstimator.predict` has."""
 
     def export(self, base: PathLike) -> str:

@@ -30,7 +30,7 @@ from keras_tpu_estimator.files.checkpoints.writer import Writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
@@ -49,24 +49,24 @@ class Saver:
     one.
 
     Args:
-        job: Says where, and how many to keep.
+        context: Says where, and how many to keep.
         progress: The loop's current values.
         positions: Saves the position in the input beside them.
     """
 
     def __init__(
         self,
-        job: Job,
+        context: EstimatorContext,
         progress: LoopState,
         positions: PositionSaver,
     ):
         self._positions = positions
-        self._config = job.config
-        self._hosts = job.hosts
-        self._others = job.hosts.exchange("the checkpoint")
-        self._model_dir = job.model_dir
-        self._format = job.checkpoint_format
-        self._runtime = job.runtime
+        self._config = context.config
+        self._hosts = context.hosts
+        self._others = context.hosts.exchange("the checkpoint")
+        self._model_dir = context.model_dir
+        self._format = context.checkpoint_format
+        self._runtime = context.runtime
         self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
         self._real_path: Callable[[str], str] = functools.cache(

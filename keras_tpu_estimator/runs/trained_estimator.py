@@ -11,8 +11,8 @@ from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import eval_dir
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 
@@ -20,22 +20,22 @@ from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 class TrainedEstimator:
     """The part of `TPUEstimator` that shows what there is."""
 
-    _job: Job
+    _context: EstimatorContext
 
     @property
     def model_dir(self) -> str:
         """The directory of checkpoints and event files."""
-        return self._job.model_dir
+        return self._context.model_dir
 
     @property
     def config(self) -> RunConfig:
         """A copy of the configuration, with the directory that is used."""
-        return copy.deepcopy(self._job.config)
+        return copy.deepcopy(self._context.config)
 
     @property
     def params(self) -> Any:
         """A copy of the hyperparameters, without the reserved keys."""
-        return copied(self._job.params)
+        return copied(self._context.params)
 
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
@@ -52,7 +52,7 @@ class TrainedEstimator:
             spec = call(features, labels, mode, {"use_tpu": False})
             return spec.as_estimator_spec()
 
-        return self._job.front_end.like(self._job.model_fn, model_fn)
+        return self._context.front_end.like(self._context.model_fn, model_fn)
 
     def bound_model_fn(self, config: RunConfig | None = None) -> BoundModelFn:
         """The `model_fn` with its params bound, which returns its own specs.
@@ -63,13 +63,13 @@ class TrainedEstimator:
         Returns:
             A function of features, labels, mode and additional params.
         """
-        job = self._job
+        context = self._context
         return BoundModelFn(
-            job.model_fn,
-            job.params,
-            config or job.config,
+            context.model_fn,
+            context.params,
+            config or context.config,
             checks_params=False,
-            embeddings=job.embeddings,
+            embeddings=context.embeddings,
         )
 
     def eval_dir(self, name: str | None = None) -> str:
@@ -89,7 +89,7 @@ class TrainedEstimator:
         Raises:
             ValueError: There are checkpoints, but all are damaged.
         """
-        return self._job.latest_checkpoint()
+        return self._context.latest_checkpoint()
 
     def get_variable_names(self) -> list[str]:
         """The paths of all variables in the latest checkpoint.

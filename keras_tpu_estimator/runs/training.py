@@ -17,8 +17,8 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
@@ -40,7 +40,7 @@ class Training:
     """What `train` was called with.
 
     Attributes:
-        job: The estimator's functions and settings.
+        context: The estimator's functions and settings.
         input_fn: The user's function.
         hooks: The user's hooks and callbacks.
         listeners: Called around each checkpoint.
@@ -51,7 +51,7 @@ class Training:
         validation: What to evaluate at the end of each epoch, or `None`.
     """
 
-    job: Job
+    context: EstimatorContext
     input_fn: InputFn
     hooks: tuple[Hook, ...]
     listeners: tuple[CheckpointSaverListener, ...]
@@ -63,23 +63,23 @@ class Training:
 
     def run(self) -> None:
         """Trains from the latest checkpoint on, or from initial values."""
-        config = self.job.config
+        config = self.context.config
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
             shown_at_end(),
-            self.job.hosts.call("train") as call,
+            self.context.hosts.call("train") as call,
             self._alone(call),
             Preemption() as preemption,
         ):
             # Not before the lock: another training may just be saving.
-            checkpoint = self.job.latest_of_all(call)
-            self.job.check_together(
+            checkpoint = self.context.latest_of_all(call)
+            self.context.check_together(
                 call,
                 checkpoint=checkpoint and os.path.basename(checkpoint),
                 steps=self.steps,
                 max_steps=self.max_steps,
             )
-            if self.job.is_done(checkpoint, self.max_steps):
+            if self.context.is_done(checkpoint, self.max_steps):
                 return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
@@ -92,24 +92,24 @@ class Training:
                 if staged is None:
                     positions.no_step(checkpoint)
                 else:
-                    step = staged.prepare(self.job.runtime)
+                    step = staged.prepare(self.context.runtime)
                     hooks = (*watch, *self.hooks, preemption)
                     TrainingLoop(
                         self, step, plan, infeed, positions, call, preemption
                     ).run(staged, checkpoint, steps, hooks)
-        preemption.exit_if_requested(self.job.latest_checkpoint())
+        preemption.exit_if_requested(self.context.latest_checkpoint())
 
     @contextlib.contextmanager
     def _alone(self, call: HostExchange) -> Iterator[None]:
         """Keeps others from writing into the directory."""
-        is_writer = self.job.hosts.is_chief
+        is_writer = self.context.hosts.is_chief
         with (
-            only_training(self.job.model_dir)
+            only_training(self.context.model_dir)
             if is_writer
             else contextlib.nullcontext()
         ):
             if is_writer:
-                save_files.sweep(self.job.model_dir)
+                save_files.sweep(self.context.model_dir)
             call.barrier()
             yield
 
@@ -129,21 +129,21 @@ class Training:
         preemption: Preemption,
     ) -> Iterator[tuple[Infeed[StagedSteps], PositionSaver]]:
         """The steps on the devices, and what saves how far they were read."""
-        job, resumes = self.job, self.job.config.resume_input
+        context, resumes = self.context, self.context.config.resume_input
         start = None
         if checkpoint is not None and resumes:
-            start = position_files.read(checkpoint, job.hosts)
+            start = position_files.read(checkpoint, context.hosts)
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
         # Several hosts stop together, after a run.
-        is_alone = not job.hosts.are_several
+        is_alone = not context.hosts.are_several
         with (
-            job.pipeline(
+            context.pipeline(
                 mode, self.input_fn, steps, plan.chunk, start
             ) as pipeline,
             stage_ahead(
-                job.runtime,
+                context.runtime,
                 mode,
-                job.steps(mode, pipeline),
+                context.steps(mode, pipeline),
                 plan,
                 lambda: is_alone and is_requested(),
             ) as infeed,
@@ -153,6 +153,6 @@ class Training:
                 PositionSaver(
                     pipeline.position if resumes else None,
                     lambda: is_requested() and not plan.is_done,
-                    job.hosts,
+                    context.hosts,
                 ),
             )

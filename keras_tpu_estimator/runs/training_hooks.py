@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_tpu_estimator.files.summary import EventWriter
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
@@ -32,7 +32,7 @@ def is_saving(config: RunConfig) -> bool:
 
 
 def training_hooks(
-    job: Job,
+    context: EstimatorContext,
     progress: LoopState,
     listeners: Sequence[CheckpointSaverListener],
     user: Iterable[Hook],
@@ -42,7 +42,7 @@ def training_hooks(
     """The hooks of one `train`.
 
     Args:
-        job: Says what is saved, where, and how often.
+        context: Says what is saved, where, and how often.
         progress: Knows what `model_fn` recorded last.
         listeners: Called around each checkpoint.
         user: What was passed to `train`.
@@ -55,12 +55,14 @@ def training_hooks(
     Raises:
         ValueError: There are listeners, and nothing is saved.
     """
-    config = job.config
+    config = context.config
     user, spec = tuple(user), tuple(spec)
-    hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(job)
+    hooks: list[Hook] = (
+        [] if savers_among((*user, *spec)) else _own_saver(context)
+    )
     _attach(listeners, savers_among((*hooks, *user, *spec)))
-    if config.save_summary_steps and job.hosts.is_chief:
-        writer = EventWriter.for_dir(job.model_dir)
+    if config.save_summary_steps and context.hosts.is_chief:
+        writer = EventWriter.for_dir(context.model_dir)
         hooks.append(
             RecordedSummariesHook(
                 writer, config.save_summary_steps, lambda: progress.summaries
@@ -81,14 +83,14 @@ def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
     return [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
 
 
-def _own_saver(job: Job) -> list[Hook]:
+def _own_saver(context: EstimatorContext) -> list[Hook]:
     """What saves as a configuration says, if it asks for checkpoints."""
-    config = job.config
+    config = context.config
     if not is_saving(config):
         return []
     return [
         CheckpointSaverHook(
-            job.model_dir,
+            context.model_dir,
             save_secs=config.save_checkpoints_secs or None,
             save_steps=config.save_checkpoints_steps or None,
         )

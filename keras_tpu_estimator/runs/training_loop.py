@@ -16,11 +16,11 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.keras_model.program_model import MetricsState
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
 from keras_tpu_estimator.runs.host_calls import EveryFewSteps
 from keras_tpu_estimator.runs.host_calls import call_for_steps
-from keras_tpu_estimator.runs.job import Job
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
@@ -52,7 +52,7 @@ class TrainingCall(Protocol):
     """What `train` was called with, as far as its loop has to know it."""
 
     @property
-    def job(self) -> Job:
+    def context(self) -> EstimatorContext:
         """The estimator's functions and settings."""
 
     @property
@@ -98,17 +98,17 @@ class TrainingLoop:
         self._call = call
         self._preemption = preemption
         self._training = training
-        self._job = training.job
-        self._runtime = training.job.runtime
+        self._context = training.context
+        self._runtime = training.context.runtime
         self._step = step
         self._steps: dict[Any, Step] = {}
-        self._none_counted = training.job.runtime.program.metrics_state()
+        self._none_counted = training.context.runtime.program.metrics_state()
         self._plan = plan
         self._infeed = infeed
         self._positions = positions
-        self._metrics = self._job.host_metrics(step, REPORT_NAMES)
+        self._metrics = self._context.host_metrics(step, REPORT_NAMES)
         self._summaries = EveryFewSteps(
-            self._job.model_dir, self._job.config.save_summary_steps
+            self._context.model_dir, self._context.config.save_summary_steps
         )
         self._outfeed = Outfeed(self._consume)
         self._validated: dict[Version, dict[str, Any]] = {}
@@ -129,12 +129,14 @@ class TrainingLoop:
             hooks: Called around each run, before those of the spec.
         """
         kept = self._runtime.values.handed_over(self._step, checkpoint)
-        with self._job.reading(kept) as values:
+        with self._context.reading(kept) as values:
             self._loop_state = LoopState(values, steps)
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
             self._positions.start(values.step)
-            self._saver = Saver(self._job, self._loop_state, self._positions)
+            self._saver = Saver(
+                self._context, self._loop_state, self._positions
+            )
             has_ended = False
             try:
                 with self._saver:
@@ -190,7 +192,7 @@ class TrainingLoop:
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             step, values, metrics, staged.data, step.named_among(fetch)
         )
-        self._job.hosts.ran()
+        self._context.hosts.ran()
         before = values.step
         values.update(assigned, staged.stacked.steps)
         self._loop_state.wait()
@@ -203,8 +205,8 @@ class TrainingLoop:
 
     def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
         """Runs the host's functions, on a thread of their own."""
-        tpu_config = self._job.config.tpu_config
-        if self._step.host_call is not None and self._job.hosts.is_chief:
+        tpu_config = self._context.config.tpu_config
+        if self._step.host_call is not None and self._context.hosts.is_chief:
             call_for_steps(
                 self._step.host_call,
                 outputs["host_call"],
@@ -225,21 +227,21 @@ class TrainingLoop:
         cores = self._runtime.program.layout(ModeKeys.TRAIN).cores
         return (
             (cores.mesh is None or cores.platform != "cpu")
-            and not self._job.hosts.are_several
+            and not self._context.hosts.are_several
             and not self._plan.is_timed
             and hooks.allows_run_ahead
         )
 
     def _hooks(self, hooks: tuple[Hook, ...], steps: int | None) -> HookList:
         """All hooks of this call, and what they may ask."""
-        config = self._job.config
+        config = self._context.config
         if shows_progress(config.progress):
             hooks = (*hooks, ProgressBarHook(steps))
         report = TrainingReport(
             self._loop_state, self._infeed, self._outfeed, self._metrics
         )
         session = TrainingSession(
-            self._job,
+            self._context,
             self._loop_state,
             self._saver,
             self._training.owner,
@@ -250,12 +252,12 @@ class TrainingLoop:
         session.graph = self._step.graph
         session.validate = self._validate
         all_hooks = training_hooks(
-            self._job,
+            self._context,
             self._loop_state,
             self._training.listeners,
             hooks,
             self._step.hooks,
-            report.hook(self._job),
+            report.hook(self._context),
         )
         if self._training.validation is not None:
             all_hooks = with_epochs(all_hooks)

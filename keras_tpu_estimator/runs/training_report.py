@@ -7,7 +7,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.staging import StagedSteps
@@ -72,18 +72,18 @@ class TrainingReport:
             self._metrics.reset()
         return numbers
 
-    def hook(self, job: Job) -> TrainingLogHook | None:
+    def hook(self, context: EstimatorContext) -> TrainingLogHook | None:
         """The hook that writes them, if a configuration asks for it."""
-        if job.log_every is None:
+        if context.log_every is None:
             return None
-        config = job.config
+        config = context.config
         iterations = config.tpu_config.iterations
         timed = iterations.unit == "seconds"
-        writes = bool(config.save_summary_steps) and job.hosts.is_chief
+        writes = bool(config.save_summary_steps) and context.hosts.is_chief
         return TrainingLogHook(
-            batch_size=job.placement.batch_sizes[ModeKeys.TRAIN],
+            batch_size=context.placement.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            directory=job.model_dir if writes else None,
-            every_n_steps=None if timed else job.log_every,
+            directory=context.model_dir if writes else None,
+            every_n_steps=None if timed else context.log_every,
             every_n_secs=iterations.value if timed else None,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.runs.job import Job
+from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.live_model import LiveModel
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.saver import Saver
@@ -25,7 +25,7 @@ class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
-        job: What the calls have in common.
+        context: What the calls have in common.
         progress: The loop's current values.
         saver: Writes them.
         estimator: Who trains.
@@ -36,7 +36,7 @@ class TrainingSession(Session):
 
     def __init__(
         self,
-        job: Job,
+        context: EstimatorContext,
         progress: LoopState,
         saver: Saver,
         estimator: Any,
@@ -44,9 +44,9 @@ class TrainingSession(Session):
         is_interrupted: Callable[[], bool],
         call: HostExchange,
     ):
-        live = LiveModel(job, progress)
+        live = LiveModel(context, progress)
         super().__init__(live.fetch, live, progress.wait)
-        self._store = job.runtime.program.store
+        self._store = context.runtime.program.store
         self._loop_state = progress
         self._saver = saver
         self._estimator = estimator

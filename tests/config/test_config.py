@@ -248,7 +248,12 @@ def imports_of(module):
 
 @pytest.mark.parametrize(
     "module",
-    ["base.iterations", "base.modes", "base.topology", "config.run_config"],
+    [
+        "ground.base.iterations",
+        "ground.base.modes",
+        "ground.base.topology",
+        "spec.config.run_config",
+    ],
 )
 def test_the_bottom_needs_no_framework(module):
     reached, waiting = set(), {f"keras_tpu_estimator.{module}"}

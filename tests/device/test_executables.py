@@ -122,7 +122,7 @@ def test_what_was_stored_is_run_with_the_same_numbers(
 
 def test_what_is_assigned_is_used_up(tmp_path, folder, log):
     store(estimator(tmp_path), INPUTS["train"], folder, "train")
-    runtime = estimator(tmp_path, folder)._job.runtime
+    runtime = estimator(tmp_path, folder)._context.runtime
     steps = X[None, :16].repeat(4, 0), Y[None, :16].repeat(4, 0)
     step = runtime.prepare("train", X[:16], Y[:16])
     with runtime.values.lent(step, None) as lent:

@@ -39,7 +39,7 @@ def staged(runtime, mode):
 def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
     runtime = estimator_of(
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
-    )._job.runtime
+    )._context.runtime
     data, nest = staged(runtime, mode)
     found = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
     for array, shape in zip(
@@ -56,7 +56,7 @@ def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
 def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
     runtime = estimator_of(
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
-    )._job.runtime
+    )._context.runtime
     data, nest = staged(runtime, mode)
     one = nest if mode == "infer" else jax.tree.map(lambda a: a[0], nest)
     step = runtime.prepare(mode, *one)
@@ -94,7 +94,7 @@ def batches_of(data, batches):
 def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
     layout = estimator_of(
         model_fn_of(linear), tmp_path, use_tpu=True, batch=32
-    )._job.placement.layout("train")
+    )._context.placement.layout("train")
     topology = dataclasses.replace(layout.cores.topology, num_hosts=4)
     cores = dataclasses.replace(layout.cores, topology=topology)
     features = {"id": jax.ShapeDtypeStruct((5, 8), "int64")}

@@ -100,7 +100,7 @@ def shared_slots(here: Here) -> dict[str, Any]:
     estimator = estimator_of(here, cores, averaged, **config)
     result = _all_modes(estimator, here, listed(here.share(SIZES)))
     if config:
-        values = estimator._job.runtime.values._kept
+        values = estimator._context.runtime.values._kept
         slots = [v for p, v in values.items() if p.startswith("adam/")]
         own = sum(v.addressable_shards[0].data.nbytes for v in slots)
         assert own <= 0.14 * sum(v.nbytes for v in slots)
@@ -268,7 +268,7 @@ def part(estimator: kte.TPUEstimator, steps: int, here: Here) -> dict[str, Any]:
 
 def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
     """Those that read parts of the input: hosts, or pairs of them."""
-    topology = estimator._job.placement.cores.topology
+    topology = estimator._context.placement.cores.topology
     return dataclasses.replace(
         here, host=topology.reader_index, hosts=topology.num_readers
     )

@@ -152,7 +152,7 @@ def replicas(number):
 
 def per_core(estimator, are_slots):
     """What part of the values one core holds."""
-    values = estimator._job.runtime.values._kept
+    values = estimator._context.runtime.values._kept
     chosen = [
         value
         for path, value in values.items()

@@ -56,7 +56,7 @@ def folder(tmp_path):
 def looked_for(own, mode, name):
     """What a call looks for on a board of that name."""
     board = topologies.parse(name)
-    loop = LoweredLoop.of(own._job, INPUTS[mode], mode, board.machine())
+    loop = LoweredLoop.of(own._context, INPUTS[mode], mode, board.machine())
     return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
 
 

@@ -207,7 +207,7 @@ def test_nothing_leaves_the_devices_unasked(tmp_path: pathlib.Path) -> None:
     assert read(tmp_path) == {}
     assert list(read(estimator.eval_dir())) == ["checkpoint_path"]
     assert set(returned) == {False}
-    model = estimator._job.model
+    model = estimator._context.model
     step = model.prepare("train", ROWS[:BATCH], LABELS[:BATCH])
     variables = model.program.store.variables
     _, outputs = jax.eval_shape(

@@ -50,7 +50,7 @@ def test_it_is_put_nothing_on(tmp_path, kind):
     with spread(DEVICES[kind](), "up/kernel"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         for mode in MODES:
-            loop = LoweredLoop.of(made._job, DATA, mode, MACHINE)
+            loop = LoweredLoop.of(made._context, DATA, mode, MACHINE)
             text = loop.lowered.as_text()
             assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
 
@@ -59,4 +59,4 @@ def test_rules_are_about_variables_alone(tmp_path):
     # Keras would have the output of the layer lie so, too.
     with spread(DEVICES["others"](), "up.*kernel|^up"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
-        LoweredLoop.of(made._job, DATA, "infer", MACHINE)
+        LoweredLoop.of(made._context, DATA, "infer", MACHINE)

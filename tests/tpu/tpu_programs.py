@@ -55,7 +55,7 @@ class Program:
 
     def plan(self, folder, mode, topology):
         """Compiles a call."""
-        call = Call(self.make(folder)._job, self.input_fn_of(mode), mode)
+        call = Call(self.make(folder)._context, self.input_fn_of(mode), mode)
         options = PlanOptions(quick=self.is_quick)
         return Plan.of(call, topologies.parse(topology), options)
 

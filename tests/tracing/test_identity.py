@@ -90,7 +90,7 @@ def test_names_may_be_asked_for_now_and_then(tmp_path, call):
 def test_what_nobody_asks_for_is_not_computed(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, iterations=2)
     estimator.train(batches_of(X, Y))
-    loop = estimator._job.runtime.loop
+    loop = estimator._context.runtime.loop
     plain = loop._train._cache_size()
     estimator.train(batches_of(X, Y), hooks=[Fetch("loss")])
     assert loop._train._cache_size() == plain

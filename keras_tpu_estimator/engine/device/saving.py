@@ -19,7 +19,7 @@ class ToSave:
 
     Attributes:
         whole: Copies of values by path; on the chief alone.
-        spread: By path, what lies over several cores: nothing is copied.
+        sharded: By path, what lies over several cores: nothing is copied.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -37,7 +37,7 @@ class ToSave:
         Args:
             store: The variables.
             whole: What this host writes whole, by path.
-            spread: What lies over several cores.
+            sharded: What lies over several cores.
         """
         copies = on_host(whole)
         for path in copies.keys() & store.saved_dtypes.keys():

@@ -22,9 +22,9 @@ def looked_up(
     Each core combines the rows that it has, for the whole batch.
 
     Args:
-        spread: How rows and batches lie.
+        sharded: How rows and batches lie.
         rows: The table's rows of this core.
-        asked: What its slice of the batch asks for.
+        lookups: What its slice of the batch asks for.
         stays_apart: Whether the rows of an example are not combined.
     """
     ids, weights = sharded.of_all((lookups.ids, lookups.weights))
@@ -51,7 +51,7 @@ def updated(
     What this costs depends on the batch, not on the table.
 
     Args:
-        spread: How rows and batches lie.
+        sharded: How rows and batches lie.
         optimizer: How rows are updated.
         state: The table's rows of this core, and what is kept for them.
         batch: What its slice of the batch asked for, of each feature, and

@@ -64,7 +64,7 @@ def check_listeners(
                 f"{argument} must be CheckpointSaverListener instances. "
                 f"Received: {shown(listener)}. "
                 "Derive it from "
-                "keras_tpu_estimator.spec.hooks.CheckpointSaverListener."
+                "keras_tpu_estimator.hooks.CheckpointSaverListener."
             )
     return checked
 

@@ -99,7 +99,7 @@ class GraphSession:
                 "Hooks of TensorFlow should accompany a model_fn that builds "
                 "a TensorFlow graph, marked by kte.tf1.model_fn. Received one "
                 "with another model_fn: derive the hook from "
-                "keras_tpu_estimator.spec.hooks.SessionRunHook."
+                "keras_tpu_estimator.hooks.SessionRunHook."
             )
         self._session = session
         self._hooked: HookedGraph = session.graph

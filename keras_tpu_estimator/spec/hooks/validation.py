@@ -34,7 +34,7 @@ def validate_hooks(
             raise TypeError(
                 f"All `{argument}` must be SessionRunHook instances. Received: "
                 f"{shown(hook)}. Derive it from "
-                "keras_tpu_estimator.spec.hooks.SessionRunHook or "
+                "keras_tpu_estimator.hooks.SessionRunHook or "
                 "keras.callbacks.Callback."
             )
     return checked

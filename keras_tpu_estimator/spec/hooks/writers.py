@@ -32,7 +32,7 @@ def writer_of(
         return EventWriter.for_dir(output_dir) if output_dir else None
     if not isinstance(summary_writer, EventWriter):
         raise TypeError(
-            "`summary_writer` should be a keras_tpu_estimator.files.summary."
+            "`summary_writer` should be a keras_tpu_estimator.summary."
             f"EventWriter. Received: {shown(summary_writer)}. Pass "
             "`output_dir` instead to have one made."
         )

@@ -40,7 +40,7 @@ class TPUEstimatorSpec(NamedTupleLike):
         eval_metrics: A pair `(metric_fn, tensors)`. `metric_fn` runs on the
             host after each step with the tensors of all cores, concatenated on
             their first axis, and returns a dict from names to Keras metrics or
-            to `(value, update)` pairs from `keras_tpu_estimator.spec.metrics`.
+            to `(value, update)` pairs from `keras_tpu_estimator.metrics`.
         export_outputs: Dict from signature names to export outputs, such as
             `export.PredictOutput`; used in PREDICT. One of several must be
             called 'serving_default'. Defaults to that one with all

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class EstimatorContext:
     """A user's functions and settings, and what is made of them once.
 
     Attributes:
