@@ -24,7 +24,6 @@ from keras_tpu_estimator.engine.device import executables
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning.compiling import without_cache
-from tests import equal_programs
 
 X, Y = regression_data(examples=64)
 INPUTS = {
@@ -63,12 +62,6 @@ def log(caplog):
     """The lines of this package."""
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     return caplog
-
-
-@pytest.fixture(autouse=True)
-def lowered_anew(monkeypatch):
-    """No program takes the place of an equal one, as it does in tests."""
-    monkeypatch.setattr(equal_programs, "first_equal", lambda program: program)
 
 
 @pytest.fixture
