@@ -237,7 +237,6 @@ def sizes_of(spec):
         (every_combiner, True, 1),
         (every_combiner, False, 1),
         (every_combiner, True, 4),
-        (every_combiner, False, 4),
     ],
 )
 def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
@@ -272,7 +271,7 @@ def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
 
 @pytest.mark.parametrize(
     ("use_tpu", "micro_batches", "parts"),
-    [(True, 1, 8), (True, 4, 32), (False, 4, 4)],
+    [(True, 4, 32), (False, 4, 4)],
 )
 def test_sums_over_cores_and_micro_batches(
     use_tpu, micro_batches, parts, tmp_path
