@@ -11,11 +11,9 @@ import tempfile
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
+_AS_USERS = "--xla_force_host_platform_device_count=8"
 # The code of a test runs once or twice: to compile it well takes longer.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8"
-    " --xla_backend_optimization_level=0"
-)
+os.environ["XLA_FLAGS"] = f"{_AS_USERS} --xla_backend_optimization_level=0"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
 
@@ -69,11 +67,21 @@ def own_lines():
     own.handlers, own.parent, own.propagate = before
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--as-users",
+        action="store_true",
+        help="compile with the optimizations that XLA has for users",
+    )
+
+
 def pytest_configure(config):
     """Imports what tests need where they run; workers wait for who starts them.
 
     Whoever starts workers runs none.
     """
+    if config.getoption("as_users"):
+        os.environ["XLA_FLAGS"] = _AS_USERS
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
         for name in _PLUGINS:
             config.pluginmanager.import_plugin(name)

@@ -104,6 +104,7 @@ def test_from_keras(
     assert kte.checkpoints.best(str(tmp_path)) is not None
 
 
+@pytest.mark.at_length
 def test_bert_tiny(
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
@@ -134,6 +135,7 @@ def test_bert_tiny(
     ]
 
 
+@pytest.mark.at_length
 def test_resnet(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -293,6 +295,7 @@ def test_ported_mnist(
     check_form("tf1_mnist", printed)
 
 
+@pytest.mark.at_length
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 def test_tf1_bert_tiny(
     tmp_path: pathlib.Path,

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import types
 
-import pytest
-
 import keras_tpu_estimator as kte
 
 ROOT = pathlib.Path(__file__).parents[1]

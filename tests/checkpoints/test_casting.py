@@ -37,9 +37,7 @@ def test_a_kind_of_number_goes_into_itself_and_larger_ones(stored):
     for to in sorted({*DTYPES} - {*smaller}):
         got = casted(value, to)
         assert got.dtype == dtype_of(to)
-        np.testing.assert_array_equal(
-            got.astype(complex), [[0, 1]], err_msg=to
-        )
+        np.testing.assert_array_equal(got.astype(complex), [[0, 1]], err_msg=to)
     assert casted(value, stored) is value
 
 

@@ -59,9 +59,7 @@ def test_examples_without_ids(tmp_path, use_tpu, ids):
         },
     )
     features = {name: ids for name in spec.features}
-    estimator = tables_estimator(
-        spec, 6, tmp_path, use_tpu, keys=[*features]
-    )
+    estimator = tables_estimator(spec, 6, tmp_path, use_tpu, keys=[*features])
     estimator.train(input_of(features, LABELS), steps=1)
     found = in_checkpoint(estimator)
     for each in combiners:

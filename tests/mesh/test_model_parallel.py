@@ -8,6 +8,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from helpers import at_length
 from helpers import batches_of
 from helpers import repeated
 from keras import layers
@@ -207,8 +208,11 @@ def on_cores(tmp_path_factory):
     ("network", "cores"),
     [
         *((mlp, cores) for cores in (2, 4, 8)),
-        *((transformer, cores) for cores in (4, 8)),
+        at_length(transformer, 2),
+        (transformer, 4),
+        (transformer, 8),
         (convolutions, 2),
+        *(at_length(convolutions, cores) for cores in (4, 8)),
     ],
 )
 def test_as_one_core(network, cores, on_one_core, on_cores):
@@ -217,7 +221,11 @@ def test_as_one_core(network, cores, on_one_core, on_cores):
 
 @pytest.mark.parametrize(
     ("cores", "shard_optimizer"),
-    [(2, True), (4, False), (4, True), (8, False)],
+    [
+        *(at_length(2, False), (2, True)),
+        *((4, False), (4, True)),
+        *((8, False), at_length(8, True)),
+    ],
 )
 def test_state_as_on_as_many_replicas_of_one_core(
     cores, shard_optimizer, on_cores, on_replicas
