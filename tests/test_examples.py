@@ -160,6 +160,7 @@ def test_resnet(
     assert "dense/kernel/ExponentialMovingAverage" in names
 
 
+@pytest.mark.at_length
 def test_gan(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -209,6 +210,7 @@ def test_serve_digits(
     assert "360 answers, as `predict` gives them" in printed
 
 
+@pytest.mark.at_length
 def test_recommender(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from keras import layers
 from keras import ops
 from tpu_models import BATCH
 from tpu_models import made
+from tpu_programs import EVALUATED
 from tpu_programs import LAID_OUT
 from tpu_programs import MODES
 from tpu_programs import Program
@@ -86,6 +87,7 @@ def with_tables(
         modes,
         topologies,
         seldom,
+        seldom_in=EVALUATED,
         collectives=LAID_OUT,
         is_quick=True,
     )

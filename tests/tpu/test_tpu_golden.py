@@ -14,6 +14,7 @@ import pytest
 from running import PROGRAMS as NAMES
 from running import make_estimator
 from tpu_programs import DATA_PARALLEL
+from tpu_programs import EVALUATED
 from tpu_programs import Program
 from tpu_programs import rows
 from tpu_table import TOPOLOGIES
@@ -51,6 +52,7 @@ PROGRAMS = {
         functools.partial(input_fn_of, name),
         topologies=TOPOLOGIES_OF.get(name, ()),
         seldom=SELDOM[name],
+        seldom_in=EVALUATED,
         collectives=DATA_PARALLEL
         | ({"train": None} if name == HAS_SUMS else {}),
         is_quick=True,

@@ -13,6 +13,7 @@ from tpu_models import made
 from tpu_models import sequences
 from tpu_models import volumes
 from tpu_models import words
+from tpu_programs import EVALUATED
 from tpu_programs import LAID_OUT
 from tpu_programs import Program
 from tpu_programs import rows
@@ -250,7 +251,11 @@ NETWORKS = (
 
 
 def program_of(network):
-    return Program(lambda folder: made(folder, network), is_quick=True)
+    return Program(
+        lambda folder: made(folder, network),
+        seldom_in=EVALUATED,
+        is_quick=True,
+    )
 
 
 PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {

@@ -5,6 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import keras
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs of TF1 do
+from helpers import at_length
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
@@ -40,7 +41,7 @@ MODEL_FNS = {
 }
 
 
-@pytest.mark.parametrize("kind", MODEL_FNS)
+@pytest.mark.parametrize("kind", ["keras", at_length("tf1")])
 def test_bits_of_the_device_take_less(tmp_path, kind):
     def cycles(bits):
         made = estimator_of(

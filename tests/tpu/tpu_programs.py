@@ -33,6 +33,7 @@ class Program:
         modes: Those that are compiled. Defaults to all.
         topologies: Where they are. Defaults to one host.
         seldom: Where they are in runs at length. Defaults to nowhere else.
+        seldom_in: Modes that are compiled in runs at length. Defaults to none.
         others: Where they are for the table alone, beside those that it has
             for all. Defaults to nowhere.
         collectives: What cores send each other in a step, by mode: how many
@@ -49,6 +50,7 @@ class Program:
     modes: tuple[str, ...] = MODES
     topologies: tuple[str, ...] = TOPOLOGIES[:1]
     seldom: tuple[str, ...] = ()
+    seldom_in: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
         default_factory=lambda: DATA_PARALLEL
@@ -79,6 +81,8 @@ DATA_PARALLEL = {
     ModeKeys.EVAL: {"all-reduce": 1},
     ModeKeys.PREDICT: {},
 }
+# What is evaluated is what is predicted, and the loss that is trained.
+EVALUATED = (ModeKeys.EVAL,)
 ALONE = dict.fromkeys(MODES, {})
 # XLA finds the places of what it has to send.
 LAID_OUT = dict.fromkeys(MODES)
@@ -129,7 +133,7 @@ def rows(programs):
     """
     return [
         at_length(name, mode, topology)
-        if topology in program.seldom
+        if topology in program.seldom or mode in program.seldom_in
         else (name, mode, topology)
         for name, program in programs.items()
         for topology in topologies_of(program.own, program.others)
