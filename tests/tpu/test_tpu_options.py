@@ -33,7 +33,7 @@ def option(network=dense, collectives=None, **settings):
     """A program with some settings, of which one core is the default."""
     fields = {
         name: settings.pop(name)
-        for name in ("input_fn", "modes", "topologies")
+        for name in ("input_fn", "modes", "topologies", "seldom")
         if name in settings
     }
     given = fields.pop("input_fn", input_fn)
@@ -148,7 +148,10 @@ PROGRAMS = {
     "num_cores_per_replica=2": spread(),
     "num_cores_per_replica=4": spread(cores=4),
     "num_cores_per_replica=4, layout_map": spread(
-        cores=4, rules=LAYOUT, topologies=TOPOLOGIES
+        cores=4,
+        rules=LAYOUT,
+        topologies=TOPOLOGIES[:2],
+        seldom=TOPOLOGIES[2:],
     ),
     "layout_map, a transformer": spread(
         words_of, rules=next(r for n, r in NETWORKS.items() if len(r) > 5)
@@ -214,7 +217,8 @@ PROGRAMS = {
     "shard_optimizer": option(
         config={"shard_optimizer": True},
         collectives={**DATA_PARALLEL, "train": None},
-        topologies=TOPOLOGIES,
+        topologies=TOPOLOGIES[:2],
+        seldom=TOPOLOGIES[2:],
     ),
     "shard_optimizer, micro_batches, mixed_bfloat16, remat": option(
         convolutional,
