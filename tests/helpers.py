@@ -18,6 +18,11 @@ def at_length(*values):
     return pytest.param(*values, marks=pytest.mark.at_length)
 
 
+def some_at_length(rows, seldom):
+    """Rows of a table, of which those that are named are at length."""
+    return [at_length(row) if row in seldom else row for row in rows]
+
+
 def regression_data(examples=64, size=3, seed=0):
     """Features and labels of a noiseless linear function."""
     rng = np.random.default_rng(seed)

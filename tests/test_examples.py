@@ -92,6 +92,7 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     check_form("digits", printed)
 
 
+@pytest.mark.at_length
 def test_from_keras(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -285,6 +286,7 @@ def test_tf1_mnist(
     } <= names.keys()
 
 
+@pytest.mark.at_length
 def test_ported_mnist(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:

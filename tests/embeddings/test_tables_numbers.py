@@ -234,7 +234,7 @@ def sizes_of(spec):
     ("make", "use_tpu", "micro_batches"),
     [
         (every_optimizer, True, 1),
-        (every_optimizer, False, 1),
+        at_length(every_optimizer, False, 1),
         (every_combiner, True, 1),
         (every_combiner, False, 1),
         (every_combiner, True, 4),

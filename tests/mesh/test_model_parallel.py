@@ -208,8 +208,7 @@ def on_cores(tmp_path_factory):
     ("network", "cores"),
     [
         *((mlp, cores) for cores in (2, 4, 8)),
-        at_length(transformer, 2),
-        (transformer, 4),
+        *(at_length(transformer, cores) for cores in (2, 4)),
         (transformer, 8),
         (convolutions, 2),
         *(at_length(convolutions, cores) for cores in (4, 8)),
@@ -291,7 +290,11 @@ def test_clear_session_between_calls(on_cores):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"micro_batches": 2}, {"remat": "full"}, {"remat": "activations"}],
+    [
+        {"micro_batches": 2},
+        at_length({"remat": "full"}),
+        {"remat": "activations"},
+    ],
 )
 def test_with_options(settings, tmp_path, on_one_core):
     spread = trained(mlp, tmp_path, 4, layout_map=RULES, **settings)

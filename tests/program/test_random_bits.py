@@ -4,11 +4,11 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
+from helpers import some_at_length
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.tracing import random_bits
@@ -146,9 +146,7 @@ DRAWS = {
 SELDOM = ("beta", "binomial")
 
 
-@pytest.mark.parametrize(
-    "name", [at_length(n) if n in SELDOM else n for n in DRAWS]
-)
+@pytest.mark.parametrize("name", some_at_length(DRAWS, SELDOM))
 def test_all_of_keras_draws_by_it(name, jax_default):
     threefry = DRAWS[name](3)
     with random_bits.made_by("rbg"):

@@ -7,20 +7,20 @@ import tf1_golden  # isort: skip
 
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import some_at_length
 from running import PROGRAMS
 from running import run
 
 pytestmark = tf1_golden.DEPRECATED
 
 
-# Of BERT, one of four is in each run.
-SELDOM = ("bert_pretraining", "bert_spans", "replaced_tokens")
+# A few are in each run, and all of them in `.ci/run`.
+SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
 
 
 @pytest.fixture(
     scope="module",
-    params=[at_length(n) if n in SELDOM else n for n in PROGRAMS],
+    params=some_at_length(PROGRAMS, SELDOM),
 )
 def both(request, tmp_path_factory):
     """What a program gives here, and what it gave under the original."""

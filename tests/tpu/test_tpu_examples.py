@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
 import tpu_table
 from absl.flags import FLAGS as flags
-from helpers import at_length
+from helpers import some_at_length
 from tpu_programs import DATA_PARALLEL
 from tpu_programs import check
 from tpu_programs import topologies_of
@@ -114,10 +114,7 @@ def test_all_examples_are_compiled():
 
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 @pytest.mark.usefixtures("pretrained")
-@pytest.mark.parametrize(
-    "name",
-    [at_length(name) if name in SELDOM else name for name in PROGRAMS],
-)
+@pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))

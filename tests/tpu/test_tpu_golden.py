@@ -25,7 +25,6 @@ pytestmark = tf1_golden.DEPRECATED
 HAS_SUMS = "resnet_lars"
 TOPOLOGIES_OF = {
     "mnist_cnn": TOPOLOGIES[:2],
-    "bert_classifier": TOPOLOGIES[:1],
     HAS_SUMS: TOPOLOGIES[:1],
 }
 # One of them is on each kind.

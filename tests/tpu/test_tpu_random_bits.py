@@ -5,7 +5,6 @@ import keras_tpu_estimator as kte  # isort: skip
 import keras
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs of TF1 do
-from helpers import at_length
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
@@ -41,7 +40,8 @@ MODEL_FNS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["keras", at_length("tf1")])
+@pytest.mark.at_length
+@pytest.mark.parametrize("kind", MODEL_FNS)
 def test_bits_of_the_device_take_less(tmp_path, kind):
     def cycles(bits):
         made = estimator_of(
