@@ -11,23 +11,11 @@ import tempfile
 
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
+_AS_USERS = "--xla_force_host_platform_device_count=8"
 # The code of a test runs once or twice: to compile it well takes longer.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8"
-    " --xla_backend_optimization_level=0"
-    # They write so much code that compiling takes twice as long.
-    " --xla_cpu_use_fusion_emitters=false"
-    # One module at a time: workers are parallel enough.
-    " --xla_cpu_parallel_codegen_split_count=1"
-)
+os.environ["XLA_FLAGS"] = f"{_AS_USERS} --xla_backend_optimization_level=0"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
-
-# What tests start goes without what is slow to import and not needed there.
-_WITHOUT = str(pathlib.Path(__file__).with_name("without"))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [_WITHOUT, *filter(None, [os.environ.get("PYTHONPATH")])]
-)
 
 # Tests flush small files again and again, for which nobody waits in memory.
 # Whoever wants to see the files of a test sets TMPDIR.
@@ -59,12 +47,7 @@ import random  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-_PLUGINS = (
-    "fake_hosts",
-    "kept_contexts",
-    "tests.equal_programs",
-    "tests.forking.forks",
-)
+_PLUGINS = ("fake_hosts", "tests.forking.forks")
 
 
 @pytest.fixture(autouse=True)
@@ -84,11 +67,21 @@ def own_lines():
     own.handlers, own.parent, own.propagate = before
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--as-users",
+        action="store_true",
+        help="compile with the optimizations that XLA has for users",
+    )
+
+
 def pytest_configure(config):
     """Imports what tests need where they run; workers wait for who starts them.
 
     Whoever starts workers runs none.
     """
+    if config.getoption("as_users"):
+        os.environ["XLA_FLAGS"] = _AS_USERS
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
         for name in _PLUGINS:
             config.pluginmanager.import_plugin(name)
@@ -121,7 +114,6 @@ collect_ignore = [
     "golden/make_golden.py",
     "golden/make_metrics.py",
     "tf1/golden",
-    "without",
 ]
 # Programs of TF1, which tests run.
 collect_ignore_glob = ["tf1/programs/*"]

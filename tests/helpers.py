@@ -5,11 +5,22 @@ import threading
 
 import keras
 import numpy as np
+import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
+
+
+def at_length(*values):
+    """A row of a table that `tests.torture` tries, and a run of tests not."""
+    return pytest.param(*values, marks=pytest.mark.at_length)
+
+
+def some_at_length(rows, seldom):
+    """Rows of a table, of which those that are named are at length."""
+    return [at_length(row) if row in seldom else row for row in rows]
 
 
 def regression_data(examples=64, size=3, seed=0):

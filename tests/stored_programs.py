@@ -5,14 +5,12 @@ No board is made of CPUs, so that `plan` does not store for them.
 
 import contextlib
 import logging
-from unittest import mock
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.compiling import without_cache
 from keras_tpu_estimator.planning.lowering import LoweredLoop
-from tests import equal_programs
 
 RUNNING = "Running the executable in "
 
@@ -20,10 +18,7 @@ RUNNING = "Running the executable in "
 def store(estimator, input_fn, folder, mode, steps=None):
     """Stores the program of a call; the path of its file."""
     # XLA cannot store a CPU's program that is itself from JAX's cache.
-    with (
-        without_cache(),
-        mock.patch.object(equal_programs, "first_equal", lambda each: each),
-    ):
+    with without_cache():
         loop = LoweredLoop.of(
             estimator._context, input_fn, mode, Machine.here(), steps
         )

@@ -4,10 +4,8 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import pathlib
 import re
-import sys
 import types
 import urllib.error
 import urllib.request
@@ -94,6 +92,7 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     check_form("digits", printed)
 
 
+@pytest.mark.at_length
 def test_from_keras(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -106,6 +105,7 @@ def test_from_keras(
     assert kte.checkpoints.best(str(tmp_path)) is not None
 
 
+@pytest.mark.at_length
 def test_bert_tiny(
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
@@ -136,6 +136,7 @@ def test_bert_tiny(
     ]
 
 
+@pytest.mark.at_length
 def test_resnet(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -160,6 +161,7 @@ def test_resnet(
     assert "dense/kernel/ExponentialMovingAverage" in names
 
 
+@pytest.mark.at_length
 def test_gan(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -209,6 +211,7 @@ def test_serve_digits(
     assert "360 answers, as `predict` gives them" in printed
 
 
+@pytest.mark.at_length
 def test_recommender(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -223,9 +226,7 @@ def test_recommender(
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With scikit-learn, which has the digits.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+def test_many_hosts() -> None:
     # Two processes of as many cores.
     ended = launch("examples/many_hosts.py", "100", cores=2)
     assert ended.code == 0, ended.text
@@ -285,6 +286,7 @@ def test_tf1_mnist(
     } <= names.keys()
 
 
+@pytest.mark.at_length
 def test_ported_mnist(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -297,6 +299,7 @@ def test_ported_mnist(
     check_form("tf1_mnist", printed)
 
 
+@pytest.mark.at_length
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 def test_tf1_bert_tiny(
     tmp_path: pathlib.Path,

@@ -4,6 +4,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from helpers import at_length
 from helpers import batches_of
 from helpers import estimator_of
 from helpers import model_fn_of
@@ -140,14 +141,18 @@ def test_steps_come_to_the_same(network):
     compare(*modes_of(network))
 
 
-@pytest.mark.parametrize("network", [two_axes, depthwise])
+@pytest.mark.parametrize("network", [at_length(two_axes), depthwise])
 def test_shards_come_to_the_same(network):
     compare(*modes_of(network, all_cores()))
 
 
 @pytest.mark.parametrize(
     "config",
-    [{"micro_batches": 2}, {"remat": "full"}, {"remat": "activations"}],
+    [
+        {"micro_batches": 2},
+        at_length({"remat": "full"}),
+        {"remat": "activations"},
+    ],
     ids=str,
 )
 def test_options_come_to_the_same(config):

@@ -12,6 +12,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from helpers import at_length
 from helpers import batches_of
 from helpers import estimator_of
 from helpers import model_fn_of
@@ -24,7 +25,6 @@ from keras_tpu_estimator.engine.device import executables
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning.compiling import without_cache
-from tests import equal_programs
 
 X, Y = regression_data(examples=64)
 INPUTS = {
@@ -65,12 +65,6 @@ def log(caplog):
     return caplog
 
 
-@pytest.fixture(autouse=True)
-def lowered_anew(monkeypatch):
-    """No program takes the place of an equal one, as it does in tests."""
-    monkeypatch.setattr(equal_programs, "first_equal", lambda program: program)
-
-
 @pytest.fixture
 def folder(tmp_path):
     return str(tmp_path / "compiled")
@@ -99,7 +93,13 @@ def calls(own):
     return results, own.get_variable_value(names)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *("one core", "shared slots"),
+        *(at_length("eight"), at_length("micro-batches")),
+    ],
+)
 def test_what_was_stored_is_run_with_the_same_numbers(
     tmp_path, folder, log, layout
 ):

@@ -35,7 +35,6 @@ def activations(estimator, ids):
 
 
 @on_cores
-@pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
 @pytest.mark.parametrize(
     "ids",
     [
@@ -46,13 +45,28 @@ def activations(estimator, ids):
     ],
     ids=["no width", "padding", "the first not there", "extremes"],
 )
-def test_examples_without_ids(tmp_path, use_tpu, combiner, ids):
+def test_examples_without_ids(tmp_path, use_tpu, ids):
     rows = np.arange(26, dtype="float32").reshape(13, 2)
-    spec = spec_of(combiner=combiner, initializer=lambda shape, dtype: rows)
-    estimator = trained(spec, tmp_path, use_tpu, ids)
-    np.testing.assert_array_equal(in_checkpoint(estimator)["words"], rows)
-    assert not activations(estimator, ids).any()
-    loss = estimator.evaluate(input_of({"ids": ids}, LABELS), steps=1)["loss"]
+    combiners = ("mean", "sum", "sqrtn")
+    spec = tables.EmbeddingConfigSpec(
+        optimization_parameters=tables.AdagradParameters(0.1),
+        table_to_config_dict={
+            each: tables.TableConfig(13, 2, lambda shape, dtype: rows, each)
+            for each in combiners
+        },
+        feature_to_config_dict={
+            f"by {each}": tables.FeatureConfig(each) for each in combiners
+        },
+    )
+    features = {name: ids for name in spec.features}
+    estimator = tables_estimator(spec, 6, tmp_path, use_tpu, keys=[*features])
+    estimator.train(input_of(features, LABELS), steps=1)
+    found = in_checkpoint(estimator)
+    for each in combiners:
+        np.testing.assert_array_equal(found[each], rows, err_msg=each)
+    for row in estimator.predict(lambda params: iter([features])):
+        assert not any(row[name].any() for name in features), row
+    loss = estimator.evaluate(input_of(features, LABELS), steps=1)["loss"]
     assert loss == 1
 
 
@@ -66,17 +80,35 @@ def test_sequences_without_ids(tmp_path, use_tpu):
     assert not activations(estimator, ids).any()
 
 
-@pytest.mark.parametrize("rows", [1, 3, 9])
-def test_tables_of_few_rows_on_other_cores(tmp_path, rows):
-    ids = np.arange(BATCH * 2).reshape(BATCH, 2) % rows
-    spec = spec_of(rows)
-    want = in_checkpoint(trained(spec, tmp_path / "a", False, ids, steps=3))
+def test_tables_of_few_rows_on_other_cores(tmp_path):
+    sizes = {"one": 1, "three": 3, "nine": 9}
+    spec = tables.EmbeddingConfigSpec(
+        optimization_parameters=tables.AdagradParameters(0.1),
+        table_to_config_dict={
+            name: tables.TableConfig(rows, 2) for name, rows in sizes.items()
+        },
+        feature_to_config_dict={
+            f"of {name}": tables.FeatureConfig(name) for name in sizes
+        },
+    )
+    ids = np.arange(BATCH * 2).reshape(BATCH, 2)
+    features = {f"of {name}": ids % rows for name, rows in sizes.items()}
+
+    def trained_by(name, use_tpu, steps):
+        estimator = tables_estimator(spec, 6, tmp_path / name, use_tpu)
+        estimator.train(input_of(features, LABELS), steps=steps)
+        return in_checkpoint(estimator)
+
+    want = trained_by("a", False, 3)
     for use_tpu in (True, False, True):
-        estimator = trained(spec, tmp_path / "b", use_tpu, ids)
-        assert estimator.get_variable_value("words").shape == (rows, 2)
-    got = in_checkpoint(estimator)
-    for name in ("words", "words/Adagrad"):
-        np.testing.assert_allclose(got[name], want[name], atol=1e-6)
+        got = trained_by("b", use_tpu, 1)
+        for name, rows in sizes.items():
+            assert got[name].shape == (rows, 2)
+    for name in sizes:
+        for path in (name, f"{name}/Adagrad"):
+            np.testing.assert_allclose(
+                got[path], want[path], atol=1e-6, err_msg=path
+            )
 
 
 @on_cores

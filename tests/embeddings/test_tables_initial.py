@@ -8,6 +8,7 @@ from dense_tables import in_checkpoint
 from dense_tables import input_of
 from dense_tables import model_fn_of
 from dense_tables import tables
+from helpers import at_length
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
@@ -330,8 +331,13 @@ class RunsKeras(keras.callbacks.Callback):
             model.fit(features, labels, batch_size=BATCH, verbose=0)
 
 
-@on_cores
-@pytest.mark.parametrize("fits", [False, True])
+@pytest.mark.parametrize(
+    ("use_tpu", "fits"),
+    [
+        *((False, False), (True, True)),
+        *(at_length(False, True), at_length(True, False)),
+    ],
+)
 def test_loops_of_keras(tmp_path, use_tpu, fits):
     features, labels = data_of()
     callback = RunsKeras()

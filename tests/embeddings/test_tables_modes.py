@@ -13,6 +13,7 @@ from dense_tables import input_of
 from dense_tables import model_fn_of
 from dense_tables import tables
 from dense_tables import tables_estimator
+from helpers import at_length
 from helpers import estimator_of
 from stored_programs import lines
 from stored_programs import ran
@@ -246,7 +247,7 @@ def test_several_cores_per_replica(tmp_path, values):
     assert len(list(estimator.predict(features_once))) == EXAMPLES
 
 
-@pytest.mark.parametrize("per_replica", [None, 4])
+@pytest.mark.parametrize("per_replica", [at_length(None), 4])
 def test_programs_that_were_compiled_before(tmp_path, per_replica):
     inputs = {
         "train": input_of(*data_of()),

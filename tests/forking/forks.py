@@ -31,13 +31,7 @@ _TENSORFLOW = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
 # By the name of a socket, the modules of a template, and its environment.
 _KINDS = {
     "package": (
-        (
-            "keras_tpu_estimator",
-            "h5py",
-            "tests.equal_programs",
-            "tests.kept_contexts",
-            "tests.same_keys",
-        ),
+        ("keras_tpu_estimator", "h5py"),
         {},
     ),
     "first_request.py": (

@@ -5,6 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from helpers import at_length
 from keras import layers
 from keras import ops
 
@@ -219,7 +220,10 @@ def predicted(estimator, input_fn):
     return batch
 
 
-CASES = [*((name, False) for name in MODELS), ("dicts", True)]
+CASES = [
+    *((name, False) for name in MODELS if name not in ("dicts", "lists")),
+    *(("dicts", True), at_length("dicts", False), ("lists", False)),
+]
 
 
 @pytest.mark.parametrize(("name", "use_tpu"), CASES)

@@ -102,10 +102,15 @@ def together(aggregation, dtype, values):
     return before + (numbers - before).sum()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "mode, micro_batches",
-    [("train", 1), ("train", 2), ("eval", 1), ("infer", 1)],
+    "mode, micro_batches, layout",
+    [
+        *(("train", 1, layout) for layout in LAYOUTS),
+        *(("train", 2, each) for each in ("one core", "eight cores")),
+        ("train", 2, "two a replica"),
+        *(("eval", 1, each) for each in ("one core", "shared slots")),
+        *(("infer", 1, each) for each in ("eight cores", "one replica")),
+    ],
 )
 def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
     cores = LAYOUTS[layout]()

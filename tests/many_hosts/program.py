@@ -11,9 +11,6 @@ from typing import Any
 import jax
 
 import keras_tpu_estimator as kte
-import tests.equal_programs  # noqa: F401 - quicker with it
-import tests.kept_contexts  # noqa: F401 - quicker with it
-import tests.same_keys  # noqa: F401 - quicker with it
 from tests.many_hosts import caught_scenarios
 from tests.many_hosts import other_scenarios
 from tests.many_hosts import spread_scenarios

@@ -1,19 +1,20 @@
 """Examples, planned from the command line as the pages say."""
 
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import textwrap
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def planned(name, *arguments):
     """What the command prints, without how long it has taken."""
-    # Some of what examples need is taken from other processes of tests.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-m", "keras_tpu_estimator", "plan"]
         + [f"examples/{name}.py", "--topology", "v5e:2x2", *arguments],
@@ -21,7 +22,6 @@ def planned(name, *arguments):
         text=True,
         check=False,
         cwd=ROOT,
-        env=environment | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -40,6 +40,7 @@ def test_digits():
         assert line.partition("yes, in")[0] == expected.partition("yes, in")[0]
 
 
+@pytest.mark.at_length
 def test_a_program_of_tf1():
     text = planned("tf1_mnist", "--use_tpu")
     assert text.count("compiles") == text.count("yes, in") == 3

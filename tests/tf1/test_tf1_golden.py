@@ -7,13 +7,21 @@ import tf1_golden  # isort: skip
 
 import numpy as np
 import pytest
+from helpers import some_at_length
 from running import PROGRAMS
 from running import run
 
 pytestmark = tf1_golden.DEPRECATED
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+# A few are in each run, and all of them in `.ci/run`.
+SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=some_at_length(PROGRAMS, SELDOM),
+)
 def both(request, tmp_path_factory):
     """What a program gives here, and what it gave under the original."""
     name = request.param

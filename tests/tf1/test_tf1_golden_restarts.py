@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers import at_length
 from running import losses_in
 from running import make_estimator
 from running import values_of
@@ -45,7 +46,7 @@ def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
     [
         ("mnist_cnn", True),
         # It draws inside of a loop.
-        ("recurrent", False),
+        at_length("recurrent", False),
     ],
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):

@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from helpers import at_length
 from stored_programs import ran
 from stored_programs import store
 from tf1_programs import batches
@@ -44,7 +45,7 @@ def made(model_dir, folder=None, use_tpu=True):
     )
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("use_tpu", [at_length(False), True])
 def test_they_are_run_with_the_same_numbers(tmp_path, log, use_tpu):
     folder = tmp_path / "compiled"
     files = [

@@ -1,4 +1,7 @@
-"""Tortures what is durable at length: `python -m tests.torture`."""
+"""Tortures what is durable at length: `python -m tests.torture`.
+
+It also runs the tests that take too long for each run of the suite.
+"""
 
 import argparse
 import functools
@@ -12,6 +15,7 @@ from tests.torture import disks
 from tests.torture import hosts
 from tests.torture import killing
 from tests.torture import saves
+from tests.torture import suite
 from tests.torture import trainings
 from tests.torture.figures import table
 
@@ -54,6 +58,7 @@ def main() -> int:
         hosts.start_helpers,
         hosts.read_slowly,
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
+        suite.at_length,
     ):
         with tempfile.TemporaryDirectory() as directory:
             figures |= trial(directory)

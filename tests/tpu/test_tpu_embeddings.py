@@ -7,6 +7,7 @@ from keras import layers
 from keras import ops
 from tpu_models import BATCH
 from tpu_models import made
+from tpu_programs import EVALUATED
 from tpu_programs import LAID_OUT
 from tpu_programs import MODES
 from tpu_programs import Program
@@ -54,7 +55,13 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def with_tables(optimizer, topologies=TOPOLOGIES[:1], modes=MODES, **settings):
+def with_tables(
+    optimizer,
+    modes=MODES,
+    topologies=TOPOLOGIES[:1],
+    seldom=(),
+    **settings,
+):
     """A program with a table for each combiner."""
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=optimizer,
@@ -79,18 +86,24 @@ def with_tables(optimizer, topologies=TOPOLOGIES[:1], modes=MODES, **settings):
         lambda mode: input_fn,
         modes,
         topologies,
+        seldom,
+        seldom_in=EVALUATED,
         collectives=LAID_OUT,
         is_quick=True,
     )
 
 
+AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
     # What is evaluated and predicted does not depend on it.
     **{
-        name: with_tables(each, modes=MODES[:1])
+        name: with_tables(each, MODES[:1], **AT_LENGTH)
         for name, each in OPTIMIZERS.items()
     },
-    "Adam": with_tables(OPTIMIZERS["Adam"], topologies=TOPOLOGIES),
+    # It has two slots.
+    "Adam": with_tables(
+        OPTIMIZERS["Adam"], topologies=TOPOLOGIES[:2], seldom=TOPOLOGIES[2:]
+    ),
     "clipped, with decay": with_tables(
         tables.AdagradParameters(
             0.1,
@@ -104,7 +117,9 @@ PROGRAMS = {
     "num_cores_per_replica=2": with_tables(
         OPTIMIZERS["Adagrad"], tpu={"num_cores_per_replica": 2}
     ),
-    "use_tpu=False": with_tables(OPTIMIZERS["Adagrad"], use_tpu=False),
+    "use_tpu=False": with_tables(
+        OPTIMIZERS["Adagrad"], use_tpu=False, **AT_LENGTH
+    ),
 }
 
 

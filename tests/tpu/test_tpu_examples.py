@@ -11,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
 import tpu_table
 from absl.flags import FLAGS as flags
+from helpers import some_at_length
 from tpu_programs import DATA_PARALLEL
 from tpu_programs import check
 from tpu_programs import topologies_of
@@ -49,6 +50,8 @@ SIZES = {
 ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 # Of which each core has the variables whole.
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
+# The compiler has other programs of their kind in each run.
+SELDOM = PROGRAMS.keys() - {"digits", "many_hosts", "tf1_mnist"}
 # Without programs of their own.
 OTHERS = {"rest_server", "serve_digits"}
 
@@ -111,7 +114,7 @@ def test_all_examples_are_compiled():
 
 @pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 @pytest.mark.usefixtures("pretrained")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))

@@ -14,16 +14,24 @@ import pytest
 from running import PROGRAMS as NAMES
 from running import make_estimator
 from tpu_programs import DATA_PARALLEL
+from tpu_programs import EVALUATED
 from tpu_programs import Program
 from tpu_programs import rows
 from tpu_table import TOPOLOGIES
 
 pytestmark = tf1_golden.DEPRECATED
 
-# One of them on each kind.
-TOPOLOGIES_OF = {"mnist_cnn": TOPOLOGIES}
 # Its moments are those of all cores, and have sums of their own.
 HAS_SUMS = "resnet_lars"
+TOPOLOGIES_OF = {
+    "mnist_cnn": TOPOLOGIES[:2],
+    HAS_SUMS: TOPOLOGIES[:1],
+}
+# One of them is on each kind.
+SELDOM = dict.fromkeys(NAMES, TOPOLOGIES[:1]) | {
+    **dict.fromkeys(TOPOLOGIES_OF, ()),
+    "mnist_cnn": TOPOLOGIES[2:],
+}
 
 
 def estimator_of(name, folder):
@@ -41,7 +49,9 @@ PROGRAMS = {
     name: Program(
         functools.partial(estimator_of, name),
         functools.partial(input_fn_of, name),
-        topologies=TOPOLOGIES_OF.get(name, TOPOLOGIES[:1]),
+        topologies=TOPOLOGIES_OF.get(name, ()),
+        seldom=SELDOM[name],
+        seldom_in=EVALUATED,
         collectives=DATA_PARALLEL
         | ({"train": None} if name == HAS_SUMS else {}),
         is_quick=True,

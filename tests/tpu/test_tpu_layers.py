@@ -16,6 +16,7 @@ from tpu_models import words
 from tpu_programs import LAID_OUT
 from tpu_programs import Program
 from tpu_programs import rows
+from tpu_table import TOPOLOGIES
 
 
 def convolutions(x, is_training):
@@ -249,8 +250,26 @@ NETWORKS = (
 )
 
 
+# What changes with Keras and XLA alone, and takes long.
+SELDOM = (
+    algebra,
+    augmentation,
+    choices,
+    masked_recurrences,
+    recurrent_convolutions,
+    transposed_convolutions,
+)
+
+
 def program_of(network):
-    return Program(lambda folder: made(folder, network), is_quick=True)
+    is_seldom = network in SELDOM
+    return Program(
+        lambda folder: made(folder, network),
+        topologies=() if is_seldom else TOPOLOGIES[:1],
+        seldom=TOPOLOGIES[:1] if is_seldom else (),
+        seldom_in=("eval", "infer"),
+        is_quick=True,
+    )
 
 
 PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {

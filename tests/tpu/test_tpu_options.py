@@ -15,6 +15,7 @@ from tpu_models import made
 from tpu_models import recurrent
 from tpu_programs import ALONE
 from tpu_programs import DATA_PARALLEL
+from tpu_programs import EVALUATED
 from tpu_programs import LAID_OUT
 from tpu_programs import Program
 from tpu_programs import rows
@@ -33,7 +34,7 @@ def option(network=dense, collectives=None, **settings):
     """A program with some settings, of which one core is the default."""
     fields = {
         name: settings.pop(name)
-        for name in ("input_fn", "modes", "topologies")
+        for name in ("input_fn", "modes", "topologies", "seldom", "seldom_in")
         if name in settings
     }
     given = fields.pop("input_fn", input_fn)
@@ -49,7 +50,7 @@ def spread(network=dense, cores=2, rules=None, tpu=None, **settings):
     """A program whose replicas have several cores."""
     tpu = {"num_cores_per_replica": cores, **(tpu or {})}
     config = {"layout_map": rules, **settings.pop("config", {})}
-    settings = {"collectives": LAID_OUT, **settings}
+    settings = {"collectives": LAID_OUT, "seldom_in": EVALUATED, **settings}
     return option(network, tpu=tpu, config=config, **settings)
 
 
@@ -148,7 +149,10 @@ PROGRAMS = {
     "num_cores_per_replica=2": spread(),
     "num_cores_per_replica=4": spread(cores=4),
     "num_cores_per_replica=4, layout_map": spread(
-        cores=4, rules=LAYOUT, topologies=TOPOLOGIES
+        cores=4,
+        rules=LAYOUT,
+        topologies=TOPOLOGIES[:2],
+        seldom=TOPOLOGIES[2:],
     ),
     "layout_map, a transformer": spread(
         words_of, rules=next(r for n, r in NETWORKS.items() if len(r) > 5)
@@ -214,7 +218,8 @@ PROGRAMS = {
     "shard_optimizer": option(
         config={"shard_optimizer": True},
         collectives={**DATA_PARALLEL, "train": None},
-        topologies=TOPOLOGIES,
+        topologies=TOPOLOGIES[:2],
+        seldom=TOPOLOGIES[2:],
     ),
     "shard_optimizer, micro_batches, mixed_bfloat16, remat": option(
         convolutional,

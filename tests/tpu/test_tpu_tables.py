@@ -4,6 +4,7 @@ import keras_tpu_estimator as kte  # isort: skip
 
 import keras
 import numpy as np
+import pytest
 from helpers import estimator_of
 
 WIDTH, LENGTH, BATCH = 128, 20, 4096
@@ -26,6 +27,7 @@ def input_fn(params):
         yield {"ids": ids}, np.zeros((size, 1), "float32")
 
 
+@pytest.mark.at_length
 def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
     spec = TABLES.EmbeddingConfigSpec(
         optimization_parameters=TABLES.AdagradParameters(0.1),

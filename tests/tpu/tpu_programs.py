@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+from helpers import at_length
 from tpu_models import input_fn
 from tpu_table import GPUS
 from tpu_table import TOPOLOGIES
@@ -31,6 +32,8 @@ class Program:
         input_fn_of: Its input, for a mode. Defaults to batches of 256 numbers.
         modes: Those that are compiled. Defaults to all.
         topologies: Where they are. Defaults to one host.
+        seldom: Where they are in runs at length. Defaults to nowhere else.
+        seldom_in: Modes that are compiled in runs at length. Defaults to none.
         others: Where they are for the table alone, beside those that it has
             for all. Defaults to nowhere.
         collectives: What cores send each other in a step, by mode: how many
@@ -46,12 +49,19 @@ class Program:
     input_fn_of: Callable[[str], Any] = lambda mode: input_fn
     modes: tuple[str, ...] = MODES
     topologies: tuple[str, ...] = TOPOLOGIES[:1]
+    seldom: tuple[str, ...] = ()
+    seldom_in: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     collectives: Mapping[str, Mapping[str, float] | None] = dataclasses.field(
         default_factory=lambda: DATA_PARALLEL
     )
     refusal: str | None = None
     is_quick: bool = False
+
+    @property
+    def own(self):
+        """Where it is compiled in some run of the tests."""
+        return self.topologies + self.seldom
 
     def plan(self, folder, mode, topology):
         """Compiles a call."""
@@ -71,6 +81,8 @@ DATA_PARALLEL = {
     ModeKeys.EVAL: {"all-reduce": 1},
     ModeKeys.PREDICT: {},
 }
+# What is evaluated is what is predicted, and the loss that is trained.
+EVALUATED = (ModeKeys.EVAL,)
 ALONE = dict.fromkeys(MODES, {})
 # XLA finds the places of what it has to send.
 LAID_OUT = dict.fromkeys(MODES)
@@ -120,9 +132,11 @@ def rows(programs):
         programs: Each `Program` by its name.
     """
     return [
-        (name, mode, topology)
+        at_length(name, mode, topology)
+        if topology in program.seldom or mode in program.seldom_in
+        else (name, mode, topology)
         for name, program in programs.items()
-        for topology in topologies_of(program.topologies, program.others)
+        for topology in topologies_of(program.own, program.others)
         # What a TPU refuses, GPUs may take.
         if not (program.refusal and topology in GPUS)
         for mode in program.modes

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from helpers import at_length
 from helpers import estimator_of
 from helpers import regression_data
 from helpers import repeated
@@ -93,8 +94,13 @@ def assert_close(values, expected):
         np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("network", [in_a_row, side_by_side])
+@pytest.mark.parametrize(
+    ("network", "use_tpu"),
+    [
+        *(at_length(in_a_row, False), (in_a_row, True)),
+        *((side_by_side, False), at_length(side_by_side, True)),
+    ],
+)
 def test_numbers_are_the_same(network, use_tpu):
     check_same(model_of(network), all_cores() if use_tpu else ONE_CORE)
 

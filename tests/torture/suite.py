@@ -1,0 +1,35 @@
+"""What the suite has too many rows of, or too large ones, for each run."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+from tests.torture.figures import expect
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def at_length(directory: str) -> dict[str, object]:
+    """Runs the tests that are marked so.
+
+    Args:
+        directory: An empty directory.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: One of them failed, or none was found.
+    """
+    options = ("-q", "-m", "at_length", "--basetemp", f"{directory}/tests")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expect(done.returncode == 0, f"Tests at length pass: {done.stdout}")
+    (number,) = re.findall(r"(\d+) passed", done.stdout)
+    return {"tests at length": int(number)}
