@@ -1,13 +1,16 @@
 """Stopping at the end of a loop when the process is asked to stop."""
 
 import logging
+import os
 import signal
+import socket
 import sys
+import threading
+from types import FrameType
+from typing import Any
 from typing import Self
 
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.runs.stop_signals import StopSignals
-from keras_tpu_estimator.runs.stop_signals import is_for_prompt
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
@@ -88,3 +91,136 @@ class Preemption(SessionRunHook):
         if is_for_prompt(received):
             raise KeyboardInterrupt
         sys.exit(128 + received)
+
+
+# The signals, and what Python itself does with each.
+_PYTHONS = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+
+
+class StopSignals:
+    """Inside its `with` block, only a second signal ends the process.
+
+    Python runs handlers in the main thread, when that next runs Python. Mostly
+    it waits for the devices, so a thread of its own watches for signals, too.
+
+    Handlers that are not Python's own are left alone, and so is everything
+    outside the main thread. Processes that are forked off do as usual.
+
+    Attributes:
+        received: The first signal, or `None`.
+
+    Example:
+
+    >>> with StopSignals() as signals:
+    ...     signal.raise_signal(signal.SIGTERM)
+    ...     signals.received.name
+    'SIGTERM'
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._replaced: dict[int, Any] = {}
+        self._writer: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number, pythons in _PYTHONS.items():
+            if signal.getsignal(number) == pythons:
+                self._replaced[number] = signal.signal(number, self._handle)
+        if self._replaced:
+            self._start_watching()
+            _ACTIVE.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._replaced:
+            return
+        self.put_back()
+        _ACTIVE.remove(self)
+        if self._thread is not None and self._writer is not None:
+            self._writer.close()
+            self._thread.join()
+
+    def put_back(self) -> None:
+        """Restores the handlers that were there before."""
+        if self._writer is not None:
+            signal.set_wakeup_fd(-1)
+        for number, handler in self._replaced.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # Nothing is logged here, for this may interrupt the logging of a line.
+        del frame
+        if self.received is not None:
+            _stop_at_once(number)
+        self.received = signal.Signals(number)
+
+    def _start_watching(self) -> None:
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        before = signal.set_wakeup_fd(
+            writer.fileno(), warn_on_full_buffer=False
+        )
+        if before != -1:  # An event loop's, which is left alone.
+            signal.set_wakeup_fd(before)
+            reader.close()
+            writer.close()
+            return
+        self._writer = writer
+        self._thread = threading.Thread(
+            target=self._watch, args=(reader,), name="signals", daemon=True
+        )
+        self._thread.start()
+
+    def _watch(self, reader: socket.socket) -> None:
+        """Reads the numbers of signals as they come."""
+        is_first = True
+        with reader:
+            while data := reader.recv(1):
+                number = data[0]
+                if number not in self._replaced:
+                    continue
+                if not is_first and not is_for_prompt(number):
+                    os._exit(128 + number)
+                is_first = False
+                _logger.warning(
+                    "%s: training stops at the end of this loop. A "
+                    "second signal stops it at once.",
+                    signal.Signals(number).name,
+                )
+
+
+def is_for_prompt(number: int) -> bool:
+    """Whether a signal is to lead back to where somebody types.
+
+    Args:
+        number: The number of the signal.
+    """
+    # Python and Jupyter have this attribute while they are interactive.
+    return number == signal.SIGINT and hasattr(sys, "ps1")
+
+
+def _stop_at_once(number: int) -> None:
+    if is_for_prompt(number):
+        raise KeyboardInterrupt
+    # Not by an exception: what is left on its way may wait for threads.
+    os._exit(128 + number)
+
+
+# Those inside their `with` block, for processes that are forked off there.
+_ACTIVE: list[StopSignals] = []
+
+
+def _put_back_in_child() -> None:
+    for signals in _ACTIVE:
+        signals.put_back()
+
+
+# Pools of processes are ended by SIGTERM, the first one.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_put_back_in_child)

@@ -14,8 +14,8 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.engine.device.versions import Source
-from keras_tpu_estimator.engine.device.versions import Version
+from keras_tpu_estimator.engine.device.run_state import Source
+from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.checkpoints import formats
 from keras_tpu_estimator.files.checkpoints import saving

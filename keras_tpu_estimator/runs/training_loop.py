@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
-from keras_tpu_estimator.engine.device.versions import Version
+from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
@@ -19,21 +19,21 @@ from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
-from keras_tpu_estimator.runs.host_calls import EveryFewSteps
-from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.outfeed import EveryFewSteps
 from keras_tpu_estimator.runs.outfeed import Outfeed
+from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.same_edits import check_same_model
 from keras_tpu_estimator.runs.same_edits import compare_edits
-from keras_tpu_estimator.runs.same_model import check_same_model
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import parts_of_loop
+from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
+from keras_tpu_estimator.runs.training_hooks import TrainingReport
 from keras_tpu_estimator.runs.training_hooks import training_hooks
-from keras_tpu_estimator.runs.training_report import REPORT_NAMES
-from keras_tpu_estimator.runs.training_report import TrainingReport
 from keras_tpu_estimator.runs.training_session import TrainingSession
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
 from keras_tpu_estimator.spec.hooks.callback_hook import with_epochs

@@ -6,7 +6,7 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.call import call_input_fn
+from keras_tpu_estimator.engine.inputs.request import call_input_fn
 from keras_tpu_estimator.ground.base.shown import shown
 
 

@@ -11,7 +11,6 @@ from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 
-from keras_tpu_estimator.ground.base import terminal as _terminal
 from keras_tpu_estimator.ground.base import waiting
 
 GONE = "\r\x1b[K"
@@ -29,7 +28,7 @@ def terminal(monkeypatch):
     terminal = Terminal()
     # Not `sys` itself, whose streams pytest puts back.
     streams = types.SimpleNamespace(stderr=terminal)
-    monkeypatch.setattr(_terminal, "sys", streams)
+    monkeypatch.setattr(waiting, "sys", streams)
     return terminal
 
 
@@ -42,7 +41,7 @@ def test_what_is_told_is_shown_and_gone(terminal, caplog):
 
 
 def test_it_is_gone_after_an_error(terminal):
-    with pytest.raises(KeyError), _terminal.showing("Importing ..."):
+    with pytest.raises(KeyError), waiting.showing("Importing ..."):
         raise KeyError
     assert terminal.getvalue() == f"{GONE}Importing ...{GONE}"
 
@@ -57,8 +56,8 @@ def test_nothing_is_shown_that_nobody_asked_for(terminal):
 @pytest.mark.parametrize("stderr", [None, io.StringIO()])
 def test_nothing_is_shown_without_a_terminal(monkeypatch, stderr):
     streams = types.SimpleNamespace(stderr=stderr)
-    monkeypatch.setattr(_terminal, "sys", streams)
-    with waiting.Waiting(is_shown=True), _terminal.showing("Importing ..."):
+    monkeypatch.setattr(waiting, "sys", streams)
+    with waiting.Waiting(is_shown=True), waiting.showing("Importing ..."):
         waiting.tell("Compiling")
     assert stderr is None or stderr.getvalue() == ""
 

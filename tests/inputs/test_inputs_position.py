@@ -12,10 +12,8 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
+from keras_tpu_estimator.engine.inputs import position as position_module
 from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs import (
-    restore_points as restore_points_module,
-)
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.packing import Packed
 from keras_tpu_estimator.engine.inputs.packing import pack
@@ -23,9 +21,9 @@ from keras_tpu_estimator.engine.inputs.packing import unpack
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.restore_points import RestorePoints
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.topology import Topology
@@ -289,7 +287,7 @@ def test_at_first_no_bookmarks_are_made():
 
 
 def test_a_large_state_is_not_kept(caplog, monkeypatch):
-    monkeypatch.setattr(restore_points_module, "_MAX_BYTES", 2**20)
+    monkeypatch.setattr(position_module, "_MAX_BYTES", 2**20)
     restore_points = RestorePoints(RestorePoint(), is_wanted=True)
     large = RestorePoint(1, 0, Packed("", (bytes(3 << 20),)))
     restore_points.keep(lambda: large)

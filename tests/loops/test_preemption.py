@@ -19,7 +19,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import infeed
 from keras_tpu_estimator.runs.preemption import Preemption
-from keras_tpu_estimator.runs.stop_signals import StopSignals
+from keras_tpu_estimator.runs.preemption import StopSignals
 
 X, Y = regression_data()
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
@@ -182,7 +182,7 @@ def test_a_second_signal_stops_at_once(number, code):
     result = ran(
         """
         import signal
-        from keras_tpu_estimator.runs.stop_signals import StopSignals
+        from keras_tpu_estimator.runs.preemption import StopSignals
 
         try:
             with StopSignals():
@@ -203,7 +203,7 @@ def test_the_main_thread_need_not_come_to_its_senses():
     result = ran(
         """
         import ctypes, os, signal, threading, time
-        from keras_tpu_estimator.runs.stop_signals import StopSignals
+        from keras_tpu_estimator.runs.preemption import StopSignals
 
         def send():
             for _ in range(2):
@@ -228,7 +228,7 @@ def test_forked_processes_do_as_usual():
     result = ran(
         """
         import os, signal
-        from keras_tpu_estimator.runs.stop_signals import StopSignals
+        from keras_tpu_estimator.runs.preemption import StopSignals
 
         with StopSignals() as signals:
             for _ in range(2):

@@ -18,7 +18,7 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.runs import training_report
+from keras_tpu_estimator.runs import training_hooks
 
 X, Y = regression_data(examples=64)
 
@@ -245,7 +245,7 @@ def test_several_optimizers_have_their_rates_told_apart(tmp_path):
 def test_waiting_for_input_is_told(tmp_path, monkeypatch):
     seconds = itertools.count(step=4.0)
     clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
-    monkeypatch.setattr(training_report, "time", clock)
+    monkeypatch.setattr(training_hooks, "time", clock)
     monkeypatch.setattr(Infeed, "take_waited_secs", lambda infeed: 3.0)
     reporting(model_fn_of(linear), tmp_path).train(repeated(X, Y), steps=8)
     assert [line["input_wait"] for line in lines(tmp_path)] == [0.75, 0.75]

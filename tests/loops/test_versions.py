@@ -25,9 +25,7 @@ from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.files.checkpoints import files
-from keras_tpu_estimator.spec.hooks.recorded_summaries import (
-    RecordedSummariesHook,
-)
+from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 
 X, Y = regression_data(examples=160)
 EVALUATED = batches_of(X[:32], Y[:32])

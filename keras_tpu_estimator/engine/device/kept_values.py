@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import jax
 
 from keras_tpu_estimator.engine.device import restoring
+from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
-from keras_tpu_estimator.engine.device.versions import Source
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (

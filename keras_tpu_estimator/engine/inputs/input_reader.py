@@ -9,7 +9,6 @@ from typing import Any
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.inputs.call import call_input_fn
 from keras_tpu_estimator.engine.inputs.chunks import batches_among
 from keras_tpu_estimator.engine.inputs.context import Deployment
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -17,6 +16,7 @@ from keras_tpu_estimator.engine.inputs.packing import pack
 from keras_tpu_estimator.engine.inputs.packing import unpack
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.request import call_input_fn
 from keras_tpu_estimator.engine.inputs.stacking import Buffers
 from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.stacking import Stacker

@@ -8,9 +8,9 @@ from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
+from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.restore_points import RestorePoints
 from keras_tpu_estimator.ground.base.types import InputFn
 
 _logger = logging.getLogger("keras_tpu_estimator")

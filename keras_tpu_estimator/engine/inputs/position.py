@@ -1,6 +1,10 @@
 """Where in its input a run of training is."""
 
+import collections
 import dataclasses
+import logging
+import time
+from collections.abc import Callable
 
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.packing import Packed
@@ -86,3 +90,102 @@ class Position:
             recipe.calls,
         )
         return self.restore_point if is_same else RestorePoint()
+
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+# A larger state, such as a shuffle buffer of images, costs more than it gives.
+_MAX_BYTES = 2**28
+# Of the time of reading, at most one part in so many is for restore points.
+_SHARE = 20
+
+
+class RestorePoints:
+    """The restore points of an input that is read ahead of its use.
+
+    Each checkpoint asks for the newest one that is not ahead of it. That has
+    one more made soon, for the checkpoint to come, by the thread that reads.
+    So a restore point costs little, and is not far from where it is used.
+
+    Args:
+        first: The place at which reading starts.
+        is_wanted: Whether to make one soon. Defaults to `False`.
+        delay_secs: None is made in the first so many seconds. Defaults to 0.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+
+    Example:
+
+    >>> restore_points = RestorePoints(RestorePoint(), is_wanted=True)
+    >>> for steps in (8, 16):
+    ...     restore_points.keep(lambda: RestorePoint(steps))
+    >>> [restore_points.newest(steps).steps for steps in (4, 8, 20)]
+    [0, 8, 8]
+    """
+
+    def __init__(
+        self,
+        first: RestorePoint,
+        is_wanted: bool = False,
+        delay_secs: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        # One thread adds on the right, and the other removes on the left.
+        self._kept = collections.deque([first])
+        self._is_wanted = is_wanted
+        self._is_possible = True
+        self._clock = clock
+        self._not_before = clock() + delay_secs
+
+    def newest(self, steps: int) -> RestorePoint:
+        """The newest one at a step or before it; older ones are dropped.
+
+        Args:
+            steps: A step, not before that of an earlier call.
+        """
+        self._is_wanted = True
+        while len(self._kept) > 1 and self._kept[1].steps <= steps:
+            self._kept.popleft()
+        return self._kept[0]
+
+    def keep(self, make: Callable[[], RestorePoint | None]) -> None:
+        """Makes a restore_point if it is time for one.
+
+        Args:
+            make: Returns one, or `None` if there is none to be had.
+        """
+        start = self._clock()
+        if not (self._is_wanted and self._is_possible):
+            return
+        if start < self._not_before:
+            return
+        self._is_wanted = False
+        made = _made(make)
+        self._is_possible = made is not None
+        if made is not None and made.steps > self._kept[-1].steps:
+            self._kept.append(made)
+        end = self._clock()
+        self._not_before = end + _SHARE * (end - start)
+
+
+def _made(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
+    try:
+        restore_point = make()
+    except Exception as error:  # The user's code, or TensorFlow.
+        _logger.info(
+            "The input cannot tell its state, so its batches are counted, and "
+            "read again by who resumes: %s: %s",
+            type(error).__name__,
+            error,
+        )
+        return None
+    if restore_point is None or restore_point.states is None:
+        return restore_point
+    if restore_point.states.size > _MAX_BYTES:
+        _logger.warning(
+            "The state of the input takes %d MiB, and is not saved. Its "
+            "batches are counted, and read again by who resumes; so a shuffle "
+            "without a seed would then repeat some examples and miss others.",
+            restore_point.states.size >> 20,
+        )
+        return None
+    return restore_point

@@ -15,12 +15,12 @@ from keras_tpu_estimator.files.checkpoints import location
 from keras_tpu_estimator.files.checkpoints import shards
 from keras_tpu_estimator.files.checkpoints.missing import VariableNotFoundError
 from keras_tpu_estimator.files.checkpoints.missing import explain_missing
+from keras_tpu_estimator.files.checkpoints.missing import removed
 from keras_tpu_estimator.files.checkpoints.opened_file import DamagedFileError
 from keras_tpu_estimator.files.checkpoints.opened_file import OpenedFile
 from keras_tpu_estimator.files.checkpoints.opened_file import held
 from keras_tpu_estimator.files.checkpoints.opened_file import opened_file
 from keras_tpu_estimator.files.checkpoints.opened_file import translated
-from keras_tpu_estimator.files.checkpoints.removed import removed
 from keras_tpu_estimator.files.checkpoints.shards import Shard
 from keras_tpu_estimator.files.checkpoints.stored import Stored
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges

@@ -9,9 +9,9 @@ import numpy as np
 
 from keras_tpu_estimator.files.checkpoints import tensorflow_index
 from keras_tpu_estimator.files.checkpoints.location import INDEX
+from keras_tpu_estimator.files.checkpoints.missing import removed
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.files.checkpoints.reader import unambiguous
-from keras_tpu_estimator.files.checkpoints.removed import removed
 from keras_tpu_estimator.files.checkpoints.stored import Stored
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy

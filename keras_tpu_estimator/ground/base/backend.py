@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from keras_tpu_estimator.ground.base import terminal as _terminal
+from keras_tpu_estimator.ground.base import waiting
 
 # What libtpu wants to know of a TPU's host, and complains of on five lines if
 # it cannot find out. Without a TPU it can only compile, which takes no notice
@@ -43,7 +43,7 @@ def import_keras() -> None:
             f"{chosen!r}. Set the environment variable KERAS_BACKEND=jax, or "
             f"{what_to_do}."
         )
-    shown = _terminal.showing("Importing Keras and JAX ...")
+    shown = waiting.showing("Importing Keras and JAX ...")
     with _without_collection(), shown:
         importlib.import_module("keras")
     if not _may_have_tpu():

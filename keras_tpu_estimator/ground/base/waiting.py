@@ -1,9 +1,10 @@
 """What is told while tracing and compiling take their time."""
 
+import contextlib
 import logging
+import sys
+from collections.abc import Iterator
 from contextvars import ContextVar
-
-from keras_tpu_estimator.ground.base import terminal as _terminal
 
 _logger = logging.getLogger("keras_tpu_estimator")
 # Whether a `with` block around this shows what is told.
@@ -28,7 +29,7 @@ class Waiting:
 
     def __exit__(self, *exception: object) -> None:
         _shows.set(False)  # Several threads may be in here.
-        _terminal.show("")
+        show("")
 
 
 def tell(text: str) -> None:
@@ -39,4 +40,33 @@ def tell(text: str) -> None:
     """
     _logger.info("%s.", text)
     if _shows.get():
-        _terminal.show(f"{text} ...")
+        show(f"{text} ...")
+
+
+_shown = ""
+
+
+def show(text: str) -> None:
+    """Puts a text in place of what was shown, if there is a terminal.
+
+    Args:
+        text: One line, or "" for nothing.
+    """
+    global _shown
+    terminal = sys.stderr
+    if text == _shown or terminal is None or not terminal.isatty():
+        return
+    # To the beginning of the line, and away with what is in it.
+    terminal.write(f"\r\x1b[K{text}")
+    terminal.flush()
+    _shown = text
+
+
+@contextlib.contextmanager
+def showing(text: str) -> Iterator[None]:
+    """Shows a text in a `with` block."""
+    show(text)
+    try:
+        yield
+    finally:
+        show("")
