@@ -96,20 +96,17 @@ def test_labels_are_not_needed_in_predict(use_tpu, model_dir):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-@pytest.mark.parametrize(
-    ("returned", "type_name"),
-    [(None, "NoneType"), ({"loss": 1}, "dict"), ((1, 2), "tuple")],
-)
-def test_returns_no_spec(returned, type_name, mode, use_tpu, model_dir):
-    with pytest.raises(
-        ValueError,
-        match="should return a TPUEstimatorSpec or an EstimatorSpec. Received: "
-        f".* of type {type_name}",
-    ):
-        run(
-            make(lambda features, labels, params: returned, model_dir, use_tpu),
-            mode,
-        )
+def test_returns_no_spec(mode, use_tpu, model_dir):
+    def model_fn(features, labels, params):
+        return returned
+
+    for returned in (None, {"loss": 1}, (1, 2)):
+        with pytest.raises(
+            ValueError,
+            match="should return a TPUEstimatorSpec or an EstimatorSpec. "
+            f"Received: .* of type {type(returned).__name__}",
+        ):
+            run(make(model_fn, model_dir, use_tpu), mode)
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
@@ -270,25 +267,21 @@ class UserError(Exception):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_errors_come_through(mode, use_tpu, model_dir):
+    def model_fn(features, labels, mode, params):
+        linear(features, False)
+        raise error
+
+    for error in (
         ValueError("value"),
         RuntimeError("runtime"),
         TypeError("type"),
         KeyError("key"),
         UserError("mine"),
-    ],
-    ids=repr,
-)
-def test_errors_come_through(error, mode, use_tpu, model_dir):
-    def model_fn(features, labels, mode, params):
-        linear(features, False)
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        run(make(model_fn, model_dir, use_tpu), mode)
-    assert raised.value is error
+    ):
+        with pytest.raises(type(error)) as raised:
+            run(make(model_fn, model_dir, use_tpu), mode)
+        assert raised.value is error
 
 
 def test_error_at_a_second_shape_comes_through(tmp_path):
