@@ -17,6 +17,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from docs import pages as site
+from keras_tpu_estimator.__main__ import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
@@ -72,8 +73,18 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, in files of their own."""
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    """The Python code of a page, and of the snippets that it includes."""
+    found = re.findall(
+        r"```python\n(.*?)```|<!-- code: (docs/snippets/\S+)",
+        page.read_text(),
+        re.DOTALL,
+    )
+    return [code or (ROOT / path).read_text() for code, path in found]
+
+
+def without_numbers(printed: str) -> list[str]:
+    """The lines that were printed, as all runs print them."""
+    return re.sub(r"\d+(\.\d+)?", "0", printed).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +101,7 @@ def test_code_of_the_documentation(
     trained: pathlib.Path,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger = logging.getLogger("keras_tpu_estimator")
     monkeypatch.setattr(logger, "setLevel", lambda level: None)
@@ -113,6 +125,10 @@ def test_code_of_the_documentation(
                     names["model_fn"], directory, clip=clip, units=4
                 )
                 check_model_fn(made, data)
+    if page.stem == "quickstart":
+        (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
+        printed = without_numbers(capsys.readouterr().out)
+        assert printed == without_numbers(shown)
 
 
 def every_page() -> list[pathlib.Path]:
@@ -135,6 +151,12 @@ def test_what_pages_show_of_examples_is_there() -> None:
     assert "+import keras_tpu_estimator as kte" in included["before_after"]
     with pytest.raises(ValueError, match="Received: .'nothing'"):
         site.code("examples/digits.py", "nothing")
+
+
+def test_every_command_has_an_example() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    shown = re.findall(r"^    python -m keras_tpu_estimator (\w+)", page, re.M)
+    assert shown == list(COMMANDS)
 
 
 def test_readme_links_all_pages() -> None:
