@@ -1,5 +1,6 @@
 """The code in the documentation does what it says."""
 
+import ast
 import logging
 import pathlib
 import re
@@ -22,6 +23,7 @@ from keras_tpu_estimator.__main__ import COMMANDS
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
 ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_tpu_estimator"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES_WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
@@ -165,6 +167,47 @@ def test_readme_links_all_pages() -> None:
     pages = {str(page.relative_to(ROOT)) for page in every_page()}
     api = {page for page in pages if page.startswith("docs/api/")}
     assert pages - api - links == {"README.md", "docs/changelog.md"}
+
+
+def test_messages_begin_as_troubleshooting_says() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    table = page.split("| the message begins with |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (?!-)(.*?) \|", table.split("\n", 2)[2], re.M)
+    said = {text for path in PACKAGE.rglob("*.py") for text in messages(path)}
+    begins = [each for cell in cells for each in cell.split("; ")]
+    assert len(begins) > 40
+    assert [
+        each
+        for each in begins
+        if not any(m.startswith(tuple(forms(each))) for m in said)
+    ] == []
+
+
+def messages(path: pathlib.Path) -> set[str]:
+    """The texts of a file, with dots for what is filled in."""
+    texts = {
+        "".join(map(_part, node.values))
+        if isinstance(node, ast.JoinedStr)
+        else node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    }
+    return {re.sub(r"%[dsr]|(\.\.\.){2,}", "...", text) for text in texts}
+
+
+def _part(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else "..."
+
+
+def forms(cell: str) -> set[str]:
+    """The beginning of a message, with dots for the names in it."""
+    begin = re.sub(r" \([^)]*\)$", "", cell)
+    return {
+        begin,
+        re.sub(r"`\w+`", "`...`", begin),
+        re.sub(r"^\S+", "...", begin),
+    }
 
 
 def check_input_fn(
