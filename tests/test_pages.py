@@ -75,13 +75,11 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, and of the snippets that it includes."""
-    found = re.findall(
-        r"```python\n(.*?)```|<!-- code: (docs/snippets/\S+)",
-        page.read_text(),
-        re.DOTALL,
-    )
-    return [code or (ROOT / path).read_text() for code, path in found]
+    """The Python code of a page, behind the snippets that it includes."""
+    text = page.read_text()
+    snippets = re.findall(r"<!-- code: (docs/snippets/\S+)", text)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return [(ROOT / path).read_text() for path in snippets] + blocks
 
 
 def without_numbers(printed: str) -> list[str]:
