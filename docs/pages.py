@@ -1,7 +1,8 @@
 """What MkDocs asks this project for: pages with code of `examples/` in them.
 
 A page says `<!-- code: examples/digits.py model_fn -->` where it shows
-functions of a program, `<!-- output: digits -->` where it shows what that
+functions of a program, or of `docs/snippets`, whose code the tests run before
+that of the page, `<!-- output: digits -->` where it shows what that
 printed, `<!-- diff: one.py other.py -->` where it compares two programs, and
 `<!-- file: CHANGELOG.md -->` where it is another file.
 """

@@ -1,5 +1,6 @@
 """The code in the documentation does what it says."""
 
+import ast
 import logging
 import pathlib
 import re
@@ -17,10 +18,12 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from docs import pages as site
+from keras_tpu_estimator.__main__ import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
 ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_tpu_estimator"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES_WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
@@ -72,8 +75,16 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, in files of their own."""
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    """The Python code of a page, behind the snippets that it includes."""
+    text = page.read_text()
+    snippets = re.findall(r"<!-- code: (docs/snippets/\S+)", text)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return [(ROOT / path).read_text() for path in snippets] + blocks
+
+
+def without_numbers(printed: str) -> list[str]:
+    """The lines that were printed, as all runs print them."""
+    return re.sub(r"\d+(\.\d+)?", "0", printed).splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +101,7 @@ def test_code_of_the_documentation(
     trained: pathlib.Path,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger = logging.getLogger("keras_tpu_estimator")
     monkeypatch.setattr(logger, "setLevel", lambda level: None)
@@ -113,6 +125,10 @@ def test_code_of_the_documentation(
                     names["model_fn"], directory, clip=clip, units=4
                 )
                 check_model_fn(made, data)
+    if page.stem == "quickstart":
+        (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
+        printed = without_numbers(capsys.readouterr().out)
+        assert printed == without_numbers(shown)
 
 
 def every_page() -> list[pathlib.Path]:
@@ -137,12 +153,59 @@ def test_what_pages_show_of_examples_is_there() -> None:
         site.code("examples/digits.py", "nothing")
 
 
+def test_every_command_has_an_example() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    shown = re.findall(r"^    python -m keras_tpu_estimator (\w+)", page, re.M)
+    assert shown == list(COMMANDS)
+
+
 def test_readme_links_all_pages() -> None:
     links = set(re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()))
     assert not [link for link in links if not (ROOT / link).exists()]
     pages = {str(page.relative_to(ROOT)) for page in every_page()}
     api = {page for page in pages if page.startswith("docs/api/")}
     assert pages - api - links == {"README.md", "docs/changelog.md"}
+
+
+def test_messages_begin_as_troubleshooting_says() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    table = page.split("| the message begins with |")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (?!-)(.*?) \|", table.split("\n", 2)[2], re.M)
+    said = {text for path in PACKAGE.rglob("*.py") for text in messages(path)}
+    begins = [each for cell in cells for each in cell.split("; ")]
+    assert len(begins) > 40
+    assert [
+        each
+        for each in begins
+        if not any(m.startswith(tuple(forms(each))) for m in said)
+    ] == []
+
+
+def messages(path: pathlib.Path) -> set[str]:
+    """The texts of a file, with dots for what is filled in."""
+    texts = {
+        "".join(map(_part, node.values))
+        if isinstance(node, ast.JoinedStr)
+        else node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.JoinedStr)
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+    }
+    return {re.sub(r"%[dsr]|(\.\.\.){2,}", "...", text) for text in texts}
+
+
+def _part(node: ast.expr) -> str:
+    return str(node.value) if isinstance(node, ast.Constant) else "..."
+
+
+def forms(cell: str) -> set[str]:
+    """The beginning of a message, with dots for the names in it."""
+    begin = re.sub(r" \([^)]*\)$", "", cell)
+    return {
+        begin,
+        re.sub(r"`\w+`", "`...`", begin),
+        re.sub(r"^\S+", "...", begin),
+    }
 
 
 def check_input_fn(

@@ -88,13 +88,13 @@ def test_every_metric_is_there() -> None:
     "section", table.SECTIONS, ids=lambda section: section.anchor
 )
 def test_the_page_has_the_table(section) -> None:
-    headings = re.findall("^### (.*)$", PAGE, re.MULTILINE)
+    headings = re.findall("^## (.*)$", PAGE, re.MULTILINE)
     anchors = [
         re.sub("[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
         for heading in headings
     ]
     assert section.anchor in anchors
-    part = PAGE.split("\n### ")[anchors.index(section.anchor) + 1]
+    part = PAGE.split("\n## ")[anchors.index(section.anchor) + 1]
     right = section.markdown()
     assert right in part, (
         f"Put this under '{headings[anchors.index(section.anchor)]}' in "

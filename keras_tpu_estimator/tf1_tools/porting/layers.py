@@ -118,7 +118,7 @@ LAYERS = Section(
             },
             before="`tf.truncated_normal_initializer(stddev=0.02)`, ...",
             now="`keras.initializers.TruncatedNormal(stddev=0.02)`, ...",
-            note="where nothing is said, both have Glorot's uniform one",
+            note="the default of both is Glorot's uniform one",
         ),
         Row(
             {
@@ -127,7 +127,7 @@ LAYERS = Section(
             },
             before="`tf.contrib.layers.l2_regularizer(scale)`",
             now="`keras.regularizers.L2(scale / 2)`",
-            note="its losses [are to be added](model_fn.md#variables)",
+            note="[add its losses](model_fn.md#variables)",
         ),
         Row(
             {
@@ -143,7 +143,7 @@ LAYERS = Section(
             },
             before="`tf.nn.dynamic_rnn(tf.nn.rnn_cell.LSTMCell(64), x)`",
             now="`keras.layers.LSTM(64, return_sequences=True)(x)`",
-            note="a cell of one's own goes into `keras.layers.RNN`",
+            note="your own cell goes into `keras.layers.RNN`",
         ),
         Row(
             {
@@ -230,7 +230,7 @@ VARIABLES = Section(
             before="`tf.train.get_global_step()`, "
             "`tf.train.get_or_create_global_step()`",
             now="`kte.get_global_step()`",
-            note="nobody has to increment it",
+            note="it counts by itself",
         ),
         Row(
             {
@@ -255,7 +255,8 @@ VARIABLES = Section(
                 "tf.variable_axis_size_partitioner": "nothing",
             },
             before="partitioners",
-            now="nothing: each core has the whole variable",
+            now="nothing: variables are replicated, or sharded by "
+            "[`layout_map`](large_models.md)",
         ),
     ),
 )

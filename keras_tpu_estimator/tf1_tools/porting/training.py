@@ -154,7 +154,7 @@ TRAINING = Section(
                 "tf.train.Optimizer": "`keras.optimizers.Optimizer`",
                 "tf.contrib.opt.*": "`keras.optimizers`",
             },
-            before="others of one's own",
+            before="your own optimizer",
             now="a subclass of `keras.optimizers.Optimizer`",
             note="[how to write it](optimizers.md#one-of-your-own)",
         ),
@@ -224,7 +224,7 @@ TRAINING = Section(
                 "tf.distribute.*": "`kte.TPUEstimator(use_tpu=True)`",
             },
             before="`tf.contrib.distribute`, `SyncReplicasOptimizer`",
-            now="`use_tpu=True`: [all cores](cores.md), of whatever kind",
+            now="`use_tpu=True`: [data parallel](cores.md) over all devices",
         ),
         Row(
             {"tf.train.*": "`keras.optimizers` or `kte.hooks`"},
