@@ -21,7 +21,7 @@ _PLACES = 5
 
 
 def as_json(report: Report) -> str:
-    """The report as one JSON object, as `docs/migrating.md` describes it."""
+    """The report as one JSON object, as `docs/porting.md` describes it."""
     return json.dumps(
         {
             "runs": report.runs,
