@@ -193,7 +193,7 @@ def _steps_of_a_run(
     return even_share(
         min(steps, most or steps),
         batch.step_bytes,
-        context.placement.request(mode, {}, True, 1).max_bytes,
+        context.placement.request(mode, {}, True, 1).stack_size,
     )
 
 

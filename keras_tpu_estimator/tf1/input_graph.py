@@ -17,6 +17,7 @@ from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.input_session import InputSession
 
@@ -199,11 +200,11 @@ class _Eager(BatchSource):
         return self._source.batch(item)
 
     def stacked_for(
-        self, steps: int, batch_size: int | None, max_bytes: float
+        self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
         """How many batches to read at once."""
         with internals.eagerly():
-            return self._source.stacked_for(steps, batch_size, max_bytes)
+            return self._source.stacked_for(steps, batch_size, stack_size)
 
     def in_stacks(self, batches: int) -> "_Eager":
         """The same with so many batches an item."""

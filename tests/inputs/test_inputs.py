@@ -16,6 +16,7 @@ from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
 from keras_tpu_estimator.engine.inputs.stacking import Stacker
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])
@@ -44,24 +45,26 @@ def test_every_way_trains_on_eight_cores(way, tmp_path):
     assert shapes == [(16, 16) if way == 4 else (2, 2)]
 
 
-def stacker_of(steps, max_bytes):
+def stacker_of(steps, stack_size):
     """Stacks so many steps of 12 bytes."""
     example = Batch(np.ones((1, 3), "float32"), None)
-    return Stacker((example.repeated(1) for _ in range(steps)), max_bytes)
+    return Stacker((example.repeated(1) for _ in range(steps)), stack_size)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "max_bytes", "expected"),
+    ("wanted", "stack_size", "expected"),
     [
-        (18, 9 * 12, [9, 9, 2]),
-        (18, 11, [1] * 20),
-        (18, 7 * 12, [1] * 20),  # So few are not worth a copy.
-        (12, 11 * 12, [6, 6, 6, 2]),  # Twelve in equal parts.
-        (30, 1e9, [20]),
+        (18, StackSize(9 * 12), [9, 9, 2]),
+        (18, StackSize(11), [1] * 20),
+        (18, StackSize(7 * 12), [1] * 20),  # So few are not worth a copy.
+        (12, StackSize(11 * 12), [6, 6, 6, 2]),  # Twelve in equal parts.
+        (30, StackSize(1e9), [20]),
+        # At least eight, as long as these are not too large.
+        (18, StackSize(7 * 12, most=8 * 12), [6, 6, 6, 2]),
     ],
 )
-def test_large_stacks_come_in_equal_parts(wanted, max_bytes, expected):
-    source = stacker_of(20, max_bytes)
+def test_large_stacks_come_in_equal_parts(wanted, stack_size, expected):
+    source = stacker_of(20, stack_size)
     taken = list(iter(lambda: source.take(wanted), None))
     assert [batch.steps for batch in taken] == expected
     assert source.take(9) is None
@@ -80,7 +83,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
 
     # All steps of x and y, eight, and each by itself.
     for limit in (2**23, 8 * 16 * 4 * 4, 3 * 16 * 4 * 4):
-        monkeypatch.setattr(placement, "_MAX_BYTES", limit)
+        monkeypatch.setattr(placement, "_ON_CPU", StackSize(limit))
         estimator = estimator_of(
             model_fn_of(linear), tmp_path / str(limit), iterations=9, batch=16
         )
@@ -214,7 +217,7 @@ def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
         return linear(features, is_training) + 0 * busy[0, 0]
 
     x, y = regression_data(examples=12)
-    monkeypatch.setattr(placement, "_MAX_BYTES", 4 * 4 * 4)
+    monkeypatch.setattr(placement, "_ON_CPU", StackSize(4 * 4 * 4))
     monkeypatch.setattr(DeviceLoop, "run", spy)
     estimator = estimator_of(model_fn_of(slow), tmp_path, iterations=6, batch=2)
     getattr(estimator, mode)(

@@ -20,6 +20,7 @@ from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
@@ -219,7 +220,7 @@ def test_only_the_end_of_a_dataset_is_looked_at():
 def test_a_dataset_of_large_batches_is_not_copied():
     data = dataset(drop=True).repeat(3)
     # No two of 4 rows of 3 floats and an integer.
-    request = {"chunk": 4, "max_bytes": 100, "repeat": False}
+    request = {"chunk": 4, "stack_size": StackSize(100), "repeat": False}
     batches = taken(pipeline(data, **request), 4)
     assert [batch.steps for batch in batches] == [1] * len(batches)
     np.testing.assert_array_equal(rows(batches), np.tile(X, (3, 1)))
@@ -282,9 +283,11 @@ def test_a_smaller_last_batch_comes_by_itself(make):
 
 def test_no_more_is_stacked_from_so_many_bytes_on():
     # Eight batches of 3 floats and an integer.
-    limited = pipeline(generator(size=1), size=1, chunk=12, max_bytes=8 * 16)
+    limited = pipeline(
+        generator(size=1), size=1, chunk=12, stack_size=StackSize(8 * 16)
+    )
     assert [batch.steps for batch in taken(limited, steps=12)] == [6, 6]
-    limited = pipeline(generator(), chunk=3, max_bytes=2 * 4 * 16)
+    limited = pipeline(generator(), chunk=3, stack_size=StackSize(2 * 4 * 16))
     assert [batch.steps for batch in taken(limited, steps=3)] == [1, 1, 1]
 
 

@@ -14,6 +14,7 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import Buffers
 from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.inputs.stacking import Stacker
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.stacking import is_ready
 
 FLOAT = np.dtype("float32")
@@ -94,7 +95,7 @@ def refilled(count):
 
 
 def test_each_step_is_copied_before_the_next_is_made():
-    source = Stacker(refilled(7), max_bytes=1e9)
+    source = Stacker(refilled(7), stack_size=StackSize())
     batches = [source.take(n) for n in (3, 1, 3)]
     numbers = [batch.features["x"][:, 0, 0].tolist() for batch in batches]
     assert numbers == [[0, 1, 2], [3], [4, 5, 6]]
@@ -102,7 +103,7 @@ def test_each_step_is_copied_before_the_next_is_made():
 
 
 def test_buffers_of_steps_that_are_over_are_used_again():
-    source = Stacker(refilled(40), max_bytes=1e9)
+    source = Stacker(refilled(40), stack_size=StackSize())
     addresses = {address(source.take(4).features["x"]) for _ in range(10)}
     assert len(addresses) == 1
 
@@ -111,7 +112,7 @@ def test_what_may_stay_is_not_copied():
     stack = Buffers().empty((4, 2, 16), FLOAT)
     stack[...] = np.arange(4)[:, None, None]
     pieces = [StackedSteps(stack, None, may_stay=True)]
-    source = Stacker(iter(pieces), max_bytes=1e9)
+    source = Stacker(iter(pieces), stack_size=StackSize())
     first, rest = source.take(3), source.take(3)
     assert address(first.features) == address(stack)
     assert address(rest.features) == address(stack[3])
@@ -124,7 +125,7 @@ def test_what_programs_cannot_read_in_place_is_copied():
     for unlike in (array[:, :, ::2], array.reshape(-1)[1:85].reshape(3, 4, 7)):
         piece = StackedSteps(unlike, None, may_stay=True)
         assert not is_ready(piece)
-        taken = Stacker(iter([piece]), max_bytes=1e9).take(3)
+        taken = Stacker(iter([piece]), stack_size=StackSize()).take(3)
         assert is_ready(taken)
         np.testing.assert_array_equal(taken.features, unlike)
 

@@ -14,6 +14,7 @@ from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.deployment import way_in
 from keras_tpu_estimator.engine.inputs.partition import partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked_of_core
 from keras_tpu_estimator.engine.program.steps import Arrange
@@ -30,9 +31,12 @@ from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
-# Enough steps for what a program costs by itself: its temporary memory, page by
-# page. A few times as much waits for the devices.
-_MAX_BYTES = 2**27
+# Enough steps for what a program costs by itself. A few times as much waits for
+# the devices.
+_ON_DEVICES = StackSize(2**27)
+# On a CPU about what a cache has, from which a program reads it. What is larger
+# than 32 MiB comes from the system, page by page, where TensorFlow stacks.
+_ON_CPU = StackSize(31 * 2**20, most=2**27)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +164,13 @@ class Placement:
             repeat=repeat,
             chunk=chunk,
             checks_size=self.is_on_tpu(mode),
-            max_bytes=_MAX_BYTES,
+            stack_size=self._stack_size,
         )
+
+    @property
+    def _stack_size(self) -> StackSize:
+        """How much is stacked at once."""
+        return _ON_CPU if self.cores.platform == "cpu" else _ON_DEVICES
 
     def input_size(self, mode: str) -> int | None:
         """Examples that this host's input has for a step, if that is known."""

@@ -11,6 +11,7 @@ import jax
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 
 class BatchSource(abc.ABC):
@@ -118,16 +119,16 @@ class BatchSource(abc.ABC):
         return self._items
 
     def stacked_for(
-        self, steps: int, batch_size: int | None, max_bytes: float
+        self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
         """How many batches to read at once; 0 if they come one by one.
 
         Args:
             steps: How many are wanted.
             batch_size: Examples of each, if the source does not know better.
-            max_bytes: How large they may be together.
+            stack_size: How large they may be together.
         """
-        del steps, batch_size, max_bytes
+        del steps, batch_size, stack_size
         return 0
 
     def in_stacks(self, batches: int) -> Self:

@@ -16,6 +16,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.releasing import release
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     without_prefetch,
@@ -55,13 +56,13 @@ class Dataset(BatchSource):
         return {_STATE: _written(items)}
 
     def stacked_for(
-        self, steps: int, batch_size: int | None, max_bytes: float
+        self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
         """How many batches `tf.data` is to stack, if it can."""
         if not can_be_stacked(self._value):
             return 0
         step_bytes = _step_bytes(self._value, batch_size)
-        share = even_share(steps, step_bytes, max_bytes)
+        share = even_share(steps, step_bytes, stack_size)
         # A stack of one would be a copy for nothing.
         return share if share > 1 else 0
 

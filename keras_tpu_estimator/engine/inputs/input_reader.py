@@ -70,7 +70,7 @@ class InputReader:
             sources = [source.in_stacks(stacked) for source in sources]
         self._stacked = sources[0].stacked
         self._sources = sources
-        self.steps = Stacker(self._pieces(sources), request.max_bytes)
+        self.steps = Stacker(self._pieces(sources), request.stack_size)
 
     def restore(self) -> None:
         """Brings the input into the state of the restore point.
@@ -138,7 +138,7 @@ def _stacked(request: InputRequest, sources: Sequence[BatchSource]) -> int:
     if not is_whole or request.chunk == 1 or request.axes.axes is not None:
         return 0
     size = request.plan.calls[0].batch_size
-    return sources[0].stacked_for(request.chunk, size, request.max_bytes)
+    return sources[0].stacked_for(request.chunk, size, request.stack_size)
 
 
 def _checked(source: BatchSource, request: InputRequest) -> Iterator[Batch]:
@@ -160,7 +160,7 @@ def _repeated(
     """The only batch there is, for ever, stacked once."""
     for batch in batches:
         one = batch.repeated(1)
-        steps = even_share(request.chunk, one.step_bytes, request.max_bytes)
+        steps = even_share(request.chunk, one.step_bytes, request.stack_size)
         stack = Stack(Buffers(), one, steps)
         stack.add(batch.repeated(steps))
         yield from itertools.repeat(stack.stacked())

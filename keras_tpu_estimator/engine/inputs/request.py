@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.shown import shown
@@ -30,7 +30,7 @@ class InputRequest:
         repeat: Whether arrays, in place of a stream, are fed for ever.
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
-        max_bytes: How much is stacked, unless a single step is larger.
+        stack_size: How much is stacked. Defaults to all.
         source_of: Makes a source of what a call returns, which it makes, given
             the call and its number. Defaults to `source_of_call`.
     """
@@ -43,7 +43,7 @@ class InputRequest:
     repeat: bool = True
     chunk: int = 1
     checks_size: bool = True
-    max_bytes: float = math.inf
+    stack_size: StackSize = StackSize()
     source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
 
     def check(self) -> BatchCheck:

@@ -1,6 +1,7 @@
 """Steps stacked in any number, in memory that is used again."""
 
 import contextlib
+import dataclasses
 import math
 import weakref
 from collections.abc import Iterator
@@ -16,6 +17,26 @@ _ALIGNMENT = 64
 _FEW = 8
 # Bytes that are kept where nothing of their size is wanted.
 _MOST_FREE = 2**28
+
+
+@dataclasses.dataclass(frozen=True)
+class StackSize:
+    """How large stacks of steps are.
+
+    Attributes:
+        wanted: How many bytes, if steps are small. Defaults to any number.
+        most: How many bytes eight steps may have; larger ones come one by one.
+            Defaults to `wanted`.
+    """
+
+    wanted: float = math.inf
+    most: float | None = None
+
+    def steps(self, step_bytes: int) -> float:
+        """How many steps of a size to stack, at most."""
+        size = max(step_bytes, 1)
+        most = self.wanted if self.most is None else self.most
+        return 1 if most / size < _FEW else max(self.wanted / size, _FEW)
 
 
 class Buffers:
@@ -118,12 +139,12 @@ class Stacker:
     Args:
         pieces: Yields steps, stacked in any number. Those that may not stay
             are read before the next ones are asked for.
-        max_bytes: How much is taken at once, unless a single step is larger.
+        stack_size: How much is taken at once.
     """
 
-    def __init__(self, pieces: Iterator[StackedSteps], max_bytes: float):
+    def __init__(self, pieces: Iterator[StackedSteps], stack_size: StackSize):
         self._pieces = pieces
-        self._max_bytes = max_bytes
+        self._max_bytes = stack_size
         self._rest: StackedSteps | None = None
         self._buffers = Buffers()
 
@@ -188,7 +209,7 @@ class Stacker:
         return next(self._pieces, None)
 
 
-def even_share(steps: int, step_bytes: int, max_bytes: float) -> int:
+def even_share(steps: int, step_bytes: int, stack_size: StackSize) -> int:
     """How many of some steps to take now, so that all takes are equal.
 
     Equal numbers need one compiled program only, and no pieces are cut. Where
@@ -197,15 +218,14 @@ def even_share(steps: int, step_bytes: int, max_bytes: float) -> int:
 
     Example:
 
-    >>> even_share(100, step_bytes=4, max_bytes=150)
+    >>> even_share(100, step_bytes=4, stack_size=StackSize(150))
     25
-    >>> even_share(100, step_bytes=40, max_bytes=150)
+    >>> even_share(100, step_bytes=40, stack_size=StackSize(150))
     1
+    >>> even_share(100, step_bytes=40, stack_size=StackSize(150, most=600))
+    8
     """
-    fitting = max_bytes / max(step_bytes, 1)
-    if fitting < _FEW:
-        return 1
-    most = int(min(fitting, steps))
+    most = int(min(stack_size.steps(step_bytes), steps))
     times = -(-steps // most)
     few_more = range(times, times + times // 3 + 1)
     equal = (t for t in few_more if steps % t == 0)

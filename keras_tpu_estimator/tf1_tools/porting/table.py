@@ -1,6 +1,6 @@
 """The table of counterparts, of which the tables of a page are made.
 
-`docs/migrating.md` has the sections below; `tests/counterparts` compares them.
+`docs/migrating.md` has the sections below; `tests/porting` compares them.
 """
 
 import dataclasses
