@@ -1,11 +1,8 @@
 """The façade: what users of the original know, composed of what is below."""
 
 import contextlib
-import dataclasses
 import itertools
 import logging
-import secrets
-import tempfile
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
@@ -14,7 +11,6 @@ from typing import Any
 
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
-from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
@@ -34,6 +30,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs.agreed_settings import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
@@ -165,16 +162,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checks.check_not_overridden(self, TPUEstimator)
         directory = checks.resolve_model_dir(model_dir, config)
         checks.warm_start_settings(warm_start_from)
-        self._export_settings = ExportSettings(
-            to_cpu=bool(export_to_cpu),
-            to_tpu=bool(export_to_tpu),
-            api_version=checks.check_api_version(
-                export_saved_model_api_version
-            ),
-            seed=config.tf_random_seed,
-            options=dataclasses.replace(TraceOptions.of(config), records=False),
-            backend=config.export_backend,
-            timeout_secs=config.export_timeout_secs,
+        version = checks.check_api_version(export_saved_model_api_version)
+        self._export_settings = ExportSettings.of(
+            config, bool(export_to_cpu), bool(export_to_tpu), version
         )
         if config.fast_dev_run:
             directory = None
@@ -187,11 +177,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             config,
             batch_axis=batch_axis,
         )
-        with hosts.call("a TPUEstimator") as call:
-            directory = directory or call.chiefs(_temporary_dir)
-            seed = config.tf_random_seed
-            if seed is None and hosts.are_several:
-                seed = call.chiefs(lambda: secrets.randbits(31))
+        directory, seed = agreed(hosts, directory, config.tf_random_seed)
         own_config = config.replace(
             model_dir=directory, log_step_count_steps=None
         )
@@ -217,8 +203,6 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             seed=seed,
             embeddings=embedding_config_spec,
         )
-        if eval_on_tpu and not use_tpu:
-            _logger.info("eval_on_tpu has no effect with use_tpu=False.")
 
     def train(
         self,
@@ -340,20 +324,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             lambda step, slots: values.lent(step, checkpoint, slots)
         )
 
-    def _evaluation(
-        self,
-        input_fn: InputFn,
-        steps: int | None,
-        hooks: Iterable[Hook] | None,
-        name: str | None,
-    ) -> Evaluation:
+    def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
         """An evaluation, its arguments checked."""
-        call_checks.check_eval_steps(steps)
-        user_hooks = validate_hooks(hooks)
-        self._context.placement.check(ModeKeys.EVAL)
-        if self._context.config.fast_dev_run:
-            steps = 1
-        return Evaluation(self._context, input_fn, user_hooks, steps, name)
+        return Evaluation.of(self._context, input_fn, *arguments)
 
     def _validation(
         self, input_fn: InputFn | None, steps: int | None
@@ -423,9 +396,3 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         return watched(
             prediction.run(), self._context.config.stall_timeout_secs
         )
-
-
-def _temporary_dir() -> str:
-    directory = tempfile.mkdtemp()
-    _logger.warning("Using temporary folder as model_dir: %s", directory)
-    return directory

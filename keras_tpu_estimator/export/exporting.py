@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Protocol
+from typing import Self
 
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export import folders
@@ -22,6 +23,7 @@ from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _TAGS = {
@@ -59,6 +61,28 @@ class ExportSettings:
     options: TraceOptions | None = None
     backend: str = "jax"
     timeout_secs: float | None = None
+
+    @classmethod
+    def of(
+        cls, config: RunConfig, to_cpu: bool, to_tpu: bool, api_version: int
+    ) -> Self:
+        """The settings of an estimator.
+
+        Args:
+            config: The run configuration.
+            to_cpu: As the attribute.
+            to_tpu: The same.
+            api_version: The same.
+        """
+        return cls(
+            to_cpu,
+            to_tpu,
+            api_version,
+            config.tf_random_seed,
+            dataclasses.replace(TraceOptions.of(config), records=False),
+            config.export_backend,
+            config.export_timeout_secs,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,9 +5,11 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import jax
 import numpy as np
@@ -38,9 +40,11 @@ from keras_tpu_estimator.runs.same_edits import compare_edits
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -68,6 +72,28 @@ class Evaluation:
     hooks: tuple[Hook, ...]
     steps: int | None
     name: str | None
+
+    @classmethod
+    def of(
+        cls,
+        context: EstimatorContext,
+        input_fn: InputFn,
+        steps: int | None,
+        hooks: Iterable[Hook] | None,
+        name: str | None,
+    ) -> Self:
+        """What `evaluate` was called with, after checks.
+
+        Raises:
+            ValueError: An argument is wrong.
+            TypeError: One is of a wrong type.
+        """
+        call_checks.check_eval_steps(steps)
+        user_hooks = validate_hooks(hooks)
+        context.placement.check(ModeKeys.EVAL)
+        if context.config.fast_dev_run:
+            steps = 1
+        return cls(context, input_fn, user_hooks, steps, name)
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
