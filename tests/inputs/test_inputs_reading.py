@@ -4,6 +4,7 @@ import threading
 
 import tensorflow as tf  # noqa: TID253 - a form of input
 
+from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 
 
@@ -22,7 +23,7 @@ def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
             has_ended.set()
 
     monkeypatch.setattr(Dataset, "items", lambda self, state=None: SlowToEnd())
-    reading = Dataset(tf.data.Dataset.range(3))
+    reading = SourceReader(Dataset(tf.data.Dataset.range(3)))
     assert next(reading) == 1
     reading.close()
     assert not has_ended.is_set()

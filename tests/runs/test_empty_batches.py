@@ -200,12 +200,12 @@ def test_a_host_without_examples_has_no_part_of_a_step(
 
     of_hosts = on_each(read)
     numbers = [
-        [(each.is_part, each.batch.steps) for each in taken]
+        [(each.is_part, each.stacked.steps) for each in taken]
         for taken in of_hosts
     ]
     assert numbers[0] == numbers[1]
     seen = [
-        taken.batch.features.reshape(-1, 3)
+        taken.stacked.features.reshape(-1, 3)
         for host, of_host in enumerate(of_hosts)
         for taken in of_host
         if taken.is_part or host == 0

@@ -19,6 +19,7 @@ from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1.input_graph import source_in_graph
 
 X = np.arange(24, dtype="int64").reshape(12, 2)
@@ -231,7 +232,7 @@ def test_long_datasets_are_stacked(is_disabled):
         return data.batch(4, drop_remainder=True)
 
     form = source_of(repeated)
-    stacked = form.in_stacks(form.stacked_for(6, 4, 1e9))
+    stacked = form.in_stacks(form.stacked_for(6, 4, StackSize()))
     assert stacked.stacked == 6
     assert next(stacked.items()).shape[:2] == (6, 4)
 

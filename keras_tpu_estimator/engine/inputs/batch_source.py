@@ -15,7 +15,7 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 
 class BatchSource(abc.ABC):
-    """Where batches come from: an iterator that counts, and may have a state.
+    """Where batches come from, which may be read once from a state on.
 
     Args:
         value: What the call of `input_fn` returned.
@@ -25,14 +25,6 @@ class BatchSource(abc.ABC):
         stacked: How many batches an item is made of; 0 for items that are
             batches.
         may_stay: Whether nothing changes an item when the next one is read.
-        batches: How many batches have been read, without those left out; the
-            last item may have fewer than were counted.
-
-    Example:
-
-    >>> source = Arrays("a batch")
-    >>> next(source), source.batches, source.state()
-    ('a batch', 1, None)
     """
 
     is_single = False
@@ -41,8 +33,6 @@ class BatchSource(abc.ABC):
 
     def __init__(self, value: Any):
         self._value = value
-        self._items: Iterator[Any] | None = None
-        self.batches = 0
 
     @abc.abstractmethod
     def check(self, plan: InputPlan) -> None:
@@ -77,46 +67,6 @@ class BatchSource(abc.ABC):
     def batch(self, item: Any) -> Batch:
         """The batch that an item is."""
         return Batch.of(item)
-
-    def open(self, state: Any, batches: int) -> None:
-        """Starts to read.
-
-        Args:
-            state: What `state` returned.
-            batches: How many batches had been read then.
-
-        Raises:
-            Exception: The state does not fit.
-        """
-        self._items = self.items(state)
-        self.batches = batches
-
-    def state(self) -> Any:
-        """The state of what is read; `None` if it has none to ask for."""
-        return self.state_of(self._opened())
-
-    def leave_out(self, batches: int) -> None:
-        """Takes back that so many batches of the last item were read."""
-        self.batches -= batches
-
-    def close(self) -> None:
-        """Lets go of the user's objects."""
-        last = [] if self._items is None else [self._items]
-        self._value, self._items = (), iter(())
-        self.release(last)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        item = next(self._opened())
-        self.batches += self.stacked or 1
-        return item
-
-    def _opened(self) -> Iterator[Any]:
-        if self._items is None:
-            self._items = self.items()
-        return self._items
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
@@ -182,6 +132,77 @@ class Arrays(BatchSource):
         if isinstance(self._value, list):
             _check_list(self._value)
         return iter([self._value])
+
+
+class SourceReader:
+    """Reads a source: an iterator that counts, and may have a state.
+
+    It has the user's objects until it is closed, and in no circle: what is
+    collected later, on any thread, TensorFlow may not let go of there.
+
+    Args:
+        source: What is read.
+
+    Attributes:
+        batches: How many batches have been read, without those left out; the
+            last item may have fewer than were counted.
+
+    Example:
+
+    >>> reader = SourceReader(Arrays("a batch"))
+    >>> next(reader), reader.batches, reader.state()
+    ('a batch', 1, None)
+    """
+
+    def __init__(self, source: BatchSource):
+        self.batches = 0
+        self._source = source
+        self._items: Iterator[Any] | None = None
+
+    def open(self, state: Any, batches: int) -> None:
+        """Starts to read.
+
+        Args:
+            state: What `state` returned.
+            batches: How many batches had been read then.
+
+        Raises:
+            Exception: The state does not fit.
+        """
+        self._items = self._source.items(state)
+        self.batches = batches
+
+    def state(self) -> Any:
+        """The state of what is read; `None` if it has none to ask for."""
+        return self._source.state_of(self._opened())
+
+    def batch(self, item: Any) -> Batch:
+        """The batch that an item is."""
+        return self._source.batch(item)
+
+    def leave_out(self, batches: int) -> None:
+        """Takes back that so many batches of the last item were read."""
+        self.batches -= batches
+
+    def close(self) -> None:
+        """Lets go of the user's objects."""
+        release = self._source.release
+        last = [] if self._items is None else [self._items]
+        self._source, self._items = Arrays(()), iter(())
+        release(last)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._opened())
+        self.batches += self._source.stacked or 1
+        return item
+
+    def _opened(self) -> Iterator[Any]:
+        if self._items is None:
+            self._items = self._source.items()
+        return self._items
 
 
 def _check_list(value: list[Any]) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 
 
 def batches_among(
-    chunks: BatchSource, check: BatchCheck
+    chunks: SourceReader, check: BatchCheck
 ) -> Iterator[StackedSteps]:
     """The batches of a dataset's chunks, without empty ones.
 

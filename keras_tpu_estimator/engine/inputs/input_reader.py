@@ -9,6 +9,7 @@ from typing import Any
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.chunks import batches_among
 from keras_tpu_estimator.engine.inputs.context import Deployment
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -69,7 +70,7 @@ class InputReader:
         if stacked:
             sources = [source.in_stacks(stacked) for source in sources]
         self._stacked = sources[0].stacked
-        self._sources = sources
+        self._readers = [SourceReader(source) for source in sources]
         self.steps = Stacker(self._pieces(sources), request.stack_size)
 
     def restore(self) -> None:
@@ -82,14 +83,14 @@ class InputReader:
             return
         states = unpack(self._start.states)
         batches = self._start.steps * self._request.plan.batches_per_call
-        for source, state in zip(self._sources, states, strict=True):
-            source.open(state, batches)
+        for reader, state in zip(self._readers, states, strict=True):
+            reader.open(state, batches)
 
     def restore_point(self) -> RestorePoint | None:
         """A restore point at what is read next, if the input has a state."""
         plan = self._request.plan
-        read = {source.batches for source in self._sources}
-        states = [source.state() for source in self._sources]
+        read = {reader.batches for reader in self._readers}
+        states = [reader.state() for reader in self._readers]
         if None in states or len(read) > 1:
             return None
         steps = read.pop() // plan.batches_per_call
@@ -98,17 +99,16 @@ class InputReader:
     def close(self) -> None:
         """Closes the user's generators."""
         self.steps.close()
-        for source in self._sources:
-            source.close()
-        self._sources = []
+        for reader in self._readers:
+            reader.close()
 
     def _pieces(self, sources: Sequence[BatchSource]) -> Iterator[StackedSteps]:
         """The steps of all calls, stacked by whoever is fastest."""
         request = self._request
         if self._stacked:
-            return batches_among(self._sources[0], request.check())
+            return batches_among(self._readers[0], request.check())
         may_stay = all(source.may_stay for source in sources)
-        parts = [_checked(source, request) for source in self._sources]
+        parts = [_checked(reader, request) for reader in self._readers]
         if request.plan.is_per_core:
             batches = _combined(parts, request.plan, may_stay)
             may_stay = True
@@ -141,14 +141,14 @@ def _stacked(request: InputRequest, sources: Sequence[BatchSource]) -> int:
     return sources[0].stacked_for(request.chunk, size, request.stack_size)
 
 
-def _checked(source: BatchSource, request: InputRequest) -> Iterator[Batch]:
+def _checked(reader: SourceReader, request: InputRequest) -> Iterator[Batch]:
     """The batches of one call, each checked against the first."""
     check = request.check()
     step = 0
-    for item in source:
-        moved = request.axes.to_front(source.batch(item))
+    for item in reader:
+        moved = request.axes.to_front(reader.batch(item))
         if check.is_empty(moved):
-            source.leave_out(1)
+            reader.leave_out(1)
             continue
         yield moved.sharing(check(moved, step))
         step += 1

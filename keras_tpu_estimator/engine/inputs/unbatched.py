@@ -43,7 +43,7 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     Example:
 
     >>> named_leaves({"x": 1, "rate": Unbatched(2)}, None)
-    [("features['rate']", Shared(value=2)), ("features['x']", 1)]
+    [("features['rate']", Unbatched(value=2)), ("features['x']", 1)]
     """
     return [
         (name + jax.tree_util.keystr(path), leaf)
@@ -60,7 +60,7 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
     Example:
 
     >>> map_batched(lambda x: x + 1, {"x": 1, "rate": Unbatched(1)})
-    {'rate': Shared(value=1), 'x': 2}
+    {'rate': Unbatched(value=1), 'x': 2}
     """
     return jax.tree.map(
         lambda *leaves: (

@@ -60,8 +60,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
     Example:
 
-    >>> from keras_tpu_estimator import launch
-    >>> launch.main("launch", ["--processes", "2", "-m", "keyword"])
+    >>> from keras_tpu_estimator.ground.hosts import launching
+    >>> launching.main("launch", ["--processes", "2", "-m", "keyword"])
     0
     """
     for stream in (sys.stdout, sys.stderr):
