@@ -250,6 +250,7 @@ def test_all_that_is_imported_is_declared() -> None:
     [
         ("keras.src", {"ground.tracing.keras_internals"}),
         ("jax._src", {"ground.hosts.jax_internals"}),
+        ("jaxlib", {"export.stablehlo"}),
         ("jax.interpreters", {"tf1.jax_internals"}),
         # One for each front end.
         (
@@ -268,6 +269,53 @@ def test_private_modules_are_imported_in_few_files(
         if each.module.startswith(private)
     }
     assert importers == expected
+
+
+# Who uses attributes that others keep to themselves, but for Python's frames.
+PRIVATE_ATTRIBUTES = {
+    "ground.hosts.jax_internals",
+    "ground.tracing.keras_internals",
+    "ground.tracing.tensorflow_internals",
+    "tf1.internals",
+    # What TensorFlow's hooks were made with.
+    "spec.hooks.tensorflow_hook",
+    # What subclasses of Keras's and TensorFlow's optimizers are given.
+    "spec.optimizers.adam_weight_decay",
+    "spec.optimizers.lars",
+    "spec.optimizers.sm3",
+    "tf1.reimplemented.opt",
+}
+_OF_PYTHON = {"_getframe", "_current_frames"}
+
+
+def names_made(tree: ast.AST) -> Iterator[str]:
+    """Names of functions, classes and attributes that a module makes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(
+            node.ctx, ast.Store
+        ):
+            yield node.attr
+        elif isinstance(node, ast.Subscript) and isinstance(
+            node.slice, ast.Constant
+        ):
+            yield str(node.slice.value)  # Such as in `__dict__`.
+
+
+def test_private_attributes_of_others_are_used_in_few_files() -> None:
+    own = {name for _, tree in parsed() for name in names_made(tree)}
+    users = {
+        module
+        for module, tree in parsed()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and re.match("_[^_]", node.attr)
+        and node.attr not in own | _OF_PYTHON
+    }
+    assert users == PRIVATE_ATTRIBUTES
 
 
 def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
