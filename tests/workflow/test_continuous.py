@@ -301,9 +301,7 @@ print(json.dumps([recorder.steps, float(metrics["loss"])]))
 @pytest.mark.usefixtures("forked_programs")
 def test_two_processes(tmp_path):
     here = os.path.dirname(__file__)
-    path = os.pathsep.join(
-        [os.environ["PYTHONPATH"], here, os.path.dirname(here), *sys.path]
-    )
+    path = os.pathsep.join([here, os.path.dirname(here), *sys.path])
     with subprocess.Popen(
         [sys.executable, "-c", CODE, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},
