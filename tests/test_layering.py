@@ -400,6 +400,17 @@ def test_the_contributing_page_lists_every_room() -> None:
     )
 
 
+def test_the_files_that_the_contributing_page_names_are_there() -> None:
+    named = re.findall(r"`([\w/.]+\.py)\b", CONTRIBUTING.read_text())
+    places = (PACKAGE, PACKAGE.parent)
+    assert named
+    assert not [
+        name
+        for name in named
+        if not any((place / name).is_file() for place in places)
+    ]
+
+
 # What the checks above rest on.
 
 

@@ -36,7 +36,7 @@ from keras_tpu_estimator.runs.outfeed import LastOfAll
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.same_edits import compare_edits
+from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead

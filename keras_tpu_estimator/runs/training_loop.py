@@ -26,8 +26,8 @@ from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
-from keras_tpu_estimator.runs.same_edits import check_same_model
-from keras_tpu_estimator.runs.same_edits import compare_edits
+from keras_tpu_estimator.runs.same_on_hosts import check_same_model
+from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import parts_of_loop

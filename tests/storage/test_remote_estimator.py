@@ -259,7 +259,7 @@ def test_a_second_process_goes_on(shelf):
     """It has but the shelf; weights are those of a run in one piece."""
     script = second_process.__file__
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([*filter(None, sys.path)])
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
     }
     second_process.estimator().train(second_process.repeated(X, Y), steps=4)
     done = subprocess.run(

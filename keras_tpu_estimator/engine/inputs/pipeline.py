@@ -30,7 +30,7 @@ class Pipeline:
         is_kept: Whether `position` will be asked for. Defaults to `False`.
 
     Raises:
-        TypeError: It returns a form that the plan does not allow.
+        TypeError: It returns what the plan does not allow.
     """
 
     def __init__(

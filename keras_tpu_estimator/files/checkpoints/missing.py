@@ -1,4 +1,4 @@
-"""What is said of variables that a checkpoint does not have."""
+"""What is said of what a checkpoint does not have, or has no longer."""
 
 import difflib
 import os

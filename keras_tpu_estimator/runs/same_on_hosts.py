@@ -1,4 +1,4 @@
-"""Whether user code assigns the same values to variables on all hosts."""
+"""Whether all hosts begin with the same model, and change it alike."""
 
 import zlib
 from collections.abc import Mapping
