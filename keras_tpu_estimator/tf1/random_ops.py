@@ -12,7 +12,7 @@ from keras_tpu_estimator.tf1.writing import set_inputs
 from keras_tpu_estimator.tf1.writing import type_number
 
 KEY = "kte_key"
-_SAMPLE = "Multinomial"
+_SAMPLE, _SHUFFLE = "Multinomial", "RandomShuffle"
 _STATELESS = {
     "RandomUniform": "StatelessRandomUniformV2",
     "RandomUniformInt": "StatelessRandomUniformIntV2",
@@ -26,7 +26,6 @@ UNSUPPORTED = frozenset(
         "RandomGamma",
         "RandomPoisson",
         "RandomPoissonV2",
-        "RandomShuffle",
         "StatefulRandomBinomial",
         "StatefulStandardNormalV2",
         "StatefulTruncatedNormal",
@@ -40,7 +39,7 @@ _PHILOX = np.int32(1)
 
 def is_random(node: Node) -> bool:
     """Whether a node draws numbers that no seed of its own determines."""
-    return node.op in _STATELESS or node.op == _SAMPLE
+    return node.op in _STATELESS or node.op in (_SAMPLE, _SHUFFLE)
 
 
 def make_stateless(node: Node, stream: int, writer: Writer) -> None:
@@ -54,18 +53,71 @@ def make_stateless(node: Node, stream: int, writer: Writer) -> None:
     if node.op == _SAMPLE:
         _make_sample_stateless(node, stream, writer)
         return
+    if node.op == _SHUFFLE:
+        _make_shuffle_stateless(node, stream, writer)
+        return
     shape, *bounds = data_inputs(node)
-    counter = writer.constant(
-        f"kte_counter_{stream}", np.array([0, stream], np.uint64)
-    )
-    algorithm = writer.constant(f"kte_algorithm_{stream}", _PHILOX)
+    state = _state(stream, writer)
     # `T` is the type of the shape, but that of bounds if these are integers.
     types = {
         "dtype": node.attr["Tout" if bounds else "dtype"].type,
         "Tshape": node.attr["T"].type,
     }
     _become(node, _STATELESS[node.op], types)
-    set_inputs(node, [shape, KEY, counter, algorithm, *bounds])
+    set_inputs(node, [shape, *state, *bounds])
+
+
+def _state(stream: int, writer: Writer) -> list[str]:
+    """Where a stream begins: the key, a counter, and an algorithm."""
+    counter = writer.constant(
+        f"kte_counter_{stream}", np.array([0, stream], np.uint64)
+    )
+    algorithm = writer.constant(f"kte_algorithm_{stream}", _PHILOX)
+    return [KEY, counter, algorithm]
+
+
+def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
+    """Takes rows in the order of random numbers, of which each has one."""
+    (rows,) = data_inputs(node)
+    dtype, integer = node.attr["T"].type, type_number("int32")
+
+    def added(
+        what: str, op: str, inputs: list[str], types: dict[str, int], of: str
+    ) -> str:
+        return writer.node(f"kte_{what}_{stream}", op, inputs, types, of)
+
+    zero, one, none = (
+        writer.constant(f"kte_{what}_{stream}", np.array(value, np.int32))
+        for what, value in (("zero", [0]), ("one", [1]), ("none", []))
+    )
+    sizes = {"T": dtype, "out_type": integer}
+    shape = added("shape", "Shape", [rows], sizes, "output")
+    types = {"T": integer, "Index": integer}
+    count = added("count", "Slice", [shape, zero, one], types, "output")
+    numbers = added(
+        "numbers",
+        "StatelessRandomUniformFullIntV2",
+        [count, *_state(stream, writer)],
+        {"dtype": integer, "Tshape": integer},
+        "output",
+    )
+    types = {"T": integer, "Tshape": integer}
+    whole = added("whole", "Reshape", [count, none], types, "output")
+    order = writer.node(
+        f"kte_order_{stream}",
+        "TopKV2",
+        [numbers, whole],
+        {"T": integer, "Tk": integer, "index_type": integer},
+        "indices",
+        1,
+    )
+    axis = writer.constant(f"kte_axis_{stream}", np.int32(0))
+    _become(
+        node,
+        "GatherV2",
+        {"Tparams": dtype, "Tindices": integer, "Taxis": integer},
+    )
+    set_inputs(node, [rows, order, axis])
 
 
 def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:

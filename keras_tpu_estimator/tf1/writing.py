@@ -55,21 +55,25 @@ class Writer:
         inputs: Sequence[str],
         types: Mapping[str, int],
         output: str = "output",
+        number: int = 0,
     ) -> str:
-        """Adds a node, and returns a reference to its first output.
+        """Adds a node, and returns a reference to one of its outputs.
 
         Args:
             name: The name of the node.
             op: The type of op.
             inputs: References to its inputs.
             types: The attributes that are types.
-            output: What the op calls its first output.
+            output: What the op calls that output.
+            number: Which one it is. Defaults to the first.
         """
         node = self.nodes.add(name=name, op=op)
         node.input.extend(inputs)
-        for key, number in types.items():
-            node.attr[key].type = number
-        return self._reference(name, output)
+        for key, dtype in types.items():
+            node.attr[key].type = dtype
+        return self._reference(name, output, number)
 
-    def _reference(self, name: str, output: str) -> str:
-        return f"{name}:{output}:0" if self.is_function else name
+    def _reference(self, name: str, output: str, number: int = 0) -> str:
+        if self.is_function:
+            return f"{name}:{output}:0"
+        return f"{name}:{number}" if number else name

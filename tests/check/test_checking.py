@@ -209,7 +209,7 @@ OTHERS = {
     + """
 def dense(x):
     with tf.variable_scope("a", use_resource=False):
-        return tf.random_shuffle(x)
+        return tf.random_gamma(x)
 class Model:
     def __init__(self, x):
         self.build(x)
@@ -239,7 +239,7 @@ def test_what_devices_refuse_is_found_where_they_run_it(program) -> None:
         ("tf.py_func", "main.py", 19),
         ("tf.as_string", "blocks.py", 4),
         ("tf.variable_scope", "modeling.py", 4),
-        ("tf.random_shuffle", "modeling.py", 5),
+        ("tf.random_gamma", "modeling.py", 5),
         ("tf.lookup.StaticHashTable", "modeling.py", 10),
         ("tf.train.batch", "main.py", 36),
     }

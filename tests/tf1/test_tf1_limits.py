@@ -47,7 +47,6 @@ REFUSED = {
     "tf.as_string": lambda x: tf.string_to_number(tf.as_string(x)),
     "tf.decode_raw": lambda x: tf.decode_raw(tf.as_string(x), tf.uint8),
     "tf.lookup.StaticHashTable": table,
-    "tf.random_shuffle": tf.random_shuffle,
     "tf.random_gamma": lambda x: tf.random_gamma([2], 1.0),
     "tf.random_poisson": lambda x: tf.random_poisson(1.0, [2]),
     "tf.Print": lambda x: tf.Print(x, [x]),

@@ -19,6 +19,8 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import trained
 
+SHUFFLED = 6
+
 
 def with_dropout(features, is_training):
     """A layer with dropout, and a record of what each step draws."""
@@ -27,12 +29,14 @@ def with_dropout(features, is_training):
         hidden = tf.nn.dropout(hidden, rate=0.5)
         record = tf.get_variable(
             "record",
-            [STEPS, 3],
+            [STEPS, 3 + SHUFFLED],
             initializer=tf.zeros_initializer,
             trainable=False,
         )
         step = tf.train.get_global_step()
-        update = tf.scatter_update(record, step, tf.random_uniform([3]))
+        order = tf.cast(tf.random_shuffle(tf.range(SHUFFLED)), tf.float32)
+        drawn = tf.concat([tf.random_uniform([3]), order], 0)
+        update = tf.scatter_update(record, step, drawn)
         tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
     return dense(hidden, 4, "logits", seed=2)
 
@@ -56,7 +60,12 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     restarted = trained(model_fn, part, data[4:], use_tpu=use_tpu)
     assert_same(restarted, expected, rtol=0, atol=0)
     # No two steps draw the same.
-    assert len({tuple(row) for row in expected["record"]}) == STEPS
+    numbers, orders = np.split(expected["record"], [3], axis=1)
+    assert len({tuple(row) for row in numbers}) == STEPS
+    assert len({tuple(row) for row in orders}) > STEPS // 2
+    if not use_tpu:  # What cores draw is averaged.
+        whole = [range(SHUFFLED)] * STEPS
+        np.testing.assert_array_equal(np.sort(orders), whole)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
@@ -74,8 +83,8 @@ def test_a_generator_of_the_devices(tmp_path, name, use_tpu):
         for kind, config in kinds.items()
     )
     assert_same(again, own, rtol=0, atol=0)
-    drawn = own["record"]
-    assert np.abs(drawn - philox["record"]).min() > 0
+    drawn = own["record"][:, :3]
+    assert np.abs(drawn - philox["record"][:, :3]).min() > 0
     assert len(np.unique(drawn)) == drawn.size
     assert 0 <= drawn.min() < 0.5 < drawn.max() < 1
 
@@ -159,6 +168,28 @@ def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
     drawn = drawn_by(draw, tmp_path)["x"]
     assert len(np.unique(drawn)) == 32
     assert (0 < drawn).all() and (drawn < 1).all()
+
+
+def test_rows_are_shuffled_in_a_loop_and_where_there_are_none(tmp_path):
+    rows = np.arange(10).reshape(5, 2)
+
+    def draw(size):
+        _, drawn = tf.while_loop(
+            lambda step, _: step < 4,
+            lambda step, all: (
+                step + 1,
+                tf.concat([all[5:], tf.random_shuffle(rows)], 0),
+            ),
+            (0, tf.zeros([20, 2], tf.int64)),
+        )
+        empty = tf.random_shuffle(tf.zeros([0, 2], tf.int64))
+        drawn = tf.concat([drawn, empty], 0)
+        return {"x": tf.tile(drawn[None], [size, 1, 1])}
+
+    drawn = drawn_by(draw, tmp_path)["x"][0].reshape(4, 5, 2)
+    assert len({tuple(each[:, 0]) for each in drawn}) == 4
+    for each in drawn:
+        np.testing.assert_array_equal(each[np.argsort(each[:, 0])], rows)
 
 
 DRAWN = {

@@ -45,10 +45,6 @@ def has_strings(x):
     return tf.string_to_number(tf.as_string(x, name="text"))
 
 
-def shuffles(x):
-    return tf.random_shuffle(x, name="shuffled")
-
-
 def looks_up(x):
     table = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0
@@ -68,7 +64,6 @@ def permutes(x):
         (calls_python, "sine", "a PyFunc, which calls Python"),
         (calls_python_in_a_condition, "if", "a PyFunc, which calls"),
         (has_strings, "text", "a AsString with strings"),
-        (shuffles, "shuffled", "a RandomShuffle, whose numbers no seed"),
         (looks_up, "hash_table", "a HashTableV2 with a resource that is no"),
         (permutes, "permuted", "a CollectivePermute; of the sums"),
     ],

@@ -59,13 +59,10 @@ _IN_MODEL_FN = (
         (
             "tf.random.gamma",
             "tf.random.poisson",
-            "tf.random.shuffle",
             "tf.random_gamma",
             "tf.random_poisson",
-            "tf.random_shuffle",
         ),
-        "No seed repeats its numbers. Sort by tf.random_uniform to shuffle, or "
-        "draw in input_fn.",
+        "No seed repeats its numbers. Draw in input_fn.",
     ),
     Limit(
         (
