@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Iterator
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.shims.giving_back import give_back
 
 _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_building", default=False
@@ -14,6 +15,7 @@ _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
 @contextlib.contextmanager
 def building() -> Iterator[None]:
     """Lets a `TF1ModelFn` be called in a `with` block: in a graph."""
+    give_back()
     token = _is_building.set(True)
     try:
         with internals.whole_variables():

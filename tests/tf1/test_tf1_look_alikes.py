@@ -2,6 +2,7 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import importlib
 import sys
 
 import keras
@@ -18,9 +19,11 @@ from tf1_programs import values_of
 from tf1_programs import weights
 
 from keras_tpu_estimator.tf1.shims import Status
+from keras_tpu_estimator.tf1.shims import importing
 from keras_tpu_estimator.tf1.shims import lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.shims.tables import AREAS
+from keras_tpu_estimator.tf1.shims.tables import LOST
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -127,6 +130,56 @@ def test_modules_are_imported_by_their_names():
     assert by_path is by_name is tf2.estimator
     assert contrib_tpu.TPUConfig is tpu_config.TPUConfig
     assert tpu_estimator.TPUEstimator is tf.estimator.tpu.TPUEstimator
+
+
+# What TF1 had below names that were never public, as programs import it.
+IMPORTS = """
+from tensorflow.contrib.framework.python.ops import arg_scope
+from tensorflow.contrib.framework.python.ops.arg_scope import arg_scope
+import tensorflow.contrib.framework.python.ops.arg_scope
+from tensorflow.contrib.framework.python.ops import arg_scope
+assert callable(arg_scope)
+from tensorflow.python.layers import core as layers_core
+from tensorflow.python.layers import base, convolutional, pooling
+layers_core.Dense, convolutional.Conv2D, pooling.MaxPooling2D, base.Layer
+from tensorflow.python.layers.normalization import BatchNormalization
+from tensorflow.python.ops.control_flow_ops import case, cond, while_loop
+from tensorflow.python.framework import ops
+ops.Tensor, ops.IndexedSlices, ops.Graph
+from tensorflow.python.ops import array_ops, variable_scope, variables
+array_ops.stack, variable_scope.variable, variables.VariableV1
+from tensorflow.compiler.tf2xla.python import xla
+from tensorflow.compiler.tf2xla.python.xla import add
+import tensorflow.compiler.tf2xla.python.xla
+xla.add
+from tensorflow.python.tools import freeze_graph
+from tensorflow.python.training import training_ops
+from tensorflow.python.util import nest
+nest.is_sequence
+"""
+
+
+def test_what_was_never_public_is_imported_as_in_python():
+    # Lines of their own, so that one that fails is named.
+    for builtins in (vars(importing.builtins), importing.BUILTINS):
+        names = {"__builtins__": builtins, "__name__": "program"}
+        for line in IMPORTS.strip().splitlines():
+            exec(line, names)  # noqa: S102
+
+
+def test_names_that_tensorflow_lost_are_given_back_once():
+    from tensorflow.python.ops import control_flow_ops
+
+    cond = control_flow_ops.cond
+    assert cond is tf.cond
+    finders = list(sys.meta_path)
+    kte.tf1.install()
+    assert control_flow_ops.cond is cond
+    assert sys.meta_path == finders
+    for area in LOST:
+        module = importlib.import_module(f"tensorflow.{area.path}")
+        for name in area.supplied:
+            assert getattr(module, name) is resolve(area.full(name))
 
 
 def test_without_the_extra_an_error_says_what_to_install(monkeypatch):

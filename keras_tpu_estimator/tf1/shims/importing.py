@@ -18,6 +18,7 @@ from typing import Any
 from keras_tpu_estimator.tf1.shims.resolving import LookAlike
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import resolve_module
 
 _TENSORFLOW = "tensorflow"
 _PACKAGE = pathlib.Path(__file__).parents[2]
@@ -53,9 +54,10 @@ def tf1_import(
     if level or top != _TENSORFLOW:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     try:
-        module = resolve(path)
+        module = resolve_module(path)
         for each in _names(module, fromlist or ()):
-            getattr(module, each)
+            if not hasattr(module, each):
+                resolve(f"{path}.{each}" if path else each)
     except MissingNameError as error:
         raise ModuleNotFoundError(str(error), name=name) from None
     if not isinstance(module, types.ModuleType):

@@ -7,10 +7,13 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.shims.giving_back import Loader
+from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.shims.resolving import LookAlike
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import is_known
 from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1.shims.resolving import resolve_module
 
 _TOP = "tensorflow."
 # Below `tf.compat.v1`, with a name by which it is seen whether they work.
@@ -40,6 +43,7 @@ def install() -> None:
     import tensorflow as tf
     import tensorflow.compat.v1 as imported
 
+    give_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         # The last one: asked for what there is not.
         sys.meta_path.append(_Finder())
@@ -79,25 +83,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name == fullname or not is_ours:
             return None
         try:
-            found = resolve(name)
+            found = resolve_module(name)
         except MissingNameError as error:
             if isinstance(parent, LookAlike):
                 raise ImportError(str(error), name=fullname) from error
             return None
         if not isinstance(found, types.ModuleType):
             return None
-        return importlib.machinery.ModuleSpec(fullname, _Loader(found))
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads what is there already."""
-
-    def __init__(self, module: types.ModuleType):
-        self._module = module
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Leaves it to the import system to make one, for the moment."""
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """Puts the module in the place of that."""
-        sys.modules[module.__name__] = self._module
+        return importlib.machinery.ModuleSpec(fullname, Loader(found))

@@ -2,7 +2,7 @@
 
 import functools
 import importlib
-import sys
+import pathlib
 import types
 from typing import Any
 
@@ -56,6 +56,11 @@ class LookAlike(types.ModuleType):
         self.__dict__[name] = value
         return value
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Keeps a function from a module of its name, which `import` sets."""
+        if _below(self._kte_path, name) not in _tree().modules:
+            super().__setattr__(name, value)
+
     def __dir__(self) -> list[str]:
         """All names, supplied ones and TensorFlow's."""
         known = _tree().packages | {*_tree().supplied}
@@ -105,6 +110,26 @@ def resolve(path: str) -> Any:
     if parent in tree.packages:
         return _of_the_rest(parent, name)
     return _attribute(resolve(parent), name, path)
+
+
+def resolve_module(path: str) -> Any:
+    """What is imported by a name, which is another thing for some functions.
+
+    Args:
+        path: The name without 'tf.'.
+
+    Raises:
+        MissingNameError: There is none.
+
+    Example:
+
+    >>> name = "contrib.framework.python.ops.arg_scope"
+    >>> resolve(name).__name__, resolve_module(name).__name__
+    ('arg_scope', 'tf_slim.ops.arg_scope')
+    """
+    path = path.removeprefix(_V1)
+    target = _tree().modules.get(path)
+    return resolve(path) if target is None else _target(path, target)
 
 
 def is_supplied(path: str) -> bool:
@@ -167,6 +192,11 @@ class _Tree:
             for area in AREAS
             for name, advice in area.missing.items()
         }
+        self.modules = {
+            area.full(name): target
+            for area in AREAS
+            for name, target in area.modules.items()
+        }
         names = (*self.supplied, *self.missing)
         above = {a for n in (*names, *self.areas) for a in _ancestors(n)}
         self.packages = ({*self.areas} | above) - {*self.supplied}
@@ -194,8 +224,6 @@ def _target(path: str, target: str) -> Any:
 
 def _imported(path: str, module: str) -> Any:
     try:
-        if module.startswith("tf_slim"):
-            _name_as_tensorflow_does()
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         top = module.partition(".")[0]
@@ -208,26 +236,24 @@ def _imported(path: str, module: str) -> Any:
         ) from error
 
 
-def _name_as_tensorflow_does() -> None:
-    """Lets TensorFlow find the batch normalization of tf-keras.
-
-    Its own, which tf_slim uses, looks where tf-keras had it once.
-    """
-    now = importlib.import_module("tf_keras.src.legacy_tf_layers.normalization")
-    before = "tf_keras.legacy_tf_layers.normalization"
-    sys.modules.setdefault(before, now)
-    sys.modules.setdefault(
-        "tf_keras.legacy_tf_layers",
-        importlib.import_module("tf_keras.src.legacy_tf_layers"),
-    )
-
-
 def _of_the_rest(parent: str, name: str) -> Any:
     """What has a name that no table has, but whose module is in one."""
     path, behind = _below(parent, name), _behind(parent)
     if behind is None:
         raise MissingNameError(path, _advice(path))
+    if not parent and name in _folders_of_tensorflow():
+        return importlib.import_module(f"tensorflow.{name}")
     return _attribute(behind, name, path)
+
+
+@functools.cache
+def _folders_of_tensorflow() -> frozenset[str]:
+    """The packages in it that are no attributes of `tf.compat.v1`."""
+    import tensorflow as tf
+
+    folder = pathlib.Path(tf.__file__).parent
+    found = {each.parent.name for each in folder.glob("*/__init__.py")}
+    return frozenset(n for n in found if not hasattr(tf.compat.v1, n))
 
 
 def _behind(path: str) -> Any:
@@ -236,7 +262,8 @@ def _behind(path: str) -> Any:
     if area is not None and area.rest is not None:
         return _target(path, area.rest)
     above, _, name = path.rpartition(".")
-    found = getattr(_behind(above), name, None) if path else None
+    owner = _behind(above) if path else None
+    found = None if owner is None else _attribute_or_none(owner, name)
     # What was installed has nothing behind it.
     return None if isinstance(found, LookAlike) else found
 
@@ -251,15 +278,24 @@ def _advice(path: str) -> str:
 
 
 def _attribute(owner: Any, name: str, path: str) -> Any:
+    found = _attribute_or_none(owner, name)
+    if found is None and not hasattr(owner, name):
+        raise MissingNameError(path, _advice(path))
+    return found
+
+
+def _attribute_or_none(owner: Any, name: str) -> Any:
+    """An attribute, or a module that is imported to be one."""
     try:
         return getattr(owner, name)
     except AttributeError:
         pass
-    if isinstance(owner, types.ModuleType):
-        below = f"{owner.__name__}.{name}"
-        try:
-            return importlib.import_module(below)
-        except ModuleNotFoundError as error:
-            if error.name != below:
-                raise
-    raise MissingNameError(path, _advice(path))
+    if not isinstance(owner, types.ModuleType):
+        return None
+    below = f"{owner.__name__}.{name}"
+    try:
+        return importlib.import_module(below)
+    except ModuleNotFoundError as error:
+        if error.name != below:
+            raise
+    return None

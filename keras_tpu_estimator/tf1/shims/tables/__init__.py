@@ -7,6 +7,7 @@ from keras_tpu_estimator.tf1.shims.tables import contrib_slim
 from keras_tpu_estimator.tf1.shims.tables import contrib_summary
 from keras_tpu_estimator.tf1.shims.tables import contrib_tpu
 from keras_tpu_estimator.tf1.shims.tables import estimator
+from keras_tpu_estimator.tf1.shims.tables import python
 from keras_tpu_estimator.tf1.shims.tables import root
 from keras_tpu_estimator.tf1.shims.tables.area import Area
 
@@ -18,11 +19,16 @@ _MODULES = (
     contrib_summary,
     contrib_tpu,
     estimator,
+    python,
     root,
 )
-AREAS: tuple[Area, ...] = tuple(
-    value
-    for module in _MODULES
-    for value in vars(module).values()
-    if isinstance(value, Area)
+LOST = python.LOST
+AREAS: tuple[Area, ...] = (
+    *(
+        value
+        for module in _MODULES
+        for value in vars(module).values()
+        if isinstance(value, Area)
+    ),
+    *LOST,
 )

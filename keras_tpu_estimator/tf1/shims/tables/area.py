@@ -16,6 +16,8 @@ class Area:
         path: The module, without 'tf.', such as 'contrib.opt'.
         supplied: What supplies a name, by its path below the module.
         missing: What to do without a name that is not supplied.
+        modules: What is imported by a name that is a function's in its package,
+            as that of `arg_scope` in a module `arg_scope`.
         rest: What supplies all other names. Defaults to `None`, for what
             TensorFlow has there.
         advice: What to do without those that are nowhere.
@@ -30,6 +32,7 @@ class Area:
     path: str
     supplied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     missing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rest: str | None = None
     advice: str = ""
 

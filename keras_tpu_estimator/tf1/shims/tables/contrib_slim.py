@@ -42,7 +42,7 @@ LAYERS = Area(
         **same(_SUMMARIES, "tf_slim.layers:"),
         # `from tensorflow.contrib.layers.python.layers import layers`.
         "python.layers.initializers": "tf_slim.layers.initializers",
-        "python.layers.layers": "tf.contrib.layers",
+        "python.layers.layers": "tf_slim.layers.layers",
         "python.layers.normalization": "tf_slim.layers.normalization",
         "python.layers.optimizers": "tf_slim.layers.optimizers",
         "python.layers.regularizers": "tf_slim.layers.regularizers",
@@ -125,7 +125,7 @@ FRAMEWORK = Area(
         "nest": "tf.nest",
         "python.framework.checkpoint_utils": "tf.train",
         "python.ops.add_arg_scope": "tf_slim.ops.arg_scope:add_arg_scope",
-        "python.ops.arg_scope": "tf_slim.ops.arg_scope",
+        "python.ops.arg_scope": "tf_slim.ops.arg_scope:arg_scope",
         "python.ops.variables": "tf_slim.ops.variables",
         "smart_cond": (
             "keras_tpu_estimator.tf1.reimplemented.framework:smart_cond"
@@ -136,6 +136,7 @@ FRAMEWORK = Area(
         "fuse_op": "XLA fuses the operations of a step by itself.",
         "zero_initializer": "Use tf.zeros_initializer.",
     },
+    modules={"python.ops.arg_scope": "tf_slim.ops.arg_scope"},
 )
 TRAINING = Area(
     "contrib.training",
@@ -156,8 +157,8 @@ TRAINING = Area(
             "tf_slim.training.evaluation:",
         ),
         **same(
-            "add_gradients_summaries clip_gradient_norms create_train_op "
-            "multiply_gradients train",
+            "add_gradients_summaries clip_gradient_norms "
+            "clip_gradient_norms_fn create_train_op multiply_gradients train",
             "tf_slim.training.training:",
         ),
     },
