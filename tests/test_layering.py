@@ -284,6 +284,8 @@ PRIVATE_ATTRIBUTES = {
     "spec.optimizers.lars",
     "spec.optimizers.sm3",
     "tf1.reimplemented.opt",
+    # And of cells.
+    "tf1.reimplemented.rnn",
 }
 _OF_PYTHON = {"_getframe", "_current_frames"}
 

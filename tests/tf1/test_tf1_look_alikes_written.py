@@ -365,7 +365,9 @@ def test_sequences_are_embedded(session):
     embed = tf.contrib.layers.embed_sequence
     rows = embed(ids, 4, 3, scope="words")
     again = embed(ids, 4, 3, scope="words", reuse=True, unique=True)
-    mean = tf.contrib.layers.bow_encoder(ids, 4, 3, scope="words", reuse=True)
+    mean = tf.contrib.layers.bow_encoder(
+        ids, 4, 3, sparse_lookup=False, scope="words", reuse=True
+    )
     assert names() == ["words/embeddings"]
     rows, again, mean, table = run(
         session, [rows, again, mean, tf.global_variables()[0]]

@@ -69,14 +69,14 @@ def bow_encoder(
         ids: `[batch, length]` of integers.
         vocab_size: Rows of the table.
         embed_dim: Columns of the table.
-        sparse_lookup: Accepted; has no effect for dense ids.
+        sparse_lookup: Whether ids of 0 are left out, as padding is. Defaults
+            to `True`.
         initializer: Of the table.
         regularizer: Of the table.
         trainable: Whether it is trained.
         scope: The variable scope. Defaults to 'BowEncoder'.
         reuse: Whether there is a table already.
     """
-    del sparse_lookup
     with tf.variable_scope(scope, "BowEncoder", [ids], reuse=reuse):
         table = tf.get_variable(
             "embeddings",
@@ -85,7 +85,15 @@ def bow_encoder(
             regularizer=regularizer,
             trainable=trainable,
         )
-        return tf.reduce_mean(tf.nn.embedding_lookup(table, ids), axis=1)
+        ids = tf.convert_to_tensor(ids)
+        rows = tf.nn.embedding_lookup(table, ids)
+        if not sparse_lookup:
+            return tf.reduce_mean(rows, axis=1)
+        is_word = tf.cast(tf.not_equal(ids, 0), rows.dtype)
+        count = tf.reduce_sum(is_word, axis=1, keepdims=True)
+        total = tf.reduce_sum(rows * is_word[..., tf.newaxis], axis=1)
+        # The row of what is nothing but padding is the first one.
+        return tf.where_v2(count > 0, total / tf.maximum(count, 1.0), table[:1])
 
 
 def embedding_lookup_unique(params: Any, ids: Any, name: Any = None) -> Any:

@@ -69,9 +69,32 @@ class NadamOptimizer(tf.train.AdamOptimizer):
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any
     ) -> tf.Operation:
-        return self._resource_apply_dense(
-            tf.convert_to_tensor(tf.IndexedSlices(grad, indices, var.shape)),
-            var,
+        """Has all moments decay, and moves rows with a gradient alone."""
+        beta1, beta2, epsilon, rate = (
+            tf.cast(value, var.dtype.base_dtype)
+            for value in (
+                self._beta1_t,
+                self._beta2_t,
+                self._epsilon_t,
+                self._lr_t,
+            )
+        )
+        power1, power2 = (
+            tf.cast(power, var.dtype.base_dtype)
+            for power in self._get_beta_accumulators()
+        )
+        rate *= tf.sqrt(1 - power2) / (1 - power1)
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        dense = tf.IndexedSlices(grad, indices, tf.shape(var))
+        dense = tf.convert_to_tensor(dense)
+        new_m = beta1 * m + (1 - beta1) * dense
+        new_v = beta2 * v + (1 - beta2) * dense**2
+        ahead = beta1 * tf.gather(new_m, indices) + (1 - beta1) * grad
+        root = tf.sqrt(tf.gather(new_v, indices))
+        return tf.group(
+            m.assign(new_m, self._use_locking),
+            v.assign(new_v, self._use_locking),
+            tf.scatter_sub(var, indices, rate * ahead / (root + epsilon)),
         )
 
 
@@ -100,14 +123,24 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
             learning_rate, beta1, beta2, epsilon, use_locking, name
         )
 
+    def _create_slots(self, var_list: Any) -> None:
+        first = min(var_list, key=lambda variable: variable.name)
+        self._create_non_slot_variable(self._beta1, "beta1_power", first)
+        for variable in var_list:
+            self._zeros_slot(variable, "m", self._name)
+            self._zeros_slot(variable, "v", self._name)
+
+    def _power(self) -> Any:
+        graph = tf.get_default_graph()
+        return self._get_non_slot_variable("beta1_power", graph)
+
     def _resource_apply_dense(self, grad: Any, var: Any) -> tf.Operation:
-        power1, _ = self._get_beta_accumulators()
         dtype = grad.dtype.base_dtype
         return tf.raw_ops.ResourceApplyAdaMax(
             var=var.handle,
             m=self.get_slot(var, "m").handle,
             v=self.get_slot(var, "v").handle,
-            beta1_power=tf.cast(power1, dtype),
+            beta1_power=tf.cast(self._power(), dtype),
             lr=tf.cast(self._lr_t, dtype),
             beta1=tf.cast(self._beta1_t, dtype),
             beta2=tf.cast(self._beta2_t, dtype),
@@ -119,10 +152,32 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any
     ) -> tf.Operation:
-        return self._resource_apply_dense(
-            tf.convert_to_tensor(tf.IndexedSlices(grad, indices, var.shape)),
-            var,
+        """Leaves rows without a gradient as they are."""
+        beta1, beta2, epsilon, rate, power = (
+            tf.cast(value, var.dtype.base_dtype)
+            for value in (
+                self._beta1_t,
+                self._beta2_t,
+                self._epsilon_t,
+                self._lr_t,
+                self._power(),
+            )
         )
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        new_m = beta1 * tf.gather(m, indices) + (1 - beta1) * grad
+        new_v = tf.maximum(beta2 * tf.gather(v, indices), tf.abs(grad))
+        step = rate / (1 - power) * (new_m / (new_v + epsilon))
+        return tf.group(
+            tf.scatter_update(m, indices, new_m),
+            tf.scatter_update(v, indices, new_v),
+            tf.scatter_sub(var, indices, step),
+        )
+
+    def _finish(self, update_ops: Any, name_scope: str) -> tf.Operation:
+        power = self._power()
+        with tf.control_dependencies(update_ops):
+            update = power.assign(power * self._beta1_t, self._use_locking)
+        return tf.group(*update_ops, update, name=name_scope)
 
 
 class LARSOptimizer(tf.train.Optimizer):

@@ -135,6 +135,27 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
             dtype=dtype,
         )
 
+    def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
+        """One step, whose gradient knows nothing of clipping, as of the op."""
+        cell, hidden = state
+        joined = tf.concat([inputs, hidden], 1)
+        gates = tf.nn.bias_add(tf.matmul(joined, self._kernel), self._bias)
+        i, j, f, o = tf.split(gates, 4, axis=1)
+        if self._use_peepholes:
+            i += self._w_i_diag * cell
+            f += self._w_f_diag * cell
+        kept = tf.sigmoid(f + self._forget_bias) * cell
+        cell = kept + tf.sigmoid(i) * tf.tanh(j)
+        if self._cell_clip is not None:
+            most = self._cell_clip
+            cell = tf.grad_pass_through(
+                lambda given: tf.clip_by_value(given, -most, most)
+            )(cell)
+        if self._use_peepholes:
+            o += self._w_o_diag * cell
+        hidden = tf.sigmoid(o) * tf.tanh(cell)
+        return hidden, _cells.LSTMStateTuple(cell, hidden)
+
 
 class LSTMBlockFusedCell:
     """An LSTM over whole sequences, time first.

@@ -1,0 +1,109 @@
+"""Calling functions of TF1 in graphs of their own, and what comes of it."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+
+def floats(*shape, **kwargs):
+    """Numbers that are the same everywhere, between -1 and 1."""
+    count = int(np.prod(shape))
+    numbers = np.sin(np.arange(count) * 1.7 + kwargs.get("start", 1.0))
+    return numbers.reshape(shape).astype("float32")
+
+
+def x(*shape, **kwargs):
+    """The same as a tensor."""
+    return tf.constant(floats(*shape, **kwargs))
+
+
+def image(*shape):
+    """A small batch of images."""
+    return x(*(shape or (2, 4, 4, 3)))
+
+
+def probabilities(count):
+    """Numbers between 0 and 1, which are spread."""
+    return tf.constant((floats(count) + 1) / 2)
+
+
+def with_gradient(make):
+    """A call that returns the gradient of what another one returns, too.
+
+    Args:
+        make: Returns a tensor, given `tf.contrib` and a tensor of images.
+    """
+
+    def call(contrib):
+        given = image()
+        made = make(contrib, given)
+        return [made, tf.gradients(tf.reduce_sum(made * made), given)]
+
+    return call
+
+
+def outcome(call, contrib):
+    """What a call returns, in a graph of its own, as lists of numbers.
+
+    Trainable variables are set to known numbers before, and what is called
+    'update' is run twice, before the rest.
+
+    Args:
+        call: Returns a nest of tensors, or such a one for 'update' and another
+            one for 'then'.
+        contrib: `tf.contrib`.
+    """
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(5)
+        made = call(contrib)
+        names = sorted(v.op.name for v in tf.global_variables())
+        session.run(
+            [
+                tf.global_variables_initializer(),
+                tf.local_variables_initializer(),
+                tf.tables_initializer(),
+            ]
+        )
+        for variable in tf.trainable_variables():
+            shape = variable.shape.as_list()
+            variable.load(floats(*shape, start=len(shape)) + 0.1, session)
+        if isinstance(made, dict) and "update" in made:
+            for _ in range(2):
+                session.run(made["update"])
+            made = made["then"]
+        values = [_value(each, session) for each in flat(made)]
+    return {"variables": names, "values": values}
+
+
+def outcome_or_error(call, contrib):
+    """The same, or what it raises."""
+    try:
+        return outcome(call, contrib)
+    except (AttributeError, ImportError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def flat(nest):
+    """What is in a nest, in order."""
+    if isinstance(nest, dict):
+        return [each for key in sorted(nest) for each in flat(nest[key])]
+    if isinstance(nest, (list, tuple)):
+        return [each for inner in nest for each in flat(inner)]
+    if isinstance(nest, tf.SparseTensor):
+        return [nest.indices, nest.values, nest.dense_shape]
+    is_valued = nest is not None and not isinstance(nest, tf.Operation)
+    return [nest] if is_valued else []
+
+
+def _value(each, session):
+    if tf.is_tensor(each) or isinstance(each, tf.Variable):
+        each = session.run(each)
+    if isinstance(each, bytes):
+        each = each.decode()
+    if isinstance(each, (str, bool)):
+        return each
+    array = np.asarray(each)
+    if array.dtype.kind in "OS":
+        return [value.decode() for value in array.ravel()]
+    if array.dtype.kind in "biu":
+        return array.tolist()
+    return np.vectorize(lambda number: float(f"{number:.9g}"))(array).tolist()

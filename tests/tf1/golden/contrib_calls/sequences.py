@@ -1,0 +1,189 @@
+"""Calls of `tf.contrib.crf`, `.rnn`, `.seq2seq`, `.image` and `.data`."""
+
+import tensorflow.compat.v1 as tf
+
+from contrib_calls.calling import floats
+from contrib_calls.calling import image
+from contrib_calls.calling import x
+
+LENGTHS = [4, 2, 1]
+TAGS = [[0, 1, 2, 1], [1, 1, 0, 0], [2, 0, 0, 0]]
+
+
+def _crf(name, *more):
+    def call(contrib):
+        given = {
+            "inputs": x(3, 4, 3),
+            "tag_indices": tf.constant(TAGS),
+            "sequence_lengths": tf.constant(LENGTHS),
+            "transition_params": x(3, 3, start=2.0),
+        }
+        made = getattr(contrib.crf, name)(**{key: given[key] for key in more})
+        return [made, tf.gradients(made, given["inputs"])]
+
+    return call
+
+
+def _likelihood(contrib):
+    given = x(3, 4, 3)
+    made, parameters = contrib.crf.crf_log_likelihood(
+        given, tf.constant(TAGS), tf.constant(LENGTHS)
+    )
+    return [made, tf.gradients(made, [given, parameters])]
+
+
+def _unrolled(make, **kwargs):
+    """Outputs, states and a gradient of a cell over a sequence."""
+
+    def call(contrib):
+        given = x(2, 3, 4)
+        outputs, state = tf.nn.dynamic_rnn(
+            make(contrib.rnn), given, dtype=tf.float32, **kwargs
+        )
+        return [outputs, state, tf.gradients(outputs, given)]
+
+    return call
+
+
+def _fused(contrib):
+    cell = contrib.rnn.LSTMBlockFusedCell(3, use_peephole=False)
+    outputs, state = cell(
+        x(3, 2, 4), dtype=tf.float32, sequence_length=tf.constant([3, 2])
+    )
+    return [outputs, state]
+
+
+def _both_ways(contrib):
+    cells = [
+        [tf.nn.rnn_cell.BasicLSTMCell(3) for _ in range(2)] for _ in range(2)
+    ]
+    return contrib.rnn.stack_bidirectional_dynamic_rnn(
+        cells[0],
+        cells[1],
+        x(2, 4, 5),
+        dtype=tf.float32,
+        sequence_length=tf.constant([4, 2]),
+    )
+
+
+def _static(contrib):
+    cell = contrib.rnn.GRUCell(3)
+    return contrib.rnn.static_rnn(
+        cell, tf.unstack(x(3, 2, 4)), dtype=tf.float32
+    )
+
+
+def _loss(**kwargs):
+    def call(contrib):
+        return contrib.seq2seq.sequence_loss(
+            x(2, 3, 4),
+            tf.constant([[1, 2, 0], [3, 0, 0]]),
+            tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+            **kwargs,
+        )
+
+    return call
+
+
+def _all_of(data):
+    """The elements of a data set."""
+    following = tf.data.make_one_shot_iterator(data).get_next()
+    found = []
+    with tf.Session() as session:
+        while True:
+            try:
+                found.append(session.run(following))
+            except tf.errors.OutOfRangeError:
+                return found
+
+
+def _padded(contrib):
+    data = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill([n], n))
+    return _all_of(
+        data.apply(contrib.data.padded_batch_and_drop_remainder(2, [None]))
+    )
+
+
+CALLS = {
+    "crf.crf_binary_score": _crf(
+        "crf_binary_score",
+        "tag_indices",
+        "sequence_lengths",
+        "transition_params",
+    ),
+    "crf.crf_decode": lambda c: c.crf.crf_decode(
+        x(3, 4, 3), x(3, 3, start=2.0), tf.constant(LENGTHS)
+    ),
+    "crf.crf_log_likelihood": _likelihood,
+    "crf.crf_log_norm": _crf(
+        "crf_log_norm", "inputs", "sequence_lengths", "transition_params"
+    ),
+    "crf.crf_sequence_score": _crf(
+        "crf_sequence_score",
+        "inputs",
+        "tag_indices",
+        "sequence_lengths",
+        "transition_params",
+    ),
+    "crf.crf_unary_score": _crf(
+        "crf_unary_score", "tag_indices", "sequence_lengths", "inputs"
+    ),
+    "crf.viterbi_decode": lambda c: c.crf.viterbi_decode(
+        floats(4, 3), floats(3, 3, start=2.0)
+    ),
+    "data.assert_element_shape": lambda c: _all_of(
+        tf.data.Dataset.range(3).apply(c.data.assert_element_shape([]))
+    ),
+    "data.batch_and_drop_remainder": lambda c: _all_of(
+        tf.data.Dataset.range(7).apply(c.data.batch_and_drop_remainder(3))
+    ),
+    "data.padded_batch_and_drop_remainder": _padded,
+    "image.angles_to_projective_transforms": lambda c: (
+        c.image.angles_to_projective_transforms([0.3, 1.0], 4.0, 5.0)
+    ),
+    "image.compose_transforms": lambda c: c.image.compose_transforms(
+        c.image.angles_to_projective_transforms([0.3], 4.0, 5.0),
+        c.image.translations_to_projective_transforms([[1.0, 2.0]]),
+    ),
+    "image.rotate": lambda c: c.image.rotate(image(), 0.4, "BILINEAR"),
+    "image.transform": lambda c: c.image.transform(
+        image(), [1.0, 0.1, 0.5, -0.1, 1.0, 0.3, 0.01, 0.02], "BILINEAR"
+    ),
+    "image.translate": lambda c: c.image.translate(image(), [1.0, -1.0]),
+    "image.translations_to_projective_transforms": lambda c: (
+        c.image.translations_to_projective_transforms([1.0, 2.0])
+    ),
+    "rnn.GRUCell": _unrolled(lambda rnn: rnn.GRUCell(3)),
+    "rnn.LSTMBlockCell": _unrolled(lambda rnn: rnn.LSTMBlockCell(3)),
+    "rnn.LSTMBlockCell, peepholes": _unrolled(
+        lambda rnn: rnn.LSTMBlockCell(3, use_peephole=True, cell_clip=0.5)
+    ),
+    "rnn.LSTMBlockFusedCell": _fused,
+    "rnn.LSTMCell": _unrolled(
+        lambda rnn: rnn.LSTMCell(3, use_peepholes=True, num_proj=2)
+    ),
+    "rnn.LayerNormBasicLSTMCell": _unrolled(
+        lambda rnn: rnn.LayerNormBasicLSTMCell(3)
+    ),
+    "rnn.MultiRNNCell": _unrolled(
+        lambda rnn: rnn.MultiRNNCell(
+            [rnn.BasicLSTMCell(3), rnn.ResidualWrapper(rnn.BasicRNNCell(3))]
+        )
+    ),
+    "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
+    "rnn.static_rnn": _static,
+    "rnn.transpose_batch_time": lambda c: c.rnn.transpose_batch_time(
+        x(2, 3, 1)
+    ),
+    "seq2seq.sequence_loss": _loss(),
+    "seq2seq.sequence_loss of each": _loss(average_across_batch=False),
+    "seq2seq.sequence_loss of steps": _loss(average_across_timesteps=False),
+    "seq2seq.sequence_loss, all": _loss(
+        average_across_batch=False, average_across_timesteps=False
+    ),
+}
+ALIASES = {
+    "rnn.BasicLSTMCell": "rnn.MultiRNNCell",
+    "rnn.BasicRNNCell": "rnn.MultiRNNCell",
+    "rnn.ResidualWrapper": "rnn.MultiRNNCell",
+}

@@ -1,0 +1,28 @@
+"""All calls, by the names of what they call below `tf.contrib`."""
+
+from contrib_calls import framework
+from contrib_calls import layers
+from contrib_calls import losses
+from contrib_calls import metrics
+from contrib_calls import sequences
+from contrib_calls import training
+
+_AREAS = (
+    ("framework.", framework),
+    ("layers.", layers),
+    ("losses.", losses),
+    ("metrics.", metrics),
+    ("", sequences),
+    ("", training),
+)
+CALLS = {
+    prefix + name: call
+    for prefix, module in _AREAS
+    for name, call in module.CALLS.items()
+}
+# What is called by the call of another name.
+ALIASES = {
+    prefix + name: prefix + other
+    for prefix, module in _AREAS
+    for name, other in getattr(module, "ALIASES", {}).items()
+}
