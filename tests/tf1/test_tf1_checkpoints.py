@@ -1,6 +1,8 @@
 """Checkpoints of TF1 programs, in TensorFlow's format and under its names.
 
-`golden/make_checkpoint.py` made the one in `golden/checkpoint`.
+`golden/make_checkpoint.py` made those in `golden/checkpoint`, with TensorFlow
+2.15, and in `golden/checkpoint_1_15`, and continued that in
+`golden/checkpoint_ours` with TensorFlow 1.15.
 """
 
 import keras_tpu_estimator as kte  # isort: skip
@@ -71,10 +73,10 @@ def golden_estimator(model_dir, use_tpu=False, **config):
     )
 
 
-@pytest.fixture
-def original(tmp_path):
+@pytest.fixture(params=["checkpoint", "checkpoint_1_15"])
+def original(tmp_path, request):
     """A model_dir of the original."""
-    shutil.copytree(GOLDEN / "checkpoint", tmp_path / "original")
+    shutil.copytree(GOLDEN / request.param, tmp_path / "original")
     return tmp_path / "original"
 
 
@@ -116,6 +118,15 @@ def test_from_the_beginning_as_the_original(ours):
     original = GOLDEN / "checkpoint" / "model.ckpt-5"
     assert_same(values_of(made), checkpoints.read(original))
     assert described(made.latest_checkpoint()) == described(original)
+
+
+def test_what_tensorflow_1_15_continues_is_what_is_written(ours):
+    made, _ = ours
+    continued = GOLDEN / "checkpoint_ours" / "model.ckpt-5"
+    assert_same(values_of(made), checkpoints.read(continued))
+    assert described(made.latest_checkpoint()) == described(continued)
+    losses = json.loads(continued.with_name("losses.json").read_text())
+    assert losses["after_in_1_15"] == LOSSES["after"]
 
 
 def test_the_originals_checkpoint_is_read(original):

@@ -1,6 +1,9 @@
-"""The cluster resolver that programs give a `RunConfig`."""
+"""The cluster resolver that programs give a `RunConfig`, and connect to."""
 
+import logging
 from typing import Any
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class TPUClusterResolver:
@@ -46,3 +49,29 @@ class TPUClusterResolver:
         import jax
 
         return {"TPU": jax.local_device_count()}
+
+
+def experimental_connect_to_cluster(
+    cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Says in the log that there is nothing to connect to.
+
+    Args:
+        cluster_spec_or_resolver: Accepted, like all others.
+        *args: See there.
+        **kwargs: See there.
+    """
+    del cluster_spec_or_resolver, args, kwargs
+    _logger.info(
+        "The cores are those of JAX: there is no cluster to connect to."
+    )
+
+
+def initialize_tpu_system(cluster_resolver: Any = None) -> None:
+    """Says in the log that JAX starts the TPU when it is used.
+
+    Args:
+        cluster_resolver: Accepted; has no effect.
+    """
+    del cluster_resolver
+    _logger.info("JAX starts the TPU when it is used.")

@@ -3,12 +3,20 @@
 from keras_tpu_estimator.tf1.shims.tables.area import Area
 
 _KERAS = "tf_keras.api._v1.keras"
+_CLUSTER = "keras_tpu_estimator.tf1.reimplemented.cluster_resolver"
 _EXAMPLES = "keras_tpu_estimator.tf1.reimplemented.examples"
 
 ROOT = Area(
     "",
     {
         "compat.v1": "tf.",
+        # They are for eager execution.
+        "config.experimental_connect_to_cluster": (
+            f"{_CLUSTER}:experimental_connect_to_cluster"
+        ),
+        "tpu.experimental.initialize_tpu_system": (
+            f"{_CLUSTER}:initialize_tpu_system"
+        ),
         "distribute.cluster_resolver.TPUClusterResolver": (
             "tf.contrib.cluster_resolver.TPUClusterResolver"
         ),
