@@ -1,10 +1,9 @@
 """A `tf.train.Scaffold` as ours: where values come from before the first step.
 
-Its `init_fn` runs in a session with the variables of the graph, and its `saver`
-says under which names evaluation and prediction read variables.
+Its `init_op` and `init_fn` run in a session with the variables of the graph,
+and its `saver` says under which names evaluation and prediction read variables.
 """
 
-from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +20,6 @@ from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.spec import Spec
 
-# What would change initial values, and cannot be run.
-_REFUSED = {
-    "init_op": "Give variables their initial values by `initializer`.",
-    "init_feed_dict": "Feed nothing: make initial values constants.",
-}
-
 
 def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
     """The `tf.train.Scaffold` of a spec, or `None`; called in the graph.
@@ -37,7 +30,6 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
 
     Raises:
         ValueError: `scaffold_fn` returns none.
-        NotImplementedError: It has a setting that cannot be followed.
     """
     if isinstance(spec, EstimatorSpec):
         scaffold = spec.scaffold
@@ -49,13 +41,6 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
             raise ValueError(
                 "`scaffold_fn` should return a tf.train.Scaffold. Received: "
                 "None. Return tf.compat.v1.train.Scaffold()."
-            )
-    for name, advice in _REFUSED.items():
-        given = getattr(scaffold, name, None)
-        if given is not None:
-            raise NotImplementedError(
-                f"`{name}` of a Scaffold should be None: nothing runs it. "
-                f"Received: {given!r}. {advice} Or use `init_fn`."
             )
     return scaffold
 
@@ -76,7 +61,8 @@ def as_ours(
     """
     if scaffold is None:
         return Scaffold()
-    init_fn = scaffold.init_fn and _InitFn(scaffold.init_fn, graph, variables)
+    is_init = scaffold.init_op is not None or scaffold.init_fn is not None
+    init_fn = _Init(scaffold, graph, variables) if is_init else None
     restored = _renamed(scaffold.saver, variables)
     if restored and mode == ModeKeys.TRAIN:
         raise NotImplementedError(
@@ -98,16 +84,13 @@ def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-class _InitFn:
-    """An `init_fn` of TF1, in a session with the variables of its graph."""
+class _Init:
+    """What a scaffold runs, in a session with the variables of its graph."""
 
-    def __init__(
-        self,
-        init_fn: Callable[[Any], Any],
-        graph: Any,
-        variables: Mapping[str, Any],
-    ):
-        self._init_fn = init_fn
+    def __init__(self, scaffold: Any, graph: Any, variables: Mapping[str, Any]):
+        self._init_op = scaffold.init_op
+        self._fed = scaffold.init_feed_dict
+        self._init_fn = scaffold.init_fn
         self._graph = graph
         self._variables = variables
 
@@ -119,7 +102,10 @@ class _InitFn:
         )
         with host_session(self._graph) as own:
             load_values(own, self._variables, before)
-            self._init_fn(own)
+            if self._init_op is not None:
+                own.run(self._init_op, self._fed)
+            if self._init_fn is not None:
+                self._init_fn(own)
             after = own.run(dict(self._variables))
         session.assign(
             {

@@ -32,8 +32,8 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
             `(value, update_op)`, as `tf.metrics` makes them.
         export_outputs: Dict from signature names to export outputs.
         scaffold_fn: Called in the graph, as where `init_from_checkpoint` is
-            called. Returns a `tf.train.Scaffold`, of which `init_fn` and
-            `saver` count.
+            called. Returns a `tf.train.Scaffold`, of which `init_op`,
+            `init_fn` and `saver` count.
         host_call: A pair `(function, tensors)`. The function builds a graph
             for a session on the host, and returns what is to be run there
             after every step, such as `all_v2_summary_ops()`.
@@ -89,7 +89,8 @@ class EstimatorSpec(spec.EstimatorSpec):
         export_outputs: As in `TPUEstimatorSpec`.
         training_chief_hooks: More hooks for training.
         training_hooks: As in `TPUEstimatorSpec`.
-        scaffold: A `tf.train.Scaffold`, of which `init_fn` and `saver` count.
+        scaffold: A `tf.train.Scaffold`, of which `init_op`, `init_fn` and
+            `saver` count.
         evaluation_hooks: As in `TPUEstimatorSpec`.
         prediction_hooks: As in `TPUEstimatorSpec`.
         host_call: As in `TPUEstimatorSpec`.

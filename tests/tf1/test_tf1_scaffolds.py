@@ -183,15 +183,23 @@ def test_what_has_no_effect_is_accepted(tmp_path):
     assert values_after(tmp_path, scaffold_fn)["global_step"] == 1
 
 
-@pytest.mark.parametrize(
-    "setting", [{"init_op": 1}, {"init_op": 1, "init_feed_dict": {}}]
-)
-def test_what_would_change_initial_values_is_refused(tmp_path, setting):
+def test_an_init_op_comes_after_what_a_checkpoint_has(tmp_path, old):
     def scaffold_fn():
-        return tf.train.Scaffold(**setting | {"init_op": tf.no_op()})
+        tf.train.init_from_checkpoint(old, {"old/": "new/"})
+        b = tf.global_variables()[2]
+        fed = tf.placeholder(tf.float32, b.shape)
+        with tf.control_dependencies([tf.global_variables_initializer()]):
+            init_op = tf.assign(b, tf.zeros_like(b) + fed)
+        return tf.train.Scaffold(
+            init_op=init_op,
+            init_feed_dict={fed: np.full(b.shape, 3.0)},
+            init_fn=lambda scaffold, session: session.run(b.assign(b * 2)),
+        )
 
-    with pytest.raises(NotImplementedError, match="`init_op` of a Scaffold"):
-        values_after(tmp_path, scaffold_fn)
+    values = values_after(tmp_path, scaffold_fn)
+    assert values["new/w"].tolist() == OLD["old/w"]
+    np.testing.assert_array_equal(values["new/b"], 6.0)
+    assert values["global_step"] == 1
 
 
 def test_other_names_in_training_are_refused(tmp_path):
