@@ -234,6 +234,17 @@ def test_most_tensors_tell_the_size():
     assert set(found) == {"features['table']"}
 
 
+def test_images_may_have_the_batch_last():
+    images, labels = np.zeros((6, 6, 3, 4)), np.zeros(4)
+    found = BatchFinder(None).shared_in(Batch({"x": images}, labels))
+    assert set(found) == {"features['x']"}
+    found = BatchFinder(None).shared_in(Batch({"x": images[:4]}, labels))
+    assert not found
+    # What has no such axis is a mistake, which is told later.
+    found = BatchFinder(None).shared_in(Batch({"x": images[..., :3]}, labels))
+    assert not found
+
+
 def test_labels_have_the_batch_but_for_scalars():
     finder = BatchFinder(4)
     assert not finder.shared_in(example(4, 4, np.zeros(3)))

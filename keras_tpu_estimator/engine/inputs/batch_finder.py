@@ -8,6 +8,8 @@ from keras_tpu_estimator.engine.inputs.batch import Batch
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"
+# That of a batch of images.
+_RANK = 4
 
 
 class BatchFinder:
@@ -16,7 +18,8 @@ class BatchFinder:
     In the first batch those of the size asked for have one; if there are none,
     those of the most common length. In a batch of another size it is those
     among them whose shapes have changed, features among them. If none of the
-    labels has one, but for scalars, they are meant to.
+    labels has one, but for scalars, they are meant to. Images whose last axis
+    is as long as the labels, and no first one, have the batch there.
 
     Args:
         size: The batch size asked for, or `None`.
@@ -71,6 +74,11 @@ class BatchFinder:
             return 0
         if self._size in lengths:
             return self._size
+        if self._size is None and len(set(of_labels) - set(of_features)) == 1:
+            (size,) = set(of_labels) - set(of_features)
+            images = [shape for shape in shapes.values() if len(shape) == _RANK]
+            if any(shape[-1] == size for shape in images):
+                return size
         return collections.Counter(lengths).most_common(1)[0][0]
 
     def _tell(self, size: int) -> None:
