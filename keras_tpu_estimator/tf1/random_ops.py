@@ -80,43 +80,49 @@ def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
     """Takes rows in the order of random numbers, of which each has one."""
     (rows,) = data_inputs(node)
     dtype, integer = node.attr["T"].type, type_number("int32")
-
-    def added(
-        what: str, op: str, inputs: list[str], types: dict[str, int], of: str
-    ) -> str:
-        return writer.node(f"kte_{what}_{stream}", op, inputs, types, of)
-
-    zero, one, none = (
+    zero, one, none, axis = (
         writer.constant(f"kte_{what}_{stream}", np.array(value, np.int32))
-        for what, value in (("zero", [0]), ("one", [1]), ("none", []))
+        for what, value in {
+            "zero": [0],
+            "one": [1],
+            "no": [],
+            "axis": 0,
+        }.items()
     )
-    sizes = {"T": dtype, "out_type": integer}
-    shape = added("shape", "Shape", [rows], sizes, "output")
-    types = {"T": integer, "Index": integer}
-    count = added("count", "Slice", [shape, zero, one], types, "output")
-    numbers = added(
-        "numbers",
+    shape = writer.node(
+        f"kte_shape_{stream}",
+        "Shape",
+        [rows],
+        {"T": dtype, "out_type": integer},
+    )
+    length = writer.node(
+        f"kte_length_{stream}",
+        "Slice",
+        [shape, zero, one],
+        {"T": integer, "Index": integer},
+    )
+    numbers = writer.node(
+        f"kte_numbers_{stream}",
         "StatelessRandomUniformFullIntV2",
-        [count, *_state(stream, writer)],
+        [length, *_state(stream, writer)],
         {"dtype": integer, "Tshape": integer},
-        "output",
     )
-    types = {"T": integer, "Tshape": integer}
-    whole = added("whole", "Reshape", [count, none], types, "output")
+    count = writer.node(
+        f"kte_count_{stream}",
+        "Reshape",
+        [length, none],
+        {"T": integer, "Tshape": integer},
+    )
     order = writer.node(
         f"kte_order_{stream}",
         "TopKV2",
-        [numbers, whole],
+        [numbers, count],
         {"T": integer, "Tk": integer, "index_type": integer},
         "indices",
         1,
     )
-    axis = writer.constant(f"kte_axis_{stream}", np.int32(0))
-    _become(
-        node,
-        "GatherV2",
-        {"Tparams": dtype, "Tindices": integer, "Taxis": integer},
-    )
+    types = {"Tparams": dtype, "Tindices": integer, "Taxis": integer}
+    _become(node, "GatherV2", types)
     set_inputs(node, [rows, order, axis])
 
 
