@@ -42,13 +42,13 @@ def spec_of_tables(users, items):
     )
 
 
-def batches(users, items, seed):
+def batches(size, users, items, seed):
     """Features and clicks, one batch after another, without end."""
     rng = np.random.default_rng(seed)
 
     def ids(count, *shape):
         # Few are seen often, and most of them hardly ever.
-        return rng.zipf(1.2, (BATCH, *shape)) % count
+        return rng.zipf(1.2, (size, *shape)) % count
 
     def of_taste(items, user, share):
         # Some of the items, changed to others of the user's taste.
@@ -60,10 +60,10 @@ def batches(users, items, seed):
         item = of_taste(ids(items), user, 0.5)
         history = of_taste(ids(items, HISTORY), user[:, None], 0.8)
         # Some have seen less.
-        seen = rng.integers(0, HISTORY, (BATCH, 1))
+        seen = rng.integers(0, HISTORY, (size, 1))
         history[np.arange(HISTORY) >= seen] = -1
         agree = user % TASTES == item % TASTES
-        clicked = rng.random(BATCH) < np.where(agree, 0.9, 0.1)
+        clicked = rng.random(size) < np.where(agree, 0.9, 0.1)
         features = {"user": user, "item": item, "history": history}
         yield (
             {name: values.astype("int32") for name, values in features.items()},
@@ -124,10 +124,12 @@ def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
         f"on each of {cores} cores"
     )
     estimator.train(
-        lambda params: batches(users, items, seed=1), max_steps=steps
+        lambda params: batches(params["batch_size"], users, items, seed=1),
+        max_steps=steps,
     )
     result = estimator.evaluate(
-        lambda params: batches(users, items, seed=2), steps=HELD_OUT
+        lambda params: batches(params["batch_size"], users, items, seed=2),
+        steps=HELD_OUT,
     )
     print(f"AUC {result['auc']:.3f} after {result['global_step']} steps")
 
@@ -140,9 +142,17 @@ def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
         "item": candidates,
         "history": history,
     }
+
+    def candidates_of(params):
+        size = params["batch_size"]
+        for start in range(0, len(candidates), size):
+            yield {
+                name: values[start : start + size]
+                for name, values in features.items()
+            }
+
     clicks = [
-        prediction["click"]
-        for prediction in estimator.predict(lambda params: iter([features]))
+        prediction["click"] for prediction in estimator.predict(candidates_of)
     ]
     best = candidates[np.argsort(clicks)[::-1][:5]]
     print(f"for user 3: items {', '.join(map(str, best))}")

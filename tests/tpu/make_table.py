@@ -41,12 +41,18 @@ def main(groups):
     pytest.main(["-n", "2", "-q", "--tb=short", *every, *given], [recorder])
     found = [tpu_table.Row(*row) for row in recorder.rows]
     made = {row.key: row.found for row in found}
+    before = tpu_table.stored()
     others = {
         key: found
-        for key, found in tpu_table.stored().items()
+        for key, found in before.items()
         if groups and key[0] not in groups
     }
-    rows = (tpu_table.Row(*key, said) for key, said in (others | made).items())
+    # In the order of before, for tests end in any.
+    kept = {key: said for key, said in before.items() if key in others | made}
+    rows = (
+        tpu_table.Row(*key, said)
+        for key, said in (kept | others | made).items()
+    )
     versions = {name: metadata.version(name) for name in ("libtpu", "jax")}
     title = f"By libtpu {versions['libtpu']}, and JAX {versions['jax']}."
     tpu_table.STORED.write_text(f"{title}\n\n{tpu_table.written(rows)}")
