@@ -12,8 +12,8 @@ import difflib
 import pathlib
 import re
 import textwrap
-import tomllib
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -23,9 +23,10 @@ _MOST_LINES = 34
 
 def on_config(config: Any) -> Any:
     """Puts the version beside the name, and below the page."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    config.site_name = f"{config.site_name} {project['version']}"
-    config.copyright = f"Version {project['version']}, {project['license']}"
+    package = metadata.metadata("keras-tpu-estimator")
+    version, license = package["Version"], package["License-Expression"]
+    config.site_name = f"{config.site_name} {version}"
+    config.copyright = f"Version {version}, {license}"
     return config
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import types
+from importlib import metadata
 
 import keras_tpu_estimator as kte
 
@@ -93,6 +94,12 @@ def test_importing_selects_jax_and_no_tensorflow() -> None:
         "print({'tensorflow', 'tensorboard'} & set(sys.modules))\n"
     )
     assert done.stdout == f"jax {kte.__version__}\nset()\n", done.stderr
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
+    assert versions[0] == kte.__version__
+    assert metadata.version("keras-tpu-estimator") == kte.__version__
 
 
 def test_another_backend_in_the_environment_is_an_error() -> None:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
+import typing_extensions
+
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
@@ -70,6 +72,10 @@ class ExportingEstimator(TrainedEstimator):
             checkpoint_path,
         )
 
+    @typing_extensions.deprecated(
+        "`export_savedmodel` is the older name of `export_saved_model`, which "
+        "takes the same arguments but for `strip_default_attrs`."
+    )
     def export_savedmodel(
         self,
         export_dir_base: PathLike,
@@ -80,6 +86,8 @@ class ExportingEstimator(TrainedEstimator):
         strip_default_attrs: bool | None = None,
     ) -> str:
         """Exports as `export_saved_model` does, under its older name.
+
+        It is deprecated, as the original's is.
 
         Args:
             export_dir_base: As in `export_saved_model`, like all others.

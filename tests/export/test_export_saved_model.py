@@ -122,15 +122,17 @@ def test_files(estimator, tmp_path, untried):
 
 
 def test_text_and_the_older_name(estimator, tmp_path, untried):
-    folder = estimator.export_savedmodel(
-        tmp_path, RAW, as_text=True, strip_default_attrs=True
-    )
+    with pytest.warns(DeprecationWarning, match="of `export_saved_model`"):
+        folder = estimator.export_savedmodel(
+            tmp_path, RAW, as_text=True, strip_default_attrs=True
+        )
     assert files(folder)[0] == "saved_model.pbtxt"
     assert "serving_default" in pathlib.Path(
         folder, "saved_model.pbtxt"
     ).read_text("latin-1")
 
 
+@pytest.mark.filterwarnings("ignore:`export_savedmodel`:DeprecationWarning")
 def test_default_attributes_are_left_out(estimator, tmp_path, untried):
     stripped, whole = (
         estimator.export_savedmodel(tmp_path, RAW, strip_default_attrs=strip)

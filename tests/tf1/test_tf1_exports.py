@@ -115,7 +115,7 @@ def test_what_is_served_is_what_is_predicted(classifier, tmp_path, is_disabled):
     if is_disabled:
         tf.disable_v2_behavior()
     try:
-        folder = classifier.export_savedmodel(tmp_path, raw_receiver)
+        folder = classifier.export_saved_model(tmp_path, raw_receiver)
     finally:
         if is_disabled:
             tf.reset_default_graph()

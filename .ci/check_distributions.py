@@ -1,0 +1,35 @@
+"""Checks what `python -m build` has made, in one folder and in another."""
+
+import hashlib
+import pathlib
+import sys
+import zipfile
+
+first, second = (
+    {path.name: path for path in pathlib.Path(folder).iterdir()}
+    for folder in sys.argv[1:]
+)
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+other = [
+    name
+    for name in first.keys() | second.keys()
+    if name not in first
+    or name not in second
+    or digest(first[name]) != digest(second[name])
+]
+if other:
+    raise SystemExit(f"Expected the same bytes of both builds. Found: {other}")
+
+(wheel,) = (path for name, path in first.items() if name.endswith(".whl"))
+names = zipfile.ZipFile(wheel).namelist()
+if "keras_tpu_estimator/py.typed" not in names:
+    raise SystemExit(f"Expected py.typed in {wheel.name}.")
+roots = {name.split("/")[0] for name in names}
+roots -= {name for name in roots if name.endswith(".dist-info")}
+if roots != {"keras_tpu_estimator"}:
+    raise SystemExit(f"Expected the package alone. Found: {sorted(roots)}")
