@@ -1,6 +1,7 @@
 """A model rebuilt as a graph of TensorFlow's own ops."""
 
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -20,6 +21,7 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import Trial
+from keras_tpu_estimator.export.plain_ops import in_plain_ops
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.export.symbolic import set_weights
@@ -182,5 +184,6 @@ def _graph(
                 f"Received: {done.stdout.strip() or done.stderr[-2000:]} Use "
                 "RunConfig(export_backend='jax')."
             )
-        graph = pathlib.Path(path).read_bytes()
-    return graph_pb2.GraphDef.FromString(graph), json.loads(done.stdout)
+        graph = graph_pb2.GraphDef.FromString(pathlib.Path(path).read_bytes())
+    tensors = json.loads(done.stdout)
+    return in_plain_ops(graph, [*itertools.chain(*tensors.values())]), tensors

@@ -1,0 +1,68 @@
+"""A script: converts an export, and writes what the converted model answers.
+
+    python converting.py TOOL EXPORT INPUTS.npz OUTPUTS.npz
+
+It is a process of its own, as that of whoever serves it would be.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+
+def openvino(path, inputs):
+    """By OpenVINO, which has a frontend for SavedModels."""
+    import openvino as ov
+
+    # A CPU with bfloat16 would compute in it.
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = ov.Core().compile_model(ov.convert_model(path), "CPU", options)
+    results = model(inputs)
+    return {
+        name: results[output]
+        for output in model.outputs
+        for name in output.get_names()
+    }
+
+
+def onnx(path, inputs):
+    """By tf2onnx and onnxruntime."""
+    import onnxruntime
+
+    converted = pathlib.Path(path, "model.onnx")
+    subprocess.run(
+        [sys.executable, "-m", "tf2onnx.convert", "--opset", "18"]
+        + ["--tag", "serve", "--saved-model", path, "--output", str(converted)],
+        check=True,
+        capture_output=True,
+    )
+    session = onnxruntime.InferenceSession(converted)
+    names = [output.name for output in session.get_outputs()]
+    values = session.run(
+        names,
+        {each.name: inputs[each.name] for each in session.get_inputs()},
+    )
+    return dict(zip(names, values, strict=True))
+
+
+def tflite(path, inputs):
+    """By TensorFlow Lite's converter and LiteRT."""
+    import tensorflow as tf
+    from ai_edge_litert.interpreter import Interpreter
+
+    converter = tf.lite.TFLiteConverter.from_saved_model(
+        path, tags=["serve"], signature_keys=["serving_default"]
+    )
+    interpreter = Interpreter(model_content=converter.convert())
+    return interpreter.get_signature_runner("serving_default")(**inputs)
+
+
+TOOLS = {"openvino": openvino, "onnx": onnx, "tflite": tflite}
+
+if __name__ == "__main__":
+    tool, path, given, made = sys.argv[1:]
+    with np.load(given) as inputs:
+        outputs = TOOLS[tool](path, dict(inputs))
+    np.savez(made, **outputs)
