@@ -22,8 +22,8 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.hooked_runs import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
+from keras_tpu_estimator.runs.loop_state import hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
