@@ -30,12 +30,12 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs import rehearsing
-from keras_tpu_estimator.runs.agreed_settings import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.prediction import Prediction
+from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_session import Evaluator
 from keras_tpu_estimator.spec.config import call_checks

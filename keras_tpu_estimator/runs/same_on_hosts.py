@@ -1,5 +1,8 @@
-"""Whether all hosts begin with the same model, and change it alike."""
+"""What is the same on all hosts: settings, the first values, and edits."""
 
+import logging
+import secrets
+import tempfile
 import zlib
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,7 +12,34 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def agreed(
+    hosts: Hosts, model_dir: str | None, seed: int | None
+) -> tuple[str, int | None]:
+    """A directory and a seed that are the same on all hosts.
+
+    Args:
+        hosts: The hosts.
+        model_dir: The user's, or `None` for a temporary one of the chief's.
+        seed: The user's, or `None` for one of the chief's; a host that is
+            alone needs none.
+    """
+    with hosts.call("a TPUEstimator") as call:
+        directory = model_dir or call.chiefs(_temporary_dir)
+        if seed is None and hosts.are_several:
+            seed = call.chiefs(lambda: secrets.randbits(31))
+    return directory, seed
+
+
+def _temporary_dir() -> str:
+    directory = tempfile.mkdtemp()
+    _logger.warning("Using temporary folder as model_dir: %s", directory)
+    return directory
 
 
 class SameEdits:
