@@ -60,11 +60,7 @@ class Evaluation:
     """What `evaluate` was called with.
 
     Attributes:
-        context: The estimator's functions and settings.
-        input_fn: The user's function.
-        hooks: The user's hooks and callbacks.
         steps: Batches to evaluate, or `None` for all.
-        name: The name of the evaluation, or `None`.
     """
 
     context: EstimatorContext
@@ -97,9 +93,6 @@ class Evaluation:
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
-
-        Args:
-            open_values: Has the values to evaluate.
 
         Returns:
             The metrics by name, with `loss` and `global_step`.
@@ -180,10 +173,6 @@ class EvaluationLoop:
     """The runs of the device loop of one `evaluate`, and all around them.
 
     Args:
-        context: The estimator's functions and settings.
-        step: The step of EVAL.
-        values: The values to evaluate.
-        infeed: The steps, on the devices.
         steps: How many were asked for, or `None`.
 
     Attributes:
@@ -225,7 +214,6 @@ class EvaluationLoop:
         Args:
             first: The first steps.
             hooks: Called around each run.
-            call: With the other hosts.
 
         Returns:
             The metrics by name, the mean loss over examples, and the global

@@ -35,11 +35,9 @@ class LoopState:
     """What hooks may fetch from a loop, kept up to date by it.
 
     Args:
-        values: The values of the call's variables.
         steps: How many steps there will be, or `None` if that is open.
 
     Attributes:
-        values: The values of the call's variables.
         step: The global step that values had after the part that was told of
             last; the next one may be on its way.
         losses: The mean loss of the last loop so far, after each step of its
@@ -152,10 +150,6 @@ class PredictionState(LoopState):
 class LiveModel:
     """Inside its `with` block, the Keras model is where the loop is.
 
-    Args:
-        context: What the calls have in common.
-        loop_state: Where the loop is.
-
     Attributes:
         mode: What the loop does, a value of `ModeKeys`.
     """
@@ -208,11 +202,7 @@ class LiveModel:
         return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
-        """Gives variables other values, for the next run.
-
-        Args:
-            assigned: Values by path.
-        """
+        """Gives variables other values, for the next run."""
         self._values.edit(self._loop_state.values, assigned)
 
     def __enter__(self) -> Self:
@@ -235,8 +225,6 @@ def hooks_around(
 
     Args:
         hooks: Hooks and Keras callbacks.
-        context: What the calls have in common.
-        loop_state: Where the loop is.
         graph: As in `Step`. Defaults to `None`.
     """
     live = LiveModel(context, loop_state)

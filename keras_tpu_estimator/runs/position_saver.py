@@ -79,10 +79,6 @@ class PositionSaver:
     ) -> contextlib.AbstractContextManager[None]:
         """Saves the current position beside a checkpoint.
 
-        Args:
-            saved: The files of its save.
-            step: The global step.
-
         Returns:
             A context in which the checkpoint is to be written, on any thread.
         """

@@ -24,7 +24,6 @@ def agreed(
     """A directory and a seed that are the same on all hosts.
 
     Args:
-        hosts: The hosts.
         model_dir: The user's, or `None` for a temporary one of the chief's.
         seed: The user's, or `None` for one of the chief's; a host that is
             alone needs none.
@@ -102,8 +101,6 @@ def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
     """Has hosts compare, whenever they talk, what user code has assigned.
 
     Args:
-        call: With the other hosts.
-        values: To what it is assigned.
         subject: The call, as a verb.
     """
     if call.is_with_others:
@@ -139,12 +136,7 @@ def check_same_model(
     """Checks that variables, and values that are new, are equal on all hosts.
 
     Args:
-        call: With the other hosts.
-        values: The variables' values by path.
         is_new: Whether they were made here, rather than read.
-
-    Raises:
-        ValueError: They are not.
     """
     if not call.is_with_others:
         return

@@ -27,7 +27,6 @@ class StagedSteps:
     """Steps on the host, and the same steps on the devices.
 
     Attributes:
-        mode: A value of `ModeKeys`.
         batch: The steps on the host, or this host's part of them.
         data: The steps on the devices.
         ends_loop: Whether the loop that they belong to ends with them.
@@ -76,9 +75,6 @@ def stage_ahead(
     A loop is fed in several parts if it is large, or has batches of two sizes.
 
     Args:
-        runtime: Knows the devices.
-        mode: A value of `ModeKeys`.
-        steps: The steps.
         plan: How many steps each loop makes.
         is_cancelled: As in `Infeed`. Defaults to never.
     """

@@ -64,11 +64,7 @@ class Training:
     """What `train` was called with.
 
     Attributes:
-        context: The estimator's functions and settings.
-        input_fn: The user's function.
-        hooks: The user's hooks and callbacks.
         listeners: Called around each checkpoint.
-        steps: Steps to make, or `None`.
         max_steps: The global step to stop at, or `None`.
         evaluator: Evaluates the values between two loops.
     """
@@ -183,12 +179,8 @@ class TrainingLoop:
 
     Args:
         training: What `train` was called with.
-        step: The step of TRAIN.
         plan: How many steps each loop makes.
-        infeed: The steps, on the devices.
         positions: Saves how far the input was read.
-        call: With the other hosts.
-        preemption: Knows of signals.
     """
 
     def __init__(

@@ -44,13 +44,8 @@ class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
-        context: What the calls have in common.
         loop_state: The loop's current values.
-        step: The step of TRAIN.
-        saver: Writes them.
-        evaluator: Evaluates them.
         is_interrupted: Whether the process was asked to stop.
-        call: With the other hosts.
     """
 
     def __init__(

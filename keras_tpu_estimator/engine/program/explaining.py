@@ -26,7 +26,6 @@ def explained(
     operation is told which inputs `model_fn` was given.
 
     Args:
-        features: Nest of tensors.
         labels: Nest of tensors, or `None`.
         params: The user's hyperparameters.
     """

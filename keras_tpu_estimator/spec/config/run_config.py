@@ -341,9 +341,6 @@ def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
     Args:
         config: One that was made before, as the environment told.
         cluster: The cluster, of which a server of metadata may have told.
-
-    Returns:
-        A copy.
     """
     new = copy.deepcopy(config)
     new._set("_task", config._task.in_cluster(cluster))

@@ -24,9 +24,6 @@ def check_fields(config: Any) -> None:
     Args:
         config: A `RunConfig`.
 
-    Raises:
-        ValueError: A field has a value that it may not have.
-
     Example:
 
     >>> import keras_tpu_estimator as kte
@@ -73,9 +70,6 @@ def check_cluster(
         cluster: A cluster resolver, or `None`.
         master: An address, or `None`.
         session_config: A `ConfigProto`, or `None`.
-
-    Raises:
-        ValueError: The cluster is given, and so is another one.
 
     Example:
 

@@ -64,7 +64,6 @@ def warn_without_effect(names: list[str], stacklevel: int) -> None:
     """Warns once of all fields that have no effect.
 
     Args:
-        names: Names of fields; empty for no warning.
         stacklevel: How many calls up the line of the user is, with this one.
 
     Example:

@@ -28,9 +28,6 @@ from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
 def adopted(hook: Any) -> Any:
     """A hook of TensorFlow as one of this package; others as they are.
 
-    Args:
-        hook: Anything.
-
     Raises:
         ValueError: It feeds values, which is not possible.
     """
@@ -91,9 +88,6 @@ class TensorFlowHook(LoopHook):
 
     The graph is the default one in each of its methods. What it has asked for
     once it can fetch until the end.
-
-    Args:
-        hook: The hook.
     """
 
     def __init__(self, hook: Any):
@@ -169,11 +163,7 @@ class TensorFlowHook(LoopHook):
 
 
 class TensorFlowListener(CheckpointSaverListener):
-    """A listener of TensorFlow's class.
-
-    Args:
-        listener: The listener.
-    """
+    """A listener of TensorFlow's class."""
 
     def __init__(self, listener: Any):
         self.listener = listener

@@ -119,7 +119,6 @@ class MetricsFile:
         """Appends a line.
 
         Args:
-            step: The global step.
             numbers: By name; what is not finite becomes `null`, for JSON has
                 nothing else.
         """
