@@ -242,9 +242,12 @@ class TrainingLoop:
                             break
                         hooked.start()
                         self._run_loop(staged, hooked.fetches)
-                        # In which one of them saves, if it is time.
-                        stops = hooked.after_run()
-                        if self._stops_everywhere(stops) or self._plan.is_done:
+                        # One of them saves, if it is time; all hosts stop if
+                        # hooks or a signal on one want to.
+                        stops = self._preemption.agree(
+                            self._call, hooked.after_run()
+                        )
+                        if stops or self._plan.is_done:
                             break
                     hook_list.run_is_made()
                 self._positions.at_end()
@@ -307,10 +310,6 @@ class TrainingLoop:
             )
         if self._metrics is not None:
             self._metrics.update(outputs["train_metrics"])
-
-    def _stops_everywhere(self, stops: bool) -> bool:
-        """Whether all hosts stop, as hooks or a signal on one want."""
-        return self._preemption.agree(self._call, stops)
 
     def _may_run_ahead(self) -> bool:
         """Whether a loop may begin while the one before is being made.
