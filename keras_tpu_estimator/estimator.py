@@ -30,13 +30,14 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs import rehearsing
-from keras_tpu_estimator.runs.agreed_settings import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.prediction import Prediction
+from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
+from keras_tpu_estimator.runs.training_session import Evaluator
 from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.config.run_config import RunConfig
@@ -277,9 +278,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             validate_listeners(saving_listeners),
             steps,
             max_steps,
-            self,
-            self._evaluation,
-            self._validation(validation, validation_steps),
+            self._evaluator(validation, validation_steps),
         ).run()
         return self
 
@@ -328,14 +327,15 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """An evaluation, its arguments checked."""
         return Evaluation.of(self._context, input_fn, *arguments)
 
-    def _validation(
-        self, input_fn: InputFn | None, steps: int | None
-    ) -> Evaluation | None:
-        """What to evaluate while training, its arguments checked."""
-        call_checks.check_validation(input_fn, steps)
-        if input_fn is None:
-            return None
-        return self._evaluation(input_fn, steps, None, None)
+    def _evaluator(
+        self, validation: InputFn | None, steps: int | None
+    ) -> Evaluator:
+        """What evaluates while training, its arguments checked."""
+        call_checks.check_validation(validation, steps)
+        evaluation = None
+        if validation is not None:
+            evaluation = self._evaluation(validation, steps, None, None)
+        return Evaluator(self, self._evaluation, evaluation)
 
     def predict(
         self,

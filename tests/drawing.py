@@ -69,13 +69,18 @@ class Middle(kte.hooks.SessionRunHook):
 
 def report(title: str, files: set[pathlib.Path]) -> None:
     """Prints how many files there are, in how many rooms, and their lines."""
-    lines = sum(len(path.read_text().splitlines()) for path in files)
-    rooms = collections.Counter(
-        path.relative_to(PACKAGE).parts[0] for path in files
+    rooms = collections.Counter[str]()
+    lines = collections.Counter[str]()
+    for path in files:
+        room = path.relative_to(PACKAGE).parts[0]
+        rooms[room] += 1
+        lines[room] += len(path.read_text().splitlines())
+    print(
+        f"{title}: {len(files)} files in {len(rooms)} rooms, "
+        f"{lines.total()} lines"
     )
-    print(f"{title}: {len(files)} files in {len(rooms)} rooms, {lines} lines")
     for room, count in rooms.most_common():
-        print(f"    {room} {count}")
+        print(f"    {room} {count}, {lines[room]} lines")
 
 
 def main() -> None:

@@ -19,10 +19,6 @@ class ModelOptimizer:
     Args:
         iterations: The variable that counts training steps.
 
-    Attributes:
-        iterations: The same.
-        variables: The variables of all optimizers.
-
     Example:
 
     >>> import keras

@@ -21,7 +21,6 @@ def write(
     in mode TRAIN than in PREDICT.
 
     Args:
-        variables: The variables.
         file: A group of a file of Keras; anything like a dict.
 
     Example:
@@ -43,7 +42,6 @@ def read(
     """The values that a file has of variables.
 
     Args:
-        variables: The variables.
         file: What `write` has filled.
 
     Returns:

@@ -49,12 +49,7 @@ class Allocation:
 
 
 def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
-    """The largest arrays that instructions make in a chip's large memory.
-
-    Args:
-        runs: What is run.
-        count: How many. Defaults to 5.
-    """
+    """The largest arrays that instructions make in a chip's large memory."""
     found = [
         _of_array(array, run.instruction)
         for run in runs
@@ -84,9 +79,6 @@ def of_instruction(instruction: Instruction, size: int) -> Allocation:
 
 def shown_bytes(number: float) -> str:
     """A number of bytes as messages have it.
-
-    Args:
-        number: How many.
 
     Example:
 

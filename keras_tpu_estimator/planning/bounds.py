@@ -41,7 +41,6 @@ def of(
     """The bounds of a step on one core.
 
     Args:
-        chip: The kind of chip.
         flops: Floating point operations of the core.
         moved: Bytes that it reads from its large memory and writes to it.
         sent: Bytes that it sends.

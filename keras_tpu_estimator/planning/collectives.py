@@ -64,7 +64,6 @@ def of(
     """The collectives of what is run, by kind.
 
     Args:
-        runs: What is run.
         cores: How many cores run it.
         share: How much of it counts. Defaults to all.
     """

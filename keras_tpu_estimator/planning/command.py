@@ -71,7 +71,6 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        name: Its name.
         arguments: What follows it on the command line: its own arguments, and
             those of the script, of which what comes after "--" is the script's
             whatever it is called.

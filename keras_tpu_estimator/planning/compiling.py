@@ -51,7 +51,6 @@ def compiled(
 
     Args:
         lowered: The program, lowered for devices of the board.
-        board: The board.
         arguments: What it takes, by kind: nests of shapes with shardings; what
             depends on the batch is called "input". Defaults to `None`, for an
             error that does not say which batch would fit.
@@ -87,9 +86,6 @@ def compiled(
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
     """Lowers a program, which JAX can't for every kind of device.
-
-    Args:
-        traced: The program.
 
     Raises:
         CompileError: It has an operation that is unknown there.

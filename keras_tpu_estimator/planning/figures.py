@@ -116,8 +116,6 @@ def of(
     """The figures of a program.
 
     Args:
-        compiled: The program, as compiled for the board.
-        board: The board.
         steps: How many steps it makes.
         arguments: What it takes, by kind, such as "variables" and "input":
             nests of shapes with shardings.

@@ -132,7 +132,6 @@ class GpuBoard:
 
     Attributes:
         kind: Their kind, such as "h100".
-        num_hosts: How many hosts there are.
         chips_per_host: How many GPUs each of them has.
 
     Raises:

@@ -25,8 +25,6 @@ class Instruction:
     """One instruction of a compiled program.
 
     Attributes:
-        name: Its name.
-        type: The arrays that it returns.
         opcode: What it does, such as "fusion".
         operands: The names of those whose results it takes.
         text: What is written after its operands.

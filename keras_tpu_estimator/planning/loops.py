@@ -19,8 +19,6 @@ class Run:
     """An instruction where it runs.
 
     Attributes:
-        instruction: The instruction.
-        computation: Where it stands.
         times: How often it runs while its loop runs once, as far as is known.
         is_known: Whether loops inside of that one say how often they run.
         is_fused: Whether it is a part of another instruction.
@@ -56,7 +54,6 @@ def split(module: Module, steps: int) -> Parts:
     """Finds the steps of a program.
 
     Args:
-        module: A program.
         steps: How many it makes. Of one, XLA makes no loop.
 
     Example:

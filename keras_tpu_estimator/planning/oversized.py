@@ -46,7 +46,6 @@ def laid_out(lowered: jax.stages.Lowered, count: int = 5) -> Layout:
     """Has XLA write down a program that does not fit.
 
     Args:
-        lowered: The program.
         count: How many arrays are wanted at most. Defaults to 5.
 
     Example:

@@ -16,9 +16,6 @@ _UNKNOWN = "not known"
 def as_text(plans: Sequence[Plan | Refusal]) -> str:
     """A table with a column for each board, and below it what else to know.
 
-    Args:
-        plans: Those of one call.
-
     Example:
 
     >>> from keras_tpu_estimator.planning import plan_table, topologies

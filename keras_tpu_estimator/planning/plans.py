@@ -34,9 +34,7 @@ class Call:
     """A call of an estimator that is planned.
 
     Attributes:
-        context: The estimator's functions and settings.
         input_fn: The user's function, of which one batch is read.
-        mode: A value of `ModeKeys`.
         steps: How many it makes. Defaults to `None`, for many.
     """
 
@@ -171,8 +169,6 @@ def for_boards(
     """Plans for each of several boards.
 
     Args:
-        call: The call.
-        boards: The boards.
         options: How. Defaults to as it is run.
 
     Returns:

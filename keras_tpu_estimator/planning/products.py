@@ -24,9 +24,6 @@ _PRODUCTS = ("", "__cublas$gemm", "__cublas$lt$matmul")
 def is_counted(target: str) -> bool:
     """Whether a call of a library is counted here.
 
-    Args:
-        target: What is called.
-
     Example:
 
     >>> from keras_tpu_estimator.planning import products
@@ -38,10 +35,6 @@ def is_counted(target: str) -> bool:
 
 def flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
     """Two operations for each pair of factors.
-
-    Args:
-        each: An instruction.
-        operands: The arrays that it takes.
 
     Returns:
         `None` if it is no product.

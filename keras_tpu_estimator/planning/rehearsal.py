@@ -38,7 +38,6 @@ class _Call:
 
     Attributes:
         context: That of an estimator, itself and not one like it.
-        mode: A value of `ModeKeys`.
         code: That of the input function: a closure is made anew for each call,
             and its code is not.
     """
@@ -65,7 +64,6 @@ class Rehearsal:
     are zeros, and no file is written.
 
     Args:
-        boards: Those to plan for.
         write: Takes each table. Defaults to `print`.
         options: How to plan. Defaults to as it is run.
 
@@ -118,7 +116,6 @@ class Rehearsal:
 
         Args:
             context: The estimator's.
-            input_fn: The user's function.
             steps: How many there are at most, or `None`.
 
         Returns:
@@ -137,7 +134,6 @@ class Rehearsal:
 
         Args:
             context: The estimator's.
-            input_fn: The user's function.
 
         Yields:
             Zeros, as predictions of one batch.

@@ -67,7 +67,6 @@ class TpuBoard:
     """Chips of one kind that are connected, and their hosts.
 
     Attributes:
-        chip: Their kind.
         shape: How many there are along each axis.
 
     Raises:

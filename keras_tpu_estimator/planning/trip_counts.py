@@ -17,7 +17,6 @@ def trip_count(
     """How often a loop runs that counts up from one number to another.
 
     Args:
-        computation: Where the loop stands.
         loop: A "while".
         computations: Those of the program, by name.
 

@@ -36,9 +36,6 @@ def flops(runs: Iterable[Run]) -> float:
 
     Two for each pair of factors in a product; one for each element that other
     operations make, but those such as `tanh` and what only moves elements.
-
-    Args:
-        runs: What is run.
     """
     return float(sum(run.times * _flops(run) for run in runs))
 
@@ -52,7 +49,6 @@ def bytes_moved(
     from the large one, or back.
 
     Args:
-        runs: What is run.
         computations: Those of the program, by name.
     """
     return float(
@@ -65,11 +61,7 @@ def bytes_moved(
 
 
 def bytes_copied(runs: Iterable[Run]) -> float:
-    """Bytes of copies that are made in a chip's large memory.
-
-    Args:
-        runs: What is run.
-    """
+    """Bytes of copies that are made in a chip's large memory."""
     return float(
         sum(
             run.times * _held(run.instruction.type)
@@ -80,11 +72,7 @@ def bytes_copied(runs: Iterable[Run]) -> float:
 
 
 def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Kernels that are run, of whose work nothing is known.
-
-    Args:
-        runs: What is run.
-    """
+    """Kernels that are run, of whose work nothing is known."""
     targets = {run.instruction.target for run in runs}
     found = filter(_KERNELS.fullmatch, targets)
     return tuple(

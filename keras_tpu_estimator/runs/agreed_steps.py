@@ -33,7 +33,6 @@ class AgreedBatch:
     """Steps that come next on all hosts.
 
     Attributes:
-        batch: What this host has of them.
         is_part: Whether other hosts have other parts of the same steps.
     """
 
@@ -42,14 +41,7 @@ class AgreedBatch:
 
 
 class AgreedSteps:
-    """The steps of an input, as many on each host.
-
-    Args:
-        mode: A value of `ModeKeys`.
-        pipeline: This host's input.
-        hosts: The hosts.
-        topology: The replicas that they feed.
-    """
+    """The steps of an input, as many on each host."""
 
     def __init__(
         self,

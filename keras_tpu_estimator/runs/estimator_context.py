@@ -60,9 +60,7 @@ class EstimatorContext:
     """A user's functions and settings, and what is made of them once.
 
     Attributes:
-        model_fn: The user's function.
         params: The user's hyperparameters.
-        config: The run configuration.
         model_dir: The directory that is used.
         placement: Where each mode runs.
         warm_start: As in `TPUEstimator`, or `None`.
@@ -141,11 +139,7 @@ class EstimatorContext:
         """Checks that all hosts are about to do the same.
 
         Args:
-            call: With the other hosts.
             **arguments: Those of the call that have to be equal.
-
-        Raises:
-            ValueError: They are not.
         """
         if not self.hosts.are_several:
             return
@@ -162,9 +156,6 @@ class EstimatorContext:
 
     def check_uses_all(self, hosts: int) -> None:
         """Checks that several hosts train as one.
-
-        Args:
-            hosts: How many there are.
 
         Raises:
             ValueError: Each would train by itself.
@@ -190,9 +181,6 @@ class EstimatorContext:
 
     def latest_of_all(self, call: HostExchange) -> str | None:
         """The same on several hosts, each of which reads some of its files.
-
-        Args:
-            call: With the other hosts.
 
         Raises:
             ValueError: As for `latest_checkpoint`, or hosts see others.
@@ -248,11 +236,7 @@ class EstimatorContext:
     def reading(
         self, values: contextlib.AbstractContextManager[T]
     ) -> Iterator[T]:
-        """Enters what reads a checkpoint first; other hosts wait meanwhile.
-
-        Args:
-            values: A context of the values that it has read.
-        """
+        """Enters what reads a checkpoint first; other hosts wait meanwhile."""
         with contextlib.ExitStack() as block:
             with self.hosts.busy(_READS):
                 read = block.enter_context(values)
@@ -269,8 +253,6 @@ class EstimatorContext:
         """The input of one call.
 
         Args:
-            mode: A value of `ModeKeys`.
-            input_fn: The user's function.
             steps: How many steps are wanted, or `None` for all.
             chunk: How many are wanted at once.
             start: Where to read on, if not at the beginning.

@@ -29,15 +29,15 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.hooked_runs import hooks_around
-from keras_tpu_estimator.runs.hooked_runs import run_hooked
 from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import hooks_around
 from keras_tpu_estimator.runs.outfeed import LastOfAll
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.spec.config import call_checks
@@ -60,11 +60,7 @@ class Evaluation:
     """What `evaluate` was called with.
 
     Attributes:
-        context: The estimator's functions and settings.
-        input_fn: The user's function.
-        hooks: The user's hooks and callbacks.
         steps: Batches to evaluate, or `None` for all.
-        name: The name of the evaluation, or `None`.
     """
 
     context: EstimatorContext
@@ -97,9 +93,6 @@ class Evaluation:
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, and writes the result.
-
-        Args:
-            open_values: Has the values to evaluate.
 
         Returns:
             The metrics by name, with `loss` and `global_step`.
@@ -180,10 +173,6 @@ class EvaluationLoop:
     """The runs of the device loop of one `evaluate`, and all around them.
 
     Args:
-        context: The estimator's functions and settings.
-        step: The step of EVAL.
-        values: The values to evaluate.
-        infeed: The steps, on the devices.
         steps: How many were asked for, or `None`.
 
     Attributes:
@@ -225,7 +214,6 @@ class EvaluationLoop:
         Args:
             first: The first steps.
             hooks: Called around each run.
-            call: With the other hosts.
 
         Returns:
             The metrics by name, the mean loss over examples, and the global
@@ -237,7 +225,15 @@ class EvaluationLoop:
         hook_list.begin()
         hook_list.after_create_session()
         with self._outfeed, call.told_of_errors():
-            run_hooked(hook_list, first, self._infeed, self._run_loop, call.any)
+            for staged in begin_loops(first, self._infeed, hook_list):
+                hooked = hook_list.before_run()
+                if staged is None:
+                    break
+                hooked.start()
+                self._run_loop(staged, hooked.fetches)
+                if call.any(hooked.after_run()) or self._done == self._steps:
+                    break
+            hook_list.run_is_made()
         result = dict(self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()
@@ -247,15 +243,14 @@ class EvaluationLoop:
             name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)
         }
 
-    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> bool:
-        """Runs the parts of one loop; whether it was the last."""
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
+        """Runs one loop, in the parts that it is fed in."""
         self._loop_state.start_loop()
         for staged in parts_of_loop(first, self._infeed):
             self._run_part(staged, fetch)
             self._done += staged.stacked.steps
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
-        return self._done == self._steps
 
     def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
         values = self._loop_state.values

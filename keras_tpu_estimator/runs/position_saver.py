@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
+from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
@@ -42,10 +43,20 @@ class PositionSaver:
         # The checkpoints of the last step that was saved.
         self._last: tuple[int, list[str]] = (-1, [])
 
-    def start(self, step: int) -> None:
-        """Tells the global step before the first step of this call."""
-        self._first_step = step
-        _logger.info("Training starts from step %d.", step)
+    @contextlib.contextmanager
+    def of_call(self, values: RunState) -> Iterator[None]:
+        """Saves those of one call, and forgets the one at its own end.
+
+        Args:
+            values: Those of the call, which know the global step.
+        """
+        self._first_step = values.step
+        _logger.info("Training starts from step %d.", values.step)
+        try:
+            yield
+        finally:
+            if self._has_ended:
+                self._forget(values.step)
 
     def no_step(self, checkpoint: str | None) -> None:
         """Tells that there is no first step.
@@ -68,10 +79,6 @@ class PositionSaver:
     ) -> contextlib.AbstractContextManager[None]:
         """Saves the current position beside a checkpoint.
 
-        Args:
-            saved: The files of its save.
-            step: The global step.
-
         Returns:
             A context in which the checkpoint is to be written, on any thread.
         """
@@ -86,23 +93,19 @@ class PositionSaver:
         """Tells that the last run is made: what is saved now is the end."""
         self._has_ended = not self.is_interrupted()
 
-    def end(self, step: int) -> None:
-        """Forgets the position at the call's own end, if that was saved.
-
-        Args:
-            step: The global step of the end.
-        """
-        saved, prefixes = self._last
-        if saved == step and not self.is_interrupted():
-            for prefix in prefixes:
-                self._remove(prefix)
-
     @contextlib.contextmanager
     def _beside(self, saved: SaveFiles, position: Position) -> Iterator[None]:
         paths.make_directory(os.path.dirname(saved.prefix))
         # First, for a checkpoint without a position means that there is none.
         position_files.write(saved, position, self._hosts)
         yield
+
+    def _forget(self, step: int) -> None:
+        """Removes what was saved at this step, if that is the call's end."""
+        saved, prefixes = self._last
+        if saved == step and not self.is_interrupted():
+            for prefix in prefixes:
+                self._remove(prefix)
 
     def _remove(self, prefix: str) -> None:
         # All of them at once, if other hosts have written some.

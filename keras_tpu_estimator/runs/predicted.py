@@ -17,7 +17,6 @@ class Predicted:
     Attributes:
         predictions: An array or a dict of arrays. Those without a row for each
             example are as the devices gave them.
-        examples: How many examples they are of.
 
     Example:
 

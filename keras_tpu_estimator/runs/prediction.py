@@ -22,8 +22,8 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.hooked_runs import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
+from keras_tpu_estimator.runs.loop_state import hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -44,9 +44,6 @@ class Prediction:
     """What `predict` was called with.
 
     Attributes:
-        context: The estimator's functions and settings.
-        input_fn: The user's function.
-        hooks: The user's hooks and callbacks.
         checkpoint_path: The checkpoint to predict with; by default the latest.
     """
 
@@ -99,7 +96,6 @@ class PaddedSteps:
     wait for the answer.
 
     Args:
-        pipeline: The input.
         size: The batch size to pad to; by default that of the first batch.
     """
 
@@ -121,10 +117,7 @@ class PredictionLoop:
     """Feeds, runs and accompanies the devices in one `predict`.
 
     Args:
-        context: The estimator's functions and settings.
         step: The step of PREDICT, for batches like the first.
-        values: The variables' values.
-        steps: The input.
     """
 
     def __init__(
@@ -265,7 +258,6 @@ class Running:
     """A step that the devices are at work on.
 
     Attributes:
-        step: What it is about.
         before: What the steps before it have assigned, by path.
         assigned: What it assigns, by path.
         outputs: Predictions and, if there are any, the tensors of a

@@ -43,7 +43,6 @@ class Preemption(SessionRunHook):
         """Whether all hosts stop, as one was asked to, by hooks or a signal.
 
         Args:
-            exchange: With the other hosts.
             stops: Whether hooks want to stop here.
         """
         said = exchange.gather([stops, self._signals.received or 0])

@@ -54,9 +54,6 @@ def running() -> Rehearsal | None:
 def rehearsing(rehearsal: Rehearsal) -> Iterator[None]:
     """Has a rehearsal take all calls in a `with` block.
 
-    Args:
-        rehearsal: What takes them.
-
     Example:
 
     >>> from keras_tpu_estimator.runs import rehearsing

@@ -1,5 +1,8 @@
-"""Whether all hosts begin with the same model, and change it alike."""
+"""What is the same on all hosts: settings, the first values, and edits."""
 
+import logging
+import secrets
+import tempfile
 import zlib
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,7 +12,33 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def agreed(
+    hosts: Hosts, model_dir: str | None, seed: int | None
+) -> tuple[str, int | None]:
+    """A directory and a seed that are the same on all hosts.
+
+    Args:
+        model_dir: The user's, or `None` for a temporary one of the chief's.
+        seed: The user's, or `None` for one of the chief's; a host that is
+            alone needs none.
+    """
+    with hosts.call("a TPUEstimator") as call:
+        directory = model_dir or call.chiefs(_temporary_dir)
+        if seed is None and hosts.are_several:
+            seed = call.chiefs(lambda: secrets.randbits(31))
+    return directory, seed
+
+
+def _temporary_dir() -> str:
+    directory = tempfile.mkdtemp()
+    _logger.warning("Using temporary folder as model_dir: %s", directory)
+    return directory
 
 
 class SameEdits:
@@ -72,8 +101,6 @@ def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
     """Has hosts compare, whenever they talk, what user code has assigned.
 
     Args:
-        call: With the other hosts.
-        values: To what it is assigned.
         subject: The call, as a verb.
     """
     if call.is_with_others:
@@ -109,12 +136,7 @@ def check_same_model(
     """Checks that variables, and values that are new, are equal on all hosts.
 
     Args:
-        call: With the other hosts.
-        values: The variables' values by path.
         is_new: Whether they were made here, rather than read.
-
-    Raises:
-        ValueError: They are not.
     """
     if not call.is_with_others:
         return

@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
 
 # So many bytes may wait for the devices, and two parts at least: a thread that
 # has filled the devices' queue need not be woken for each part then.
@@ -26,7 +27,6 @@ class StagedSteps:
     """Steps on the host, and the same steps on the devices.
 
     Attributes:
-        mode: A value of `ModeKeys`.
         batch: The steps on the host, or this host's part of them.
         data: The steps on the devices.
         ends_loop: Whether the loop that they belong to ends with them.
@@ -75,9 +75,6 @@ def stage_ahead(
     A loop is fed in several parts if it is large, or has batches of two sizes.
 
     Args:
-        runtime: Knows the devices.
-        mode: A value of `ModeKeys`.
-        steps: The steps.
         plan: How many steps each loop makes.
         is_cancelled: As in `Infeed`. Defaults to never.
     """
@@ -108,6 +105,33 @@ def _depth(staged: StagedSteps) -> int:
     """How many parts may wait that are as large."""
     size = staged.stacked.steps * staged.stacked.step_bytes
     return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
+
+
+def begin_loops(
+    first: StagedSteps,
+    infeed: Infeed[StagedSteps],
+    hooks: HookList,
+    runs_ahead: bool = False,
+) -> Iterator[StagedSteps | None]:
+    """Yields what each loop begins with, and `None` at the end of the input.
+
+    As in the original, hooks hear of a loop that the end prevents.
+
+    Args:
+        first: The first steps.
+        infeed: The others, without those that loops have taken.
+        hooks: Told that a loop is made before the next one begins.
+        runs_ahead: Whether the next one, if its input is ready, may begin
+            before that; who runs it has to tell them then.
+    """
+    staged: StagedSteps | None = first
+    while staged is not None:
+        yield staged
+        staged = infeed.take_ready() if runs_ahead else None
+        if staged is None:
+            hooks.run_is_made()  # Before input that may be long in coming.
+            staged = next(infeed, None)
+    yield None
 
 
 def parts_of_loop(

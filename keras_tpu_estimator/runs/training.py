@@ -1,15 +1,21 @@
-"""One call of `train`, from the lock to the last checkpoint."""
+"""One call of `train`, from the lock to the last checkpoint.
+
+It reads in the order of execution: the lock, the latest checkpoint, the plan of
+the loops, the input, and then the loops with all that is around each of them.
+"""
 
 import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.lock import only_training
@@ -17,17 +23,35 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
+from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.evaluation import Evaluation
+from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.outfeed import EveryFewSteps
+from keras_tpu_estimator.runs.outfeed import Outfeed
+from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.same_on_hosts import check_same_model
+from keras_tpu_estimator.runs.same_on_hosts import compare_edits
+from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import begin_loops
+from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
-from keras_tpu_estimator.runs.training_loop import TrainingLoop
+from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
+from keras_tpu_estimator.runs.training_hooks import TrainingReport
+from keras_tpu_estimator.runs.training_hooks import training_hooks
+from keras_tpu_estimator.runs.training_session import Evaluator
+from keras_tpu_estimator.runs.training_session import TrainingSession
+from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.spec.hooks.callback_hook import with_epochs
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
 from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
@@ -40,15 +64,9 @@ class Training:
     """What `train` was called with.
 
     Attributes:
-        context: The estimator's functions and settings.
-        input_fn: The user's function.
-        hooks: The user's hooks and callbacks.
         listeners: Called around each checkpoint.
-        steps: Steps to make, or `None`.
         max_steps: The global step to stop at, or `None`.
-        owner: The estimator, which hooks may ask to evaluate.
-        evaluation: Makes an `Evaluation` of the arguments of `evaluate`.
-        validation: What to evaluate at the end of each epoch, or `None`.
+        evaluator: Evaluates the values between two loops.
     """
 
     context: EstimatorContext
@@ -57,9 +75,7 @@ class Training:
     listeners: tuple[CheckpointSaverListener, ...]
     steps: int | None
     max_steps: int | None
-    owner: Any
-    evaluation: Callable[..., Evaluation]
-    validation: Evaluation | None
+    evaluator: Evaluator
 
     def run(self) -> None:
         """Trains from the latest checkpoint on, or from initial values."""
@@ -156,3 +172,187 @@ class Training:
                     context.hosts,
                 ),
             )
+
+
+class TrainingLoop:
+    """The loops of one `train` on the devices, and what is around each.
+
+    Args:
+        training: What `train` was called with.
+        plan: How many steps each loop makes.
+        positions: Saves how far the input was read.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        step: Step,
+        plan: LoopPlan,
+        infeed: Infeed[StagedSteps],
+        positions: PositionSaver,
+        call: HostExchange,
+        preemption: Preemption,
+    ):
+        self._training = training
+        self._context = training.context
+        self._runtime = training.context.runtime
+        self._step = step
+        self._plan = plan
+        self._infeed = infeed
+        self._positions = positions
+        self._call = call
+        self._preemption = preemption
+        self._steps_by_shapes: dict[Any, Step] = {}
+        self._none_counted = self._runtime.program.metrics_state()
+        self._metrics = self._context.host_metrics(step, REPORT_NAMES)
+        self._summaries = EveryFewSteps(
+            self._context.model_dir, self._context.config.save_summary_steps
+        )
+        self._outfeed = Outfeed(self._consume)
+
+    def run(
+        self,
+        first: StagedSteps,
+        checkpoint: str | None,
+        steps: int | None,
+        hooks: tuple[Hook, ...],
+    ) -> None:
+        """Trains until the input, the plan or a hook ends it.
+
+        Args:
+            first: The first steps.
+            checkpoint: Where training starts from, or `None`.
+            steps: How many steps there will be, or `None` if that is open.
+            hooks: Called around each loop, before those of the spec.
+        """
+        kept = self._runtime.values.handed_over(self._step, checkpoint)
+        with self._context.reading(kept) as values:
+            check_same_model(self._call, values, is_new=checkpoint is None)
+            compare_edits(self._call, values, "train")
+            self._loop_state = LoopState(values, steps)
+            saver = Saver(self._context, self._loop_state, self._positions)
+            with self._positions.of_call(values), saver:
+                hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
+                hook_list.begin()
+                hook_list.after_create_session()
+                with self._outfeed, self._call.told_of_errors():
+                    for staged in self._begin_loops(first):
+                        hooked = hook_list.before_run()
+                        if staged is None:
+                            break
+                        hooked.start()
+                        self._run_loop(staged, hooked.fetches)
+                        # One of them saves, if it is time; all hosts stop if
+                        # hooks or a signal on one want to.
+                        stops = self._preemption.agree(
+                            self._call, hooked.after_run()
+                        )
+                        if stops or self._plan.is_done:
+                            break
+                    hook_list.run_is_made()
+                self._positions.at_end()
+                hook_list.end()
+                # What was assigned last is compared, too.
+                self._call.barrier()
+        loss = self._loop_state.fetch("loss")
+        _logger.info("Loss for final step: %.6g.", loss)
+
+    def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
+        """What each loop begins with; `None` at the end of the input."""
+        ahead = self._may_run_ahead()
+        return begin_loops(first, self._infeed, self._hooks, ahead)
+
+    def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
+        """Runs one loop, in the parts that it is fed in."""
+        self._loop_state.start_loop()
+        steps, metrics = 0, self._none_counted
+        for staged in parts_of_loop(first, self._infeed):
+            metrics = self._run_part(staged, metrics, fetch)
+            steps += staged.stacked.steps
+        self._plan.ran(steps)
+
+    def _run_part(
+        self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
+    ) -> MetricsState:
+        values = self._loop_state.values
+        # The shape of a last, smaller batch is new, and its step with it.
+        shapes = staged.shapes
+        if shapes not in self._steps_by_shapes:
+            self._steps_by_shapes[shapes] = staged.prepare(self._runtime)
+        step = self._steps_by_shapes[shapes]
+        # A hook may have evaluated, with variables that are new to the model.
+        self._runtime.values.complete(values, step)
+        assigned, metrics, losses, outputs = self._runtime.loop.run(
+            step, values, metrics, staged.data, step.named_among(fetch)
+        )
+        self._context.hosts.ran()
+        before = values.step
+        values.update(assigned, staged.stacked.steps)
+        # Of the loop before: this one is on its way already.
+        self._loop_state.wait()
+        self._hooks.run_is_made()
+        self._loop_state.ran(losses, outputs)
+        if "host_call" in outputs or "train_metrics" in outputs:
+            numbers = range(before + 1, values.step + 1)
+            self._outfeed.put(outputs, numbers)
+        return metrics
+
+    def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
+        """Runs the host's functions, on the outfeed's thread."""
+        tpu_config = self._context.config.tpu_config
+        if self._step.host_call is not None and self._context.hosts.is_chief:
+            call_for_steps(
+                self._step.host_call,
+                outputs["host_call"],
+                numbers,
+                tpu_config.experimental_host_call_every_n_steps,
+                self._summaries,
+            )
+        if self._metrics is not None:
+            self._metrics.update(outputs["train_metrics"])
+
+    def _may_run_ahead(self) -> bool:
+        """Whether a loop may begin while the one before is being made.
+
+        Not where hooks want to see that one, loops are timed, or others take
+        part: an error would leave them behind, and two programs at once can
+        lock simulated cores.
+        """
+        cores = self._runtime.program.layout(ModeKeys.TRAIN).cores
+        return (
+            (cores.mesh is None or cores.platform != "cpu")
+            and not self._context.hosts.are_several
+            and not self._plan.is_timed
+            and self._hooks.allows_run_ahead
+        )
+
+    def _all_hooks(
+        self, hooks: tuple[Hook, ...], saver: Saver, steps: int | None
+    ) -> HookList:
+        """All hooks of this call, and what they may ask."""
+        context, training = self._context, self._training
+        if shows_progress(context.config.progress):
+            hooks = (*hooks, ProgressBarHook(steps))
+        report = TrainingReport(
+            self._loop_state, self._infeed, self._outfeed, self._metrics
+        )
+        all_hooks = training_hooks(
+            context,
+            self._loop_state,
+            training.listeners,
+            hooks,
+            self._step.hooks,
+            report.hook(context),
+        )
+        if training.evaluator.validation is not None:
+            all_hooks = with_epochs(all_hooks)
+        session = TrainingSession(
+            context,
+            self._loop_state,
+            self._step,
+            saver,
+            training.evaluator,
+            self._positions.is_interrupted,
+            self._call,
+        )
+        return HookList(with_callbacks(all_hooks), session)

@@ -1,5 +1,7 @@
 """What hooks may ask of `train`, beside values."""
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -7,52 +9,65 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.device.run_state import Version
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.hooked_runs import LiveModel
+from keras_tpu_estimator.runs.evaluation import Evaluation
+from keras_tpu_estimator.runs.loop_state import LiveModel
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session import T
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
-Evaluate = Callable[..., dict[str, Any]]
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Evaluates the values that `train` has between two loops.
+
+    Attributes:
+        estimator: Who trains, and alone may evaluate them.
+        evaluation: Makes an `Evaluation` of the arguments of `evaluate`.
+        validation: What to evaluate at the end of each epoch, or `None`.
+    """
+
+    estimator: Any
+    evaluation: Callable[..., Evaluation]
+    validation: Evaluation | None
 
 
 class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
-        context: What the calls have in common.
-        progress: The loop's current values.
-        saver: Writes them.
-        estimator: Who trains.
-        evaluate: Evaluates them; called with the arguments of `evaluate`.
+        loop_state: The loop's current values.
         is_interrupted: Whether the process was asked to stop.
-        call: With the other hosts.
     """
 
     def __init__(
         self,
         context: EstimatorContext,
-        progress: LoopState,
+        loop_state: LoopState,
+        step: Step,
         saver: Saver,
-        estimator: Any,
-        evaluate: Evaluate,
+        evaluator: Evaluator,
         is_interrupted: Callable[[], bool],
         call: HostExchange,
     ):
-        live = LiveModel(context, progress)
-        super().__init__(live.fetch, live, progress.wait)
-        self._store = context.runtime.program.store
-        self._loop_state = progress
+        live = LiveModel(context, loop_state)
+        super().__init__(live.fetch, live, loop_state.wait, step.graph)
+        self._runtime = context.runtime
+        self._loop_state = loop_state
+        self._step = step
         self._saver = saver
-        self._estimator = estimator
-        self._evaluate = evaluate
+        self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
+        self._validated: dict[Version, dict[str, Any]] = {}
 
     @property
     def is_interrupted(self) -> bool:
@@ -98,7 +113,7 @@ class TrainingSession(Session):
     @property
     def _paths(self) -> list[str]:
         """Paths of the variables, in the order of creation."""
-        variables = self._store.variables
+        variables = self._runtime.program.store.variables
         return [path for path in variables if path in self._loop_state.values]
 
     def evaluate(
@@ -114,13 +129,39 @@ class TrainingSession(Session):
         Raises:
             ValueError: Another estimator is to evaluate them.
         """
-        if estimator is not self._estimator:
+        if estimator is not self._evaluator.estimator:
             raise ValueError(
                 "Values in memory are evaluated by the estimator that trains "
-                f"them, {self._estimator!r}. Received: {estimator!r}. Pass "
-                "the former, or evaluate a checkpoint with the latter."
+                f"them, {self._evaluator.estimator!r}. Received: "
+                f"{estimator!r}. Pass the former, or evaluate a checkpoint "
+                "with the latter."
             )
-        return self._evaluate(input_fn, steps, hooks, name)
+        return self._run(
+            self._evaluator.evaluation(input_fn, steps, hooks, name)
+        )
+
+    def validate(self) -> dict[str, Any]:
+        """What `train(validation=...)` gives for the current values."""
+        if self._evaluator.validation is None:
+            return {}
+        # Several hooks may have epochs that end here.
+        version = self._loop_state.values.version
+        if version not in self._validated:
+            result = self._run(self._evaluator.validation)
+            self._validated = {version: result}
+        return self._validated[version]
+
+    def _run(self, evaluation: Evaluation) -> dict[str, Any]:
+        def current(
+            step: Step, slots: bool
+        ) -> contextlib.AbstractContextManager[RunState]:
+            del slots  # Training has them all.
+            values = self._loop_state.values
+            return contextlib.nullcontext(
+                self._runtime.values.of_training(step, values, self._step)
+            )
+
+        return evaluation.run(current)
 
 
 def _is_finite(value: np.ndarray) -> bool:

@@ -31,10 +31,6 @@ def loss_smaller(
 ) -> bool:
     """Whether the loss of an evaluation is smaller than the best so far.
 
-    Args:
-        best_eval_result: The best result.
-        current_eval_result: The new one.
-
     Returns:
         A `bool`; any number is smaller than NaN.
 

@@ -9,9 +9,6 @@ from keras_tpu_estimator.ground.base.shown import shown
 def check_estimator(estimator: Any) -> None:
     """Checks that an argument is a `TPUEstimator`.
 
-    Args:
-        estimator: The argument.
-
     Raises:
         TypeError: It is not.
 

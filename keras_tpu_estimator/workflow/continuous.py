@@ -83,7 +83,6 @@ class ContinuousEvaluator:
 
     Args:
         estimator: Whose checkpoints are evaluated.
-        evaluations: What is evaluated.
         max_steps: The global step at which training is complete, or `None`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
         sleep: Waits for so many seconds. Defaults to `time.sleep`.

@@ -23,7 +23,6 @@ class EarlyStoppingHook(SessionRunHook):
 
     Args:
         should_stop_fn: Called without arguments; true to end training.
-        timer: Says when to ask.
     """
 
     allows_run_ahead = True

@@ -28,12 +28,11 @@ class Evaluation:
 
     Args:
         estimator: Whose checkpoints are evaluated.
-        spec: What to evaluate on, and how often.
         max_steps: The step at which an export is the final one, or `None`.
         clock: Returns the time in seconds.
 
     Attributes:
-        spec: The same `EvalSpec`.
+        spec: What to evaluate on, and how often.
         metrics: What the last evaluation returned; `None` before the first.
         exports: What its exporters returned; `None` before the first.
     """
@@ -77,7 +76,6 @@ class Evaluation:
 
         Args:
             step: The global step of the checkpoint.
-            checkpoint: Its prefix.
             evaluate: Evaluates its values, as `TPUEstimator.evaluate` does.
             by_chief: Has the chief alone export. By default there is one host.
 

@@ -21,7 +21,7 @@ from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
-from keras_tpu_estimator.spec.hooks.stop_at_checkpoint_step import (
+from keras_tpu_estimator.spec.hooks.obsolete import (
     make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook

@@ -59,9 +59,6 @@ def validate_exporters(
 ) -> tuple[Exporter, ...]:
     """Returns exporters as a tuple.
 
-    Args:
-        exporters: One, several, or `None`.
-
     Raises:
         TypeError: One of them is no `Exporter`.
         ValueError: One has no name, or the name of another.
@@ -86,9 +83,6 @@ def validate_exporters(
 
 def check_distinct(exporters: Iterable[Exporter]) -> None:
     """Checks that each exporter has a directory of its own.
-
-    Args:
-        exporters: Exporters that have names.
 
     Raises:
         ValueError: Two have the same name.

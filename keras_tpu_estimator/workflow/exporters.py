@@ -216,9 +216,6 @@ def exports_in(export_path: str) -> list[str]:
     Args:
         export_path: The directory, which need not exist.
 
-    Returns:
-        Names of folders.
-
     Example:
 
     >>> import tempfile

@@ -20,10 +20,6 @@ class EvaluationListener(CheckpointSaverListener):
     """Evaluates checkpoints inside of `train`, and the last one in any case.
 
     Input, compiled programs and values of training stay as they are.
-
-    Args:
-        estimator: Who trains.
-        evaluations: What is evaluated.
     """
 
     def __init__(self, estimator: TPUEstimator, evaluations: Evaluations):

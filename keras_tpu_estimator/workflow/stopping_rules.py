@@ -83,13 +83,7 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Exceeds:
-    """Whether one evaluation was beyond a threshold.
-
-    Attributes:
-        history: The evaluations.
-        is_beyond: Compares a value with the threshold.
-        threshold: The threshold.
-    """
+    """Whether one evaluation was beyond a threshold."""
 
     history: History
     is_beyond: Compare
@@ -115,7 +109,6 @@ class Stalls:
     """Whether too many steps passed after an evaluation without a better one.
 
     Attributes:
-        history: The evaluations.
         is_better: Compares a value with the best one before it.
         max_steps: How many steps may pass.
     """

@@ -10,6 +10,7 @@ import pytest
 from helpers import in_cluster
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.spec.config.options import OPTIONS
 
 
 class Cluster:
@@ -106,6 +107,15 @@ LOCAL = {
 
 def properties_of(config):
     return {name: getattr(config, name) for name in LOCAL}
+
+
+def test_every_field_says_what_it_may_be():
+    """A new one needs a row in `options.py`, in its place."""
+    fields = [f.name for f in dataclasses.fields(kte.RunConfig) if f.init]
+    given_another_type = {"tpu_config", "model_dir", "executables"}
+    assert [option.name for option in OPTIONS] == [
+        name for name in fields if name not in given_another_type
+    ]
 
 
 def test_it_is_immutable_and_equal_by_value():

@@ -45,7 +45,6 @@ class DeviceLoop:
 
     Args:
         program: The program whose steps are run.
-        places: Where its variables lie.
         debug_nans: Whether training finds the operation that the first NaN
             comes from. Defaults to `False`.
         waiting: Shows what takes its time. Defaults to none that does.
@@ -95,7 +94,6 @@ class DeviceLoop:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
-            mode: A value of `ModeKeys`.
             features: Nest of arrays of shape `[steps, batch, ...]`, which
                 nothing changes any more.
             labels: The same, or `None`.
@@ -142,7 +140,6 @@ class DeviceLoop:
         """Shapes and places of all that `run` or `predict` passes on.
 
         Args:
-            step: The step.
             batches: What `shapes.of_steps` has returned.
 
         Returns:
@@ -159,18 +156,13 @@ class DeviceLoop:
         return *step.split(values), metrics, batches
 
     def devices(self, step: Step) -> tuple[jax.Device, ...]:
-        """Those that run a step, in their order.
-
-        Args:
-            step: The step.
-        """
+        """Those that run a step, in their order."""
         return self._program.layout(step.mode).cores.devices
 
     def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
         """Traces what `run` or `predict` compiles, without any value.
 
         Args:
-            step: The step.
             batches: What `shapes.of_steps` has returned.
         """
         trace = {
@@ -191,7 +183,6 @@ class DeviceLoop:
         """Makes one step of TRAIN or EVAL for each of the stacked batches.
 
         Args:
-            step: The step.
             values: The variables' values by path. In TRAIN those that the
                 step assigns are used up.
             metrics: The metrics' values so far.
@@ -221,9 +212,7 @@ class DeviceLoop:
         """Predicts for one batch.
 
         Args:
-            step: The step.
             assigned: The values by path of what the step assigns.
-            others: Those of what else it reads.
             data: What `put_one` returned.
             fetch: Names of other tensors that are wanted.
 

@@ -36,7 +36,6 @@ class DistributedProgram:
             core has them whole.
 
     Attributes:
-        store: The program's variables.
         loss_mean: The metric of the mean loss, whose values are passed around.
         prepared: The steps that `prepare` has made first, by mode.
         when_prepared: Called after each `prepare`, which may have brought
@@ -65,7 +64,6 @@ class DistributedProgram:
         """The step for inputs like these, traced if they are the first.
 
         Args:
-            mode: A value of `ModeKeys`.
             features: Nest of arrays, batch first.
             labels: The same, or `None`.
         """
@@ -98,7 +96,6 @@ class DistributedProgram:
         """One step of training or evaluation, as a pure function.
 
         Args:
-            step: The step.
             values: The values that it reads, by path.
             metrics: The values of the metrics' variables.
             batch: A pair of features and labels.

@@ -67,7 +67,6 @@ class Executables:
         """Stores an executable, in place of one of the same key.
 
         Args:
-            key: What it is for.
             compiled: The executable. It may be for devices that are elsewhere.
                 It has to be new: of what was in its cache, JAX cannot store
                 that of a CPU.
@@ -167,7 +166,6 @@ class _Header:
     """The first line of a file.
 
     Attributes:
-        key: What the executable is for.
         checksum: The SHA-256 of the rest.
     """
 

@@ -24,8 +24,6 @@ class KeptValues(Mapping[str, jax.Array]):
     A checkpoint is read only if it has others, or more.
 
     Args:
-        store: The variables.
-        places: Where the values lie.
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one, or `None`.
 
@@ -66,8 +64,6 @@ class KeptValues(Mapping[str, jax.Array]):
 
         Args:
             values: The values by path.
-            source: As the attribute.
-            overridden: The same. Defaults to none.
         """
         # Last, lest values have the name of others if this is interrupted.
         self.source: Source | None = None
@@ -81,14 +77,10 @@ class KeptValues(Mapping[str, jax.Array]):
         """The values that a step begins with.
 
         Args:
-            step: The step.
             checkpoint: The prefix of the checkpoint to take them from, or
                 `None` for initial values.
             slots: Whether to load the optimizers' variables, too. Defaults to
                 `False`.
-
-        Returns:
-            Values by path, on the devices.
 
         Raises:
             ValueError: The checkpoint lacks a variable, or has it in another
@@ -121,8 +113,6 @@ class KeptValues(Mapping[str, jax.Array]):
         """What a step's scaffold wants in place of some values.
 
         Args:
-            step: The step.
-            values: Values by path.
             checkpoint: Where it looks for others, or `None`.
         """
         return restoring.in_place_of(
@@ -157,11 +147,7 @@ class KeptValues(Mapping[str, jax.Array]):
 
 
 def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
-    """Values but for those that are used up: by training, or Keras's `fit`.
-
-    Args:
-        values: Values by path.
-    """
+    """Values but for those that are used up: by training, or Keras's `fit`."""
     return {
         path: value for path, value in values.items() if not value.is_deleted()
     }

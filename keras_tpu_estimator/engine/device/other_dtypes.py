@@ -24,8 +24,6 @@ def tell(
     Nothing is said of 64-bit numbers where devices have none.
 
     Args:
-        store: The model's variables.
-        names: Names in the checkpoint by the paths of some of them.
         there: What describes the checkpoint's variables, by name.
     """
     other = [
@@ -52,9 +50,6 @@ def converted(
     """The value of one variable in the dtype of another.
 
     Args:
-        store: The model's variables.
-        path: The variable that is to have it.
-        name: The one that has it.
         value: The value, which is not looked at.
 
     Raises:

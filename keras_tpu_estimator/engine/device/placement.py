@@ -44,10 +44,8 @@ class Placement:
     """Where each mode runs.
 
     Attributes:
-        config: The run configuration.
         use_tpu: Whether all cores are used.
         eval_on_tpu: Whether they are in EVAL, too.
-        batch_sizes: Global batch sizes by mode, or `None`.
         batch_axis: The batch axis of each tensor, or `None`.
         machine: The devices. Defaults to those that there are, looked up when
             they are first needed.
@@ -92,11 +90,7 @@ class Placement:
         return self.cores.own() if mode == ModeKeys.PREDICT else self.cores
 
     def check(self, mode: str) -> None:
-        """Checks a mode's settings against the cores there are.
-
-        Raises:
-            ValueError: They do not fit.
-        """
+        """Checks a mode's settings against the cores there are."""
         validation.check_sliced(
             mode, self.config.tpu_config, self.is_on_tpu(mode)
         )
@@ -137,7 +131,6 @@ class Placement:
         """What a mode wants of its input.
 
         Args:
-            mode: A value of `ModeKeys`.
             params: The user's hyperparameters.
             repeat: Whether arrays are fed for ever.
             chunk: How many steps are wanted at once.

@@ -42,7 +42,6 @@ def initial_values(
     """The values that variables begin with.
 
     Args:
-        store: The variables.
         places: Where they lie. What lies over several cores is made there.
         wanted: Paths of those whose values are wanted.
         known: Values of others, which they may depend on.
@@ -121,8 +120,6 @@ def restored_values(
     """The values that a checkpoint has of variables, where they belong.
 
     Args:
-        store: The variables.
-        places: Where they lie.
         checkpoint: The checkpoint's prefix.
         wanted: Paths of those whose values are wanted, if they are there.
         required: Paths of those that have to be there.
@@ -150,12 +147,6 @@ def _read(
     """Reads values from a checkpoint of this model, to where they belong.
 
     What lies over several cores is read core by core.
-
-    Args:
-        store: The variables.
-        places: Where they lie.
-        reader: The checkpoint.
-        names: Names in it, by the paths of the variables.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
@@ -214,13 +205,7 @@ def _parts_of(
 def assigned_by_init_fn(
     scaffold: Scaffold, values: AnyArraysByPath, store: VariableStore
 ) -> dict[str, np.ndarray]:
-    """The initial values that a scaffold's `init_fn` sets.
-
-    Args:
-        scaffold: The scaffold.
-        values: Values by path.
-        store: The model's variables.
-    """
+    """The initial values that a scaffold's `init_fn` sets."""
     session = InitSession(values, store.rows)
     if scaffold.init_fn is not None:
         with without_tensors("init_fn"):
@@ -239,14 +224,8 @@ def in_place_of(
 
     Args:
         scaffold: Says what is restored from which name.
-        values: Values by path.
         checkpoint: Where names are read that are not among the values;
             `None` for nowhere.
-        store: The model's variables.
-        places: Where they lie.
-
-    Returns:
-        The values by path of the variables that are to have them.
 
     Raises:
         ValueError: There is no such variable, or nothing of that name.

@@ -20,7 +20,6 @@ class Version:
     """Which values of one call they are: equal for the same ones alone.
 
     Attributes:
-        step: The global step.
         edits: How often user code has changed values in the call. Defaults to
             0.
 
@@ -57,9 +56,6 @@ class Source:
     def of(cls, checkpoint: str | None) -> Self:
         """The source of what is to be had now.
 
-        Args:
-            checkpoint: The prefix of a checkpoint, or `None`.
-
         Raises:
             FileNotFoundError: There is no such checkpoint.
         """
@@ -76,14 +72,11 @@ class RunState(Mapping[str, jax.Array]):
     themselves which values they are: who saves, reports or keeps them asks.
 
     Args:
-        values: The values at its beginning.
-        mode: A value of `ModeKeys`.
         source: Where the same are to be had, if anywhere. Defaults to `None`.
         overridden: Paths of constants that a callback has set, which makes
             them state. Defaults to none.
 
     Attributes:
-        mode: The same.
         overridden: The same, with those that are set in the call.
         on_edit: Told what user code assigns, by path; `None` for nobody.
     """
@@ -133,19 +126,13 @@ class RunState(Mapping[str, jax.Array]):
         return None if self.source is None else self.source.checkpoint
 
     def held(self, version: Version, source: Source) -> None:
-        """Tells that values which these were are to be had; on any thread.
-
-        Args:
-            version: Which ones.
-            source: Where.
-        """
+        """Tells that values which these were are to be had; on any thread."""
         self._held = version, source
 
     def update(self, assigned: Mapping[str, jax.Array], steps: int = 0) -> None:
         """Takes what steps have assigned.
 
         Args:
-            assigned: Values by path.
             steps: By how many the global step is another one. Defaults to 0.
         """
         step, edits = self._version.step + steps, self._version.edits
@@ -162,7 +149,6 @@ class RunState(Mapping[str, jax.Array]):
         """Takes what user code has assigned.
 
         Args:
-            assigned: Values by path.
             overridden: Paths of constants among them that are state from now
                 on. Defaults to none.
         """

@@ -25,8 +25,6 @@ class Runtime:
     """A program on the devices.
 
     Attributes:
-        program: The program.
-        loop: Its steps, compiled.
         values: The owner of its variables' values.
         waiting: Shows what takes its time.
     """
@@ -48,7 +46,6 @@ class Runtime:
         """The runtime of a program that has not run yet.
 
         Args:
-            program: The program.
             debug_nans: As in `DeviceLoop`. Defaults to `False`.
             warm_start: As in `VariableOwner`. Defaults to `None`.
             shows_progress: Whether the terminal shows what takes its time.

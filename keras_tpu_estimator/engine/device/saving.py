@@ -35,7 +35,6 @@ class ToSave:
         """Values as checkpoints have them.
 
         Args:
-            store: The variables.
             whole: What this host writes whole, by path.
             sharded: What lies over several cores.
         """
@@ -61,8 +60,6 @@ def spread_of(
     """An array whose parts are fetched one by one.
 
     Args:
-        value: The array.
-        dtype: The dtype that it is saved with.
         rows: How many of its rows are saved. Defaults to all.
     """
     shape = value.shape if rows is None else (rows, *value.shape[1:])
@@ -103,11 +100,6 @@ def check_whole(
     what: str, wanted: Collection[str], there: Collection[str]
 ) -> None:
     """Checks that this host has all of some variables.
-
-    Args:
-        what: What wants them.
-        wanted: Their paths.
-        there: The paths of those that it has.
 
     Raises:
         ValueError: It has only parts of one.

@@ -53,7 +53,6 @@ def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
 
     Args:
         nest: Nest of arrays, on the devices or on the host.
-        place: Where those of the host are copied to.
     """
     return jax.tree.map(
         lambda leaf: _shape(
@@ -69,7 +68,6 @@ def of_values(
     """Those of variables.
 
     Args:
-        store: The variables.
         places: Where some of them lie, by path.
     """
 
@@ -95,7 +93,6 @@ def of_arrays(nest: Nest, place: jax.sharding.Sharding) -> Nest:
 
     Args:
         nest: Nest of anything with a shape and a dtype.
-        place: How.
     """
     return jax.tree.map(
         lambda leaf: _shape(leaf.shape, leaf.dtype, place), nest

@@ -27,7 +27,6 @@ class StoredLoop:
         shapes_of: Gives shapes and places of all the arrays for a step and
             its batches.
         devices_of: Gives the devices of a step, in their order.
-        executables: What was stored.
     """
 
     def __init__(
@@ -71,9 +70,6 @@ class StoredLoop:
 
 def is_storable(traced: jax.stages.Traced) -> bool:
     """Whether a program is the same in another process.
-
-    Args:
-        traced: The program.
 
     Example:
 

@@ -36,8 +36,6 @@ class VariableOwner:
     Between calls it keeps them, and reads a checkpoint only if that has others.
 
     Args:
-        store: The variables.
-        places: Where the values lie.
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one. Defaults to `None`.
     """
@@ -71,7 +69,6 @@ class VariableOwner:
         What they have become is kept at the end of the `with` block.
 
         Args:
-            step: The step.
             checkpoint: The prefix of the checkpoint to take them from, or
                 `None` for initial values.
 
@@ -100,7 +97,6 @@ class VariableOwner:
         Nothing uses their arrays up before the end of the `with` block.
 
         Args:
-            step: The step.
             checkpoint: As in `handed_over`.
             slots: Whether to load the optimizers' variables, too. Defaults to
                 `False`.
@@ -153,7 +149,6 @@ class VariableOwner:
         """What belongs into a checkpoint.
 
         Args:
-            values: The call's values.
             in_parts: Whether each host writes the parts that it has of what
                 lies over several cores.
             is_chief: Whether this host writes the rest.
@@ -184,9 +179,6 @@ class VariableOwner:
         The variables get them when a callback reads its `model`; what it
         assigns to them is the call's at the end of the block. Who does not
         look pays nothing. Blocks of several calls may be nested.
-
-        Args:
-            values: The call's values.
         """
         outer = self._shown
         self._visible.append(values)
@@ -259,12 +251,7 @@ class VariableOwner:
         self.edit(values, jax.tree.map(jnp.copy, assigned))
 
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
-        """Takes what user code assigns to variables in a call.
-
-        Args:
-            values: The call's values.
-            assigned: Values by path.
-        """
+        """Takes what user code assigns to variables in a call."""
         cast = {
             path: value.astype(values[path].dtype)
             for path, value in assigned.items()

@@ -22,12 +22,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class VariablePlaces:
-    """Where each variable of a program lies.
-
-    Args:
-        store: The variables.
-        cores: The cores.
-    """
+    """Where each variable of a program lies."""
 
     def __init__(self, store: VariableStore, cores: Cores):
         self._store = store
@@ -60,7 +55,6 @@ class VariablePlaces:
         """Makes a variable of parts, one after the other.
 
         Args:
-            path: The variable.
             part: Gives what a core is to have of it.
         """
         shape = tuple(self._store.variables[path].shape)
@@ -103,11 +97,7 @@ class VariablePlaces:
         return jax.lax.with_sharding_constraint(values, self._places_of(values))
 
     def check(self) -> None:
-        """Checks that each rule is about some variable.
-
-        Raises:
-            ValueError: One is not.
-        """
+        """Checks that each rule is about some variable."""
         layout = self._cores.layout
         unmatched = layout.unmatched(self._store.variables) if layout else []
         if unmatched:
@@ -194,7 +184,6 @@ def _with_zeros(
 
     Args:
         shape: Its own shape.
-        read: Reads what is there.
     """
 
     def part(box: IndexRanges) -> np.ndarray:

@@ -93,7 +93,6 @@ class Batch:
         """The same step again and again, without a copy.
 
         Args:
-            steps: How often.
             may_stay: As in `StackedSteps`. Defaults to `False`.
         """
 

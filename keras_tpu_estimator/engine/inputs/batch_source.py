@@ -140,9 +140,6 @@ class SourceReader:
     It has the user's objects until it is closed, and in no circle: what is
     collected later, on any thread, TensorFlow may not let go of there.
 
-    Args:
-        source: What is read.
-
     Attributes:
         batches: How many batches have been read, without those left out; the
             last item may have fewer than were counted.

@@ -30,9 +30,6 @@ class BatchCheck:
         is_padded: Whether smaller batches are filled up, so that any may be,
             and none is left out. Defaults to `False`.
         may_share: Whether tensors need no batch axis. Defaults to `False`.
-
-    Raises:
-        ValueError: From a call, if a batch is not as it should be.
     """
 
     def __init__(
@@ -185,7 +182,6 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
     """Checks that the tensors of a batch can be put on devices and split.
 
     Args:
-        batch: The batch.
         shared: Names of tensors that need no batch axis. Defaults to none.
 
     Raises:
@@ -219,14 +215,7 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
 
 
 def check_range(stacked: StackedSteps) -> None:
-    """Checks that wide integers fit the 32 bits that devices have for them.
-
-    Args:
-        stacked: The steps.
-
-    Raises:
-        ValueError: One does not.
-    """
+    """Checks that wide integers fit the 32 bits that devices have for them."""
     for name, leaf in stacked.leaves:
         narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
         if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
@@ -245,11 +234,7 @@ def check_range(stacked: StackedSteps) -> None:
 
 
 def check_size(batch: Batch, size: int | None) -> None:
-    """Checks that a batch is not larger than asked for.
-
-    Raises:
-        ValueError: It is.
-    """
+    """Checks that a batch is not larger than asked for."""
     if size is not None and batch.size > size:
         raise ValueError(
             f"`input_fn` was asked for batches of {size} examples in "

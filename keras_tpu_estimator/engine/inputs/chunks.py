@@ -22,9 +22,6 @@ def batches_among(
     Args:
         chunks: The items of a `StackedDataset`.
         check: Is shown batches of every size, in order.
-
-    Yields:
-        Some batches of one size.
     """
     done = 0
     for chunk in chunks:

@@ -85,7 +85,6 @@ class StackedDataset(Dataset):
     """The batches of a dataset, so many at once.
 
     Args:
-        dataset: The dataset of batches.
         batches: How many of them an item is made of.
     """
 

@@ -17,7 +17,6 @@ class InputPlan:
     """The calls of `input_fn` that this host makes for a mode.
 
     Attributes:
-        calls: The calls.
         batches_per_call: Batches of each call that make one step.
         way: How `input_fn` is called, or `None` for one core.
         topology: The cores, or `None` if users are not to know of them.
@@ -69,9 +68,7 @@ def input_plan(
     """The calls of `input_fn` on cores.
 
     Args:
-        mode: A value of `ModeKeys`.
         way: How `input_fn` is called.
-        topology: The cores.
         batch_size: Examples in a step, over all cores.
     """
     way = way_in(mode, way)

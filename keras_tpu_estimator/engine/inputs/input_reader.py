@@ -33,11 +33,6 @@ class InputReader:
     Args:
         input_fn: The user's function. It is called here, once for each of the
             plan's calls.
-        request: What is wanted of it.
-        start: Where to start.
-
-    Attributes:
-        steps: The steps.
 
     Raises:
         TypeError: It returns what the plan does not allow.

@@ -19,7 +19,6 @@ class Packed:
 
     Attributes:
         text: JSON, in which bytes and arrays are numbers of blobs.
-        blobs: Their contents.
     """
 
     text: str

@@ -25,7 +25,6 @@ class Pipeline:
     Args:
         input_fn: The user's function. It is called here, once for each of the
             plan's calls.
-        request: What is wanted of it.
         start: Where to read on, if not at the beginning. Defaults to `None`.
         is_kept: Whether `position` will be asked for. Defaults to `False`.
 

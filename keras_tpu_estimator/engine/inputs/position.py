@@ -54,7 +54,6 @@ class Position:
 
     Attributes:
         steps: How many steps it has made since `input_fn` was called.
-        recipe: What its steps consist of.
         restore_point: A place at this position or before it.
 
     Example:

@@ -28,8 +28,6 @@ def write(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
     """Writes the position of a checkpoint, whole or not at all.
 
     Args:
-        saved: The files of its save, in an existing directory.
-        position: The position.
         hosts: The hosts. By default there is one.
 
     Example:
@@ -63,7 +61,6 @@ def read(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
     If another number of hosts has written it, steps are what is known.
 
     Args:
-        prefix: That of the checkpoint.
         hosts: The hosts. By default there is one.
 
     Raises:
@@ -83,11 +80,7 @@ def read(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
 
 
 def remove(prefix: str) -> None:
-    """Removes the positions of a checkpoint, of all hosts.
-
-    Args:
-        prefix: That of the checkpoint.
-    """
+    """Removes the positions of a checkpoint, of all hosts."""
     saved = SaveFiles.at(prefix)
     if saved is not None:
         saved.remove_positions()

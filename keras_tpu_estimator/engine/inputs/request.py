@@ -22,7 +22,6 @@ class InputRequest:
     """What one call of `train`, `evaluate` or `predict` wants of its input.
 
     Attributes:
-        mode: A value of `ModeKeys`.
         plan: The calls of `input_fn` to make.
         params_for: Returns the `params` of a call, from its additional ones.
         config: The run configuration, for an `input_fn` that asks for it.
@@ -67,12 +66,7 @@ def call_input_fn(
     Args:
         input_fn: Takes `params` and any of `mode`, `config` and
             `input_context`.
-        mode: A value of `ModeKeys`.
         params: The user's hyperparameters with `batch_size` and `context`.
-        config: The run configuration.
-
-    Returns:
-        What it returned.
 
     Raises:
         TypeError: It is not callable.

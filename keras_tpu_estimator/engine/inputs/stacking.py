@@ -67,7 +67,6 @@ class Buffers:
 
         Args:
             shape: Its shape.
-            dtype: Its dtype.
         """
         size = math.prod(shape) * dtype.itemsize
         memory = self._taken(size + _ALIGNMENT)
@@ -95,12 +94,7 @@ class Stack:
     """Steps of equal shapes, copied one after the other.
 
     Args:
-        buffers: Where to.
-        like: Some steps.
         steps: How many there will be, at most.
-
-    Attributes:
-        steps: How many there are.
     """
 
     def __init__(self, buffers: Buffers, like: StackedSteps, steps: int):

@@ -97,7 +97,6 @@ def joined_of_cores(
     """The batches of some cores as one, with their shared tensors stacked.
 
     Args:
-        batches: Pairs of features and labels.
         cores: How many cores have batches. If there are fewer batches, their
             shared tensors have to be equal.
 
@@ -125,7 +124,6 @@ def joined_of_hosts(
     """The stacked steps of some hosts as one, whatever their sizes.
 
     Args:
-        parts: Pairs of features and labels.
         cores: How many cores have batches, on all hosts. Their examples are
             dealt anew, so that their shared tensors have to be equal.
 

@@ -82,9 +82,7 @@ class BoundModelFn:
     """A user's `model_fn` with everything but the data bound to it.
 
     Attributes:
-        function: The user's function.
         params: The user's hyperparameters.
-        config: The run configuration it may ask for.
         checks_params: Whether `model_fn` must take `params`.
         embeddings: The `EmbeddingConfigSpec` whose activations it is given, or
             `None`.
@@ -106,14 +104,9 @@ class BoundModelFn:
         """Calls the user's function.
 
         Args:
-            features: Nest of tensors.
             labels: Nest of tensors, or `None`.
-            mode: A value of `ModeKeys`.
             additional: What `params` holds besides the user's own values;
                 with its `use_tpu`, specs must be `TPUEstimatorSpec`s.
-
-        Returns:
-            The spec it returned.
 
         Raises:
             ValueError: It does not take what it must, or returned no spec.

@@ -30,7 +30,6 @@ def explained(
     that the labels are among the features.
 
     Args:
-        features: Nest of tensors.
         labels: Nest of tensors, or `None`.
         params: The user's hyperparameters.
     """

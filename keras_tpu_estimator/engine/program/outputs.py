@@ -26,7 +26,6 @@ def outputs_of(
     Args:
         spec: What `model_fn` returned. Metrics that it counts by itself,
             `eval_metric_ops`, are left out.
-        mode: A value of `ModeKeys`.
         fed: What a function on the host is given of each step.
 
     Returns:

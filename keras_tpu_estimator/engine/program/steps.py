@@ -128,11 +128,9 @@ class StepInput:
         features: Nest of arrays, or of anything with a shape and a dtype; the
             first axis is the batch, but in those that are `Unbatched`.
         labels: The same, or `None`.
-        cores: The cores that run the step.
         is_split: Whether each core gets its slice, or each the whole.
         additional: What `params` holds besides the user's own values.
         arrange: As in `BatchLayout`.
-        partition: The same.
         differentiated: Keys of features whose gradients are an output of
             TRAIN, too. Defaults to none.
     """
@@ -199,7 +197,6 @@ class Step:
     """One step of a mode as a pure function.
 
     Attributes:
-        mode: A value of `ModeKeys`.
         function: Takes values by path, features and labels, all whole. Returns
             the values that changed and a dict of outputs: `loss`,
             `predictions`, `eval_metrics`, `train_metrics`, `host_call`,
@@ -209,7 +206,6 @@ class Step:
         metric_fn: What makes metrics of the output `eval_metrics`, or in TRAIN
             of `train_metrics`.
         host_call: What is given the output `host_call`.
-        hooks: The hooks of the spec.
         scaffold: What is done before the first step.
         named: The names of tensors that may be fetched.
         graph: What hooks of TensorFlow use of the graph that it was made of.

@@ -47,7 +47,6 @@ class SavedVariable:
 
     Attributes:
         shape: Its shape.
-        dtype: Its dtype on the devices.
         trainable: Whether it is trained, and not kept for another one.
     """
 
@@ -120,7 +119,6 @@ class VariableStore:
         """Enters the new variables of a trace.
 
         Args:
-            captured: The trace.
             *args: What it was made with. Only what initial values depend on
                 is kept, as a copy.
         """
@@ -144,7 +142,6 @@ class VariableStore:
         """Adds variables.
 
         Args:
-            variables: The variables by path.
             initial: Given the paths of variables that want initial values,
                 the values of others, and as `places` where they are to be
                 made, if that is known, returns those of them that it has. Where
@@ -165,9 +162,6 @@ class VariableStore:
             paths: The variables to compute them for. Defaults to all.
             values: Values of others, which they may depend on.
             places: Where each of them is to be made. Defaults to one device.
-
-        Returns:
-            Values by path, of those variables.
         """
         paths = set(self.variables if paths is None else paths)
         given = values or {}

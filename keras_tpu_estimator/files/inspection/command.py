@@ -15,7 +15,6 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """Runs a command.
 
     Args:
-        name: That of the command.
         arguments: What follows it on the command line.
 
     Returns:

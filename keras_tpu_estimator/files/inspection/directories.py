@@ -46,7 +46,6 @@ class Directory:
     """What training has left in a directory, or one checkpoint of it.
 
     Attributes:
-        path: The directory.
         checkpoints: The newest first.
         variables: Shapes and dtypes of the newest one's, by name.
         results: The last scalars of the event files in each folder, by its

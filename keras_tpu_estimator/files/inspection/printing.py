@@ -11,11 +11,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def as_text(directory: Directory) -> str:
-    """Checkpoints, variables and results, as tables.
-
-    Args:
-        directory: What there is.
-    """
+    """Checkpoints, variables and results, as tables."""
     newest = directory.checkpoints[0]
     ended = "complete" if directory.is_complete else "not marked as complete"
     parts = [

@@ -8,12 +8,7 @@ from keras_tpu_estimator.files.checkpoints import reading
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What reading a checkpoint has shown.
-
-    Attributes:
-        prefix: The checkpoint.
-        problem: What is wrong with it, or `None`.
-    """
+    """What reading a checkpoint has shown."""
 
     prefix: str
     problem: str | None = None

@@ -17,7 +17,6 @@ class Buckets(NamedTuple):
 
     Attributes:
         low: The smallest value.
-        high: The greatest one.
         counts: Integers of shape `[buckets]`.
     """
 

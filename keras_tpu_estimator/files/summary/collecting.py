@@ -22,7 +22,6 @@ class Collected:
     """A summary and its tensors: a node of JAX's trees.
 
     Attributes:
-        summary: What it is.
         tensors: What `Summary.tensors` returned, or what became of it.
         step: The step that it was given, or `None`.
         events: Where it is written, or `None` for where all others are.
@@ -83,10 +82,6 @@ class Collector(Sink):
     Args:
         is_on: Whether they are wanted.
         events: Where they are written. Defaults to where all others are.
-        collected: The summaries so far. Defaults to none.
-
-    Attributes:
-        collected: The summaries so far.
     """
 
     def __init__(
@@ -125,7 +120,6 @@ def write(
 
     Args:
         collected: Summaries with tensors on the devices.
-        events: Where those are written that have no writer of their own.
         step: The step of those that were given none.
         without: Tags to leave out there.
     """

@@ -23,7 +23,6 @@ def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
 
     Args:
         wall_time: The time in seconds since 1970.
-        step: The global step.
         summary: A serialized `Summary`.
 
     Example:

@@ -157,11 +157,7 @@ class Histogram(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Image(Summary):
-    """The first few images of a batch.
-
-    Attributes:
-        max_outputs: How many.
-    """
+    """The first few images of a batch."""
 
     max_outputs: int = 3
 

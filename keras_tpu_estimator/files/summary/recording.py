@@ -112,7 +112,6 @@ class GoingTo(Generic[S]):
     """Makes a sink the default of this thread, and perhaps a step.
 
     Args:
-        sink: Where summaries go.
         step: The step of those that have none of their own, or `None` for the
             one that there is.
         flush: Called at the end of the `with` block, or of the loop's host

@@ -19,8 +19,6 @@ class CompileArguments:
         loss_weights: See there.
         metrics: See there.
         weighted_metrics: See there.
-        optimizer_class: The class of the optimizer.
-        optimizer_config: What it is made of.
     """
 
     output_names: list[str] | None
@@ -57,11 +55,7 @@ class CompileArguments:
 
 
 class RecompiledModel(keras.Model):
-    """A model without layers, compiled anew, that has counted nothing yet.
-
-    Args:
-        training: What it is compiled with.
-    """
+    """A model without layers, compiled anew, that has counted nothing yet."""
 
     def __init__(self, training: CompileArguments):
         super().__init__()

@@ -13,9 +13,6 @@ from keras_tpu_estimator.ground.base.types import TensorLike
 def copied(model: keras.Model) -> keras.Model:
     """A model like this one, with the same values.
 
-    Args:
-        model: A built model.
-
     Raises:
         ValueError: It cannot be copied.
     """

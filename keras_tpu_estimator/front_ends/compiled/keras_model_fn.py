@@ -36,7 +36,6 @@ class KerasModelFn:
 
     Attributes:
         keras_model: The model, which nobody else changes.
-        training: What it was compiled with.
         metric_names: Other names for metrics, by the names that Keras gives.
     """
 
@@ -57,8 +56,6 @@ class KerasModelFn:
             features: The model's inputs, or a dict of 'features' and
                 'sample_weights'.
             labels: What `compile`'s losses take.
-            mode: A value of `ModeKeys`.
-            params: Nothing of them is used.
 
         Returns:
             A `TPUEstimatorSpec`.
@@ -97,9 +94,6 @@ class KerasModelFn:
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
         """A copy of `keras_model` with what training has made of it.
-
-        Args:
-            values: Values by path.
 
         Raises:
             ValueError: One of a weight is missing.

@@ -15,7 +15,6 @@ def check_usable(
     Args:
         spec: The value of `embedding_config_spec`; `None` passes.
         why_none: Why `model_fn` takes none, or `None` where it does.
-        config: The `RunConfig`.
         **others: Other arguments of the estimator that have to be `None`.
 
     Raises:

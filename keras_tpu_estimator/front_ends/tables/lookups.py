@@ -44,7 +44,6 @@ class IdFeature:
     Attributes:
         name: Its key among the features.
         config: In which table it is looked up.
-        table: That table.
     """
 
     name: str

@@ -76,7 +76,6 @@ class TablesProgram:
         """The step for inputs of this shape, made if it is the first.
 
         Args:
-            mode: A value of `ModeKeys`.
             example: As in `Program`.
 
         Raises:

@@ -16,10 +16,6 @@ from keras_tpu_estimator.ground.base.shown import shown
 def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
     """What the gradients of all tables are multiplied by, a scalar.
 
-    Args:
-        spec: The tables.
-        step: The global step.
-
     Raises:
         ValueError: The function of the step returns no number.
     """
@@ -35,9 +31,7 @@ def rate_of(
     """The learning rate of a table, a scalar.
 
     Args:
-        spec: The tables.
         table: The table's name.
-        step: The global step.
 
     Raises:
         ValueError: The function of the step returns no number.

@@ -22,9 +22,7 @@ def looked_up(
     Each core combines the rows that it has, for the whole batch.
 
     Args:
-        sharded: How rows and batches lie.
         rows: The table's rows of this core.
-        lookups: What its slice of the batch asks for.
         stays_apart: Whether the rows of an example are not combined.
     """
     ids, weights = sharded.of_all((lookups.ids, lookups.weights))
@@ -51,12 +49,9 @@ def updated(
     What this costs depends on the batch, not on the table.
 
     Args:
-        sharded: How rows and batches lie.
-        optimizer: How rows are updated.
         state: The table's rows of this core, and what is kept for them.
         batch: What its slice of the batch asked for, of each feature, and
             the gradients of the activations.
-        rate: The learning rate.
     """
     rows, slots = state
     used, gradient = _used(sharded, len(rows), batch)

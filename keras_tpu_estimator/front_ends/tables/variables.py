@@ -30,7 +30,6 @@ class TableVariables:
     """The variables of tables and of their slots, by the original's names.
 
     Attributes:
-        spec: The tables.
         cores: The cores that have a part of the rows each.
         seed: Makes initial values repeatable, or `None`.
     """

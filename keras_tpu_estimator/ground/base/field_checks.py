@@ -13,9 +13,6 @@ from keras_tpu_estimator.ground.base.shown import shown
 def is_int(value: object) -> TypeGuard[int]:
     """Whether a value is an integer, of Python or NumPy, and no boolean.
 
-    Args:
-        value: Anything.
-
     Returns:
         A `bool`.
 
@@ -30,9 +27,6 @@ def is_int(value: object) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[float]:
     """Whether a value is a real number, of Python or NumPy, and no boolean.
-
-    Args:
-        value: Anything.
 
     Returns:
         A `bool`.
@@ -85,7 +79,6 @@ def tuple_of(
     """Several objects as a tuple.
 
     Args:
-        name: The argument that they are for.
         value: An iterable of them, or `None` for none.
         kind: What one of them is, which is often passed by itself.
         noun: What to call one of them in an error.

@@ -15,7 +15,6 @@ def did_you_mean(name: object, names: Iterable[object]) -> str:
     """A question after the name that is most like another one.
 
     Args:
-        name: What was written.
         names: What there is. Only strings count.
 
     Returns:
@@ -35,9 +34,6 @@ def did_you_mean(name: object, names: Iterable[object]) -> str:
 
 def suggesting(kind: T) -> T:
     """Has a class tell which of its arguments a misspelt one may be.
-
-    Args:
-        kind: A class, which is changed.
 
     Returns:
         The same class. It raises a `TypeError` that names the closest

@@ -20,7 +20,6 @@ class Convolution:
         lhs_shape: Batch, space, features in.
         rhs_shape: Window, features in for each group, features out.
         out_shape: Batch, space, features out.
-        dtype: That of the result.
         options: The arguments of `jax.lax.conv_general_dilated` apart from the
             operands and the order of axes.
     """
@@ -102,7 +101,6 @@ def in_order_of(
     """An implementation for operands whose axes stand as in an equation.
 
     Args:
-        equation: A convolution.
         implementation: Takes operands and gives a result whose axes stand as
             in `Convolution`.
     """

@@ -157,8 +157,6 @@ def _of_elements(
     Args:
         parts: Shifts, what the windows of all blocks have, and the numbers of
             the taps that they selected.
-        window: The sizes of a window.
-        strides: Those of a block.
 
     Returns:
         Arrays with two axes for each: the block, and the place in it.

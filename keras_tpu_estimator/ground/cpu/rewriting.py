@@ -28,9 +28,6 @@ def rewritten(
         rules: For names of primitives, what makes of an equation a function of
             its operands with the same result, or `None` to leave it alone.
 
-    Returns:
-        A function of the same arguments.
-
     Example:
 
     >>> import jax, jax.numpy as jnp

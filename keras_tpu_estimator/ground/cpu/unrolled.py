@@ -125,7 +125,6 @@ def _by_position(this: Convolution, source: jax.Array) -> Iterator[jax.Array]:
     """What the window covers in each position.
 
     Args:
-        this: The convolution.
         source: Padded, of shape `[..., *space, batch]`.
     """
     outer = source.shape[: -len(this.window) - 1]

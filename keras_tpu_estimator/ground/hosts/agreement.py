@@ -29,7 +29,6 @@ class Hosts:
 
     Attributes:
         index: The number of this one.
-        count: How many there are.
         patience_secs: How long one is waited for before it is taken for
             stuck.
         membership: What this one has with the others, if it has joined them.
@@ -50,11 +49,7 @@ class Hosts:
 
     @classmethod
     def of_this_process(cls, patience_secs: float) -> Self:
-        """Those of the cluster that this process has joined.
-
-        Args:
-            patience_secs: As above.
-        """
+        """Those of the cluster that this process has joined."""
         joined = this_process.membership()
         if joined is None:
             return cls()
@@ -75,20 +70,12 @@ class Hosts:
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[HostExchange]:
-        """A call that all hosts make; an error in it is told to all.
-
-        Args:
-            name: What is called.
-        """
+        """A call that all hosts make; an error in it is told to all."""
         with self.exchange(name) as together, together.told_of_errors():
             yield together
 
     def exchange(self, subject: str) -> HostExchange:
-        """Begins to agree on something, as all hosts do in the same order.
-
-        Args:
-            subject: What it is about.
-        """
+        """Begins to agree on something, as all hosts do in the same order."""
         return HostExchange(self.membership, subject, self.patience_secs)
 
     def ran(self) -> None:

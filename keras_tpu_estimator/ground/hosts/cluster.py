@@ -16,7 +16,6 @@ class Cluster:
         coordinator_address: Host and port of process 0, as in
             `'10.0.0.1:8476'`; dropped, if there is no other. Defaults to
             `None`.
-        num_processes: How many there are. Defaults to 1.
         process_id: The number of this one, from 0. Defaults to 0.
 
     Raises:

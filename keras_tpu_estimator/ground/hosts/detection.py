@@ -140,12 +140,6 @@ def from_tf_config() -> Cluster | None:
 def check_tf_config(cluster: Cluster) -> None:
     """Checks that TF_CONFIG says nothing else of the processes.
 
-    Args:
-        cluster: What was found elsewhere.
-
-    Raises:
-        ValueError: It says something else.
-
     Example:
 
     >>> from keras_tpu_estimator.ground.hosts.cluster import Cluster

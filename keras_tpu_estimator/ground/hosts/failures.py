@@ -19,7 +19,6 @@ class Failure:
     """What made a host fail.
 
     Attributes:
-        host: Its number.
         text: What it says of it, as a sentence.
         code: The exit code that belongs to it.
     """
@@ -34,8 +33,6 @@ class Failure:
 
         Args:
             host: The number of the host.
-            subject: What has failed.
-            error: What was raised there.
         """
         if isinstance(error, SystemExit):
             code = exit_code(error)
@@ -66,8 +63,6 @@ class Failures:
 
     Args:
         index: The number of this one.
-        count: How many there are.
-        store: Where they are told.
     """
 
     def __init__(self, index: int, count: int, store: Store):
@@ -82,7 +77,6 @@ class Failures:
 
         Args:
             call: The call, by the same name on all hosts.
-            failure: What happened.
         """
         self._calls.add(call)
         value = [failure.text, failure.code]

@@ -112,10 +112,6 @@ class HostExchange:
 
         Args:
             value: What this one says: anything that JSON can write.
-            more_patience_secs: Added to the patience. Defaults to none.
-
-        Returns:
-            A list of all values, by host.
 
         Raises:
             HostError: Another host has failed, is gone or does not answer.
@@ -164,9 +160,6 @@ class HostExchange:
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Has the chief do something alone, for which the others wait.
-
-        Args:
-            action: What to do.
 
         Returns:
             What it returned; on other hosts, what JSON can tell of that.

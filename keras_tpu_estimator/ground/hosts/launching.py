@@ -51,7 +51,6 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command, until all processes have ended.
 
     Args:
-        name: Its name.
         arguments: What follows it on the command line.
 
     Returns:
@@ -338,7 +337,6 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
     the end of the process is the end of what it has written.
 
     Args:
-        source: Where it writes.
         ended: What can be read when it has ended.
     """
     rest, is_last = b"", False

@@ -40,15 +40,11 @@ class Membership:
     """What this process has with the others that it has joined.
 
     Args:
-        cluster: The processes, and the place of this one.
         client: That of JAX's coordination service.
 
     Attributes:
-        cluster: The same.
         index: The number of this process.
-        count: How many there are.
         store: What they tell each other.
-        failures: Those of all.
         watch: That over the others.
         acts_alone: Whether this process does something without them.
     """
@@ -141,7 +137,6 @@ class Membership:
         """Raises an error if a host's program has come to its end.
 
         Args:
-            host: Its number.
             subject: What it should say something about.
 
         Raises:
@@ -187,7 +182,6 @@ class Membership:
 
         Args:
             call: The call that it is in, by the same name on all hosts.
-            subject: What it is about.
         """
         try:
             yield

@@ -52,8 +52,6 @@ class Parting:
 
     Args:
         index: The number of this one.
-        count: How many there are.
-        store: Where they tell of it.
 
     Attributes:
         has_begun: Whether this one has told of its end.
@@ -106,9 +104,6 @@ class Parting:
 
         With host 0 goes what others have not read yet, and JAX ends them; and
         where one has ended, its launcher may end the others.
-
-        Args:
-            problem: Why.
         """
         until = time.monotonic() + PARTING_SECS
         waited_for = {*range(self._count)}

@@ -46,7 +46,6 @@ class Store:
         """Tells all something, in place of what was told before.
 
         Args:
-            folder: What it is about.
             name: Who tells it, or more.
             value: Anything that JSON can write. Defaults to `None`.
         """

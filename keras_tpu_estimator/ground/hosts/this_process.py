@@ -24,11 +24,7 @@ class Alone:
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """It waits for the others, or has done so in vain.
-
-    Attributes:
-        cluster: The cluster.
-    """
+    """It waits for the others, or has done so in vain."""
 
     cluster: Cluster
 

@@ -29,8 +29,6 @@ class Watch:
 
     Args:
         index: The number of this process.
-        count: How many there are.
-        store: Where they tell.
         told: What hosts have told of their ends.
         end: Called with a problem, on the thread of the watch; when it
             returns, watching goes on.

@@ -102,13 +102,10 @@ def _of_mesh(
     """All cores of a mesh, one axis of which is that of the replicas.
 
     Args:
-        mesh: The mesh.
-        batch_axis: That axis.
         sizes: Names that layouts have for the others, and sizes. Defaults to
             the mesh's.
         rules: As in `VariableLayout`.
         shard_optimizer: Whether replicas share the optimizers' slots.
-        machine: The devices, and which host this is.
     """
     replicas = mesh.shape[batch_axis]
     topology = Topology(

@@ -134,7 +134,6 @@ class Cores:
 
         Args:
             nest: Nest of arrays, equal on all hosts.
-            sharding: How they shall lie.
         """
         if not self.are_on_hosts:
             return jax.device_put(nest, sharding)
@@ -165,7 +164,6 @@ class Cores:
 
         Args:
             shape: Its shape.
-            sharding: How it shall lie.
             part: Gives what a core is to have.
         """
         devices = collections.defaultdict(list)
@@ -259,10 +257,6 @@ class Cores:
 
         Else XLA may have the cores share an update that each of them needs
         whole, and gather the new variable and each new slot.
-
-        Args:
-            gradient: The gradient.
-            path: The path of the variable.
         """
         if self.layout is None or self.share_slots:
             return gradient
@@ -276,7 +270,6 @@ class Cores:
 
         Args:
             x: What all of them have, outside of `per_core`.
-            path: The path of the variable.
         """
         if not self.share_slots:
             return x
@@ -288,7 +281,6 @@ class Cores:
 
         Args:
             value: The variable's value, outside of `per_core`.
-            path: Its path.
         """
         if not self.share_slots:
             return value

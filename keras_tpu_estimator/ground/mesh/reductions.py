@@ -40,9 +40,6 @@ def mean_over(
 
     Args:
         nest: As in `sum_over`.
-        axes: The same.
-        groups: The same.
-        dtype: The same.
     """
     return _reduced(jax.lax.pmean, nest, axes, groups, dtype)
 

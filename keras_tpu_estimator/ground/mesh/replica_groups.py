@@ -12,9 +12,6 @@ def check_groups(groups: Any) -> None:
     Args:
         groups: List of lists of replica numbers.
 
-    Raises:
-        ValueError: They do not.
-
     Example:
 
     >>> check_groups([[0, 1, 2, 3]])
@@ -45,9 +42,6 @@ def check_partition(groups: Groups | None, num_replicas: int) -> None:
         groups: Checked groups; `None` for one of all replicas.
         num_replicas: How many replicas there are. On one core nothing is
             reduced, and any groups will do.
-
-    Raises:
-        ValueError: They are of other replicas.
 
     Example:
 

@@ -16,7 +16,6 @@ def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
     """So many rows, and more until all devices can have as many each.
 
     Args:
-        rows: How many there are.
         place: How they lie, over all of its devices.
     """
     return -(-rows // place.num_devices) * place.num_devices
@@ -29,7 +28,6 @@ class ShardedRows:
     Rows lie in their order: the first core has the first ones.
 
     Attributes:
-        cores: The cores as a step runs on them.
         is_split: Whether each replica has its slice of the batch.
     """
 

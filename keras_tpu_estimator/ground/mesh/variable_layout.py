@@ -42,7 +42,6 @@ class VariableLayout:
 
         Args:
             shape: The size of each axis of their mesh.
-            per_replica: How many of them a replica has.
         """
         name, _ = self.replicas
         return dataclasses.replace(

@@ -49,14 +49,7 @@ _FLUSHED_AT_END: "weakref.WeakKeyDictionary[Flushable, int]" = (
 
 
 class GrowingFile:
-    """A file on this machine, which others see grow.
-
-    Args:
-        path: Its path.
-
-    Attributes:
-        path: Where to write.
-    """
+    """A file on this machine, which others see grow."""
 
     def __init__(self, path: str):
         self.path = path
@@ -72,7 +65,6 @@ class _Uploaded(GrowingFile):
     """A file that is copied to a store as it grows.
 
     Args:
-        url: Where to.
         resumes: Whether it begins with what is there.
         clock: Returns the time in seconds.
     """

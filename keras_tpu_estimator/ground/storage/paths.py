@@ -154,9 +154,6 @@ def opened(path: PathLike) -> BinaryIO:
     Args:
         path: A path or URL.
 
-    Returns:
-        A binary file, to be closed.
-
     Raises:
         FileNotFoundError: There is no such file.
 

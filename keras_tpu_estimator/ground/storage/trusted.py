@@ -47,12 +47,6 @@ def folder_string(name: str, value: object) -> str:
 def read(path: str) -> bytes:
     """Reads a file that nobody else can have written.
 
-    Args:
-        path: A path on this machine.
-
-    Returns:
-        What is in it.
-
     Raises:
         FileNotFoundError: There is no such file.
         PermissionError: Somebody else can have written it.

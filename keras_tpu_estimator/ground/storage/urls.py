@@ -19,9 +19,6 @@ _LOCAL = ("file", "local")
 def is_url(path: PathLike) -> bool:
     """Whether a path is a URL, such as 'gs://bucket/run'.
 
-    Args:
-        path: Any path.
-
     Example:
 
     >>> is_url("gs://bucket/run"), is_url("/bucket/run")
@@ -73,9 +70,6 @@ def located(
 
 def check(path: str) -> None:
     """Checks that a path, if it is a URL, is one that can be used.
-
-    Args:
-        path: Any path.
 
     Raises:
         ImportError: As `located`.

@@ -31,7 +31,6 @@ class Crossing:
     Attributes:
         labels: The shape of the labels, before they were broadcast.
         outputs: The shape of what they met.
-        file: The file of the line that does it.
         line: The number of that line.
     """
 
@@ -50,7 +49,6 @@ def crossings(
     by `labels[None, :]`.
 
     Args:
-        traced: The function.
         labels: For each argument, whether it is one of the labels.
 
     Example:

@@ -30,9 +30,6 @@ class Place(NamedTuple):
 def called_name(place: Place) -> str:
     """What is called or looked up at a place, such as "tf.reduce_mean".
 
-    Args:
-        place: Where.
-
     Returns:
         A name that begins with "tf.", if it is one of TensorFlow; the text of
         the code, if that can be read; or else "TensorFlow".

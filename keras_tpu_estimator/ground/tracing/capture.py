@@ -130,7 +130,6 @@ class Captured:
         """The initial values of some of `new`.
 
         Args:
-            paths: Their paths.
             values: Values by path of variables known before, and of new ones
                 that have other initial values; those that the initial values
                 do not depend on may be left out.

@@ -80,9 +80,6 @@ def check_apart(named: Iterable[str], paths: Container[str]) -> None:
         named: Names that `identity` was given in a call of `model_fn`.
         paths: Paths of the model's variables.
 
-    Raises:
-        ValueError: One is.
-
     Example:
 
     >>> from keras_tpu_estimator.ground.tracing.identity import check_apart

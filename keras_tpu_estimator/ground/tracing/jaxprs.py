@@ -35,8 +35,6 @@ def only(
     """The part of a trace that some of its outputs are computed by.
 
     Args:
-        traced: The trace.
-        outputs: Numbers of its outputs.
         with_effects: Whether what has effects is kept, too. Defaults to
             `True`.
     """
@@ -66,7 +64,6 @@ def with_arguments(
     """Turns the results of some equations into arguments.
 
     Args:
-        traced: The trace.
         position: The number that the first of these arguments gets.
         equations: The equations, which are left out.
     """
@@ -87,10 +84,6 @@ def without_unused(
 
     Args:
         names: Names of the first arguments.
-        pure: The function.
-
-    Returns:
-        The names that are left, and the function of these.
     """
     jaxpr = pure.jaxpr
     used = {id(v) for e in jaxpr.eqns for v in e.invars}

@@ -106,9 +106,6 @@ def default_seeds(generator: random.Random) -> Iterator[None]:
     """Has Keras draw its default seeds from a generator in a `with` block.
 
     On this thread only; Python's `random` goes on as it would have.
-
-    Args:
-        generator: The generator.
     """
     seed_generator.python_random = _DefaultSeeds()
     token = _DefaultSeeds.current.set(generator)

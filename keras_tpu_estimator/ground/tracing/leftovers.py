@@ -46,7 +46,6 @@ class LeftoverError(TypeError):
     """Code of TensorFlow 1 where code of Keras was expected.
 
     Args:
-        place: Where it is.
         what: Why it cannot be, to be continued with "at file:line".
 
     Attributes:

@@ -34,8 +34,6 @@ def evaluate_by_parts(
     """Evaluates a traced function that runs once.
 
     Args:
-        traced: The function.
-        arguments: Of the function.
         places: Where each result is to be made. Defaults to one device.
 
     Returns:

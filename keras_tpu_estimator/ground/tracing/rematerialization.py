@@ -29,7 +29,6 @@ def rematerialized(
     """The same function, whose gradient takes less memory.
 
     Args:
-        traced: The function.
         mode: "full" to keep only what crosses the borders between pieces of
             the function; with n operations, there are about sqrt(n). Or
             "activations" to keep the results of matrix products and

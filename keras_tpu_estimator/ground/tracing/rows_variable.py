@@ -61,10 +61,6 @@ def own_rows(value: Any, rows: int) -> Any:
     """The first rows of an array; the array itself if that is all.
 
     What other hosts have parts of stays as it is.
-
-    Args:
-        value: The array.
-        rows: How many.
     """
     if len(value) == rows or not getattr(value, "is_fully_addressable", True):
         return value

@@ -37,11 +37,7 @@ _active: contextvars.ContextVar["VariableScope | None"] = (
 
 
 class TwoUnderOnePathError(ValueError):
-    """Two variables of one call of `model_fn` have the same path.
-
-    Args:
-        path: The path.
-    """
+    """Two variables of one call of `model_fn` have the same path."""
 
     def __init__(self, path: str):
         super().__init__(

@@ -19,12 +19,8 @@ def varying(
     all cores. Everything else counts as different.
 
     Args:
-        traced: The function.
         inputs: For each argument, whether it differs between cores.
         axes: Names of the mesh axes that the cores lie on.
-
-    Returns:
-        A bool for each output.
 
     Example:
 

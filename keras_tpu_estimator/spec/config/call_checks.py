@@ -47,11 +47,7 @@ def check_validation(input_fn: object, steps: object) -> None:
 
 
 def check_mode(mode: object) -> None:
-    """Checks the name of a mode.
-
-    Raises:
-        ValueError: There is none of that name.
-    """
+    """Checks the name of a mode."""
     modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
     if mode not in modes:
         raise ValueError(
@@ -77,7 +73,6 @@ def check_eval_steps(steps: object) -> None:
     """Checks how long to evaluate.
 
     Raises:
-        ValueError: It is not positive.
         TypeError: It is no integer.
     """
     if steps is not None:

@@ -17,12 +17,12 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.spec.config.run_config_checks import check_cluster
-from keras_tpu_estimator.spec.config.run_config_checks import check_fields
-from keras_tpu_estimator.spec.config.run_config_checks import check_one_interval
+from keras_tpu_estimator.spec.config.options import check_cluster
+from keras_tpu_estimator.spec.config.options import check_fields
+from keras_tpu_estimator.spec.config.options import check_one_interval
+from keras_tpu_estimator.spec.config.options import set_without_effect
+from keras_tpu_estimator.spec.config.options import warn_without_effect
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
-from keras_tpu_estimator.spec.config.without_effect import set_without_effect
-from keras_tpu_estimator.spec.config.without_effect import warn_without_effect
 
 _DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
@@ -346,9 +346,6 @@ def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
     Args:
         config: One that was made before, as the environment told.
         cluster: The cluster, of which a server of metadata may have told.
-
-    Returns:
-        A copy.
     """
     new = copy.deepcopy(config)
     new._set("_task", config._task.in_cluster(cluster))

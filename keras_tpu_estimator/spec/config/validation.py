@@ -22,11 +22,7 @@ RESERVED_PARAMS = ("batch_size", "context")
 
 
 def check_config(config: object) -> RunConfig:
-    """Checks that the configuration is a `RunConfig`, and returns it.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Checks that the configuration is a `RunConfig`, and returns it."""
     if not isinstance(config, RunConfig):
         raise ValueError(
             "`config` must be a keras_tpu_estimator.RunConfig. Received: "
@@ -41,7 +37,6 @@ def check_params(params: Any) -> None:
 
     Raises:
         TypeError: They are neither a dict nor like HParams.
-        ValueError: They have a reserved name.
     """
     if params is not None and not (
         hasattr(params, "keys") or hasattr(params, "set_hparam")
@@ -65,7 +60,6 @@ def check_batch_size(name: str, size: object) -> None:
 
     Raises:
         TypeError: It is no integer.
-        ValueError: It is not positive.
     """
     if not is_int(size):
         raise TypeError(
@@ -128,11 +122,7 @@ def check_batch_axis(axes: object) -> None:
 
 
 def check_not_overridden(estimator: object, base: type) -> None:
-    """Checks that a user's subclass only adds members.
-
-    Raises:
-        ValueError: It overrides one.
-    """
+    """Checks that a user's subclass only adds members."""
     allowed = {"model_fn", "latest_checkpoint"}
     own = base.__module__.partition(".")[0]
     for name in dir(base):
@@ -220,11 +210,7 @@ def check_role(config: RunConfig) -> None:
 
 
 def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
-    """Checks that there are checkpoints for listeners to hear of.
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Checks that there are checkpoints for listeners to hear of."""
     if listeners and not is_saving:
         raise ValueError(
             "`saving_listeners` need checkpoints, but none are saved. Set "
@@ -238,13 +224,7 @@ def check_system(
     """Checks a mode's settings against the cores there are.
 
     Args:
-        mode: A value of `ModeKeys`.
-        topology: The cores.
-        tpu_config: The settings.
         size: The global batch size of the mode.
-
-    Raises:
-        ValueError: They do not fit.
     """
     cores = tpu_config.num_cores_per_replica
     if cores is not None and cores != topology.cores_per_replica:
@@ -285,11 +265,7 @@ def check_system(
 
 
 def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:
-    """Checks that one batch is to be split over several cores only.
-
-    Raises:
-        ValueError: It is to be split without any.
-    """
+    """Checks that one batch is to be split over several cores only."""
     sliced = input_deployment(mode, tpu_config) == InputPipelineConfig.SLICED
     if sliced and not on_tpu:
         raise ValueError(
@@ -314,12 +290,7 @@ def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
     """Checks that the cores can be divided into replicas.
 
     Args:
-        cores: Cores of a replica.
         total: Cores of all hosts.
-        on_host: Those of this one.
-
-    Raises:
-        ValueError: They cannot.
     """
     name = "TPUConfig.num_cores_per_replica"
     if cores > total:

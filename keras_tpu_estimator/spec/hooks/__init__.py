@@ -5,11 +5,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.feed_fn import FeedFnHook
 from keras_tpu_estimator.spec.hooks.final_ops import FinalOpsHook
-from keras_tpu_estimator.spec.hooks.global_step_waiter import (
-    GlobalStepWaiterHook,
-)
 from keras_tpu_estimator.spec.hooks.hook_callback import as_callback
 from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
@@ -17,15 +13,17 @@ from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
 from keras_tpu_estimator.spec.hooks.logging_tensor import LoggingTensorHook
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanTensorHook
+from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
+from keras_tpu_estimator.spec.hooks.obsolete import GlobalStepWaiterHook
+from keras_tpu_estimator.spec.hooks.obsolete import (
+    make_stop_at_checkpoint_step_hook,
+)
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.spec.hooks.stop_at_checkpoint_step import (
-    make_stop_at_checkpoint_step_hook,
-)
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
 from keras_tpu_estimator.spec.hooks.summary_saver import SummarySaverHook
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer

@@ -50,7 +50,6 @@ def check_listeners(
     """Returns listeners as a tuple.
 
     Args:
-        listeners: The listeners, or `None`.
         argument: What to call them in an error.
 
     Raises:

@@ -87,7 +87,6 @@ def check_name(argument: str, name: Any) -> None:
 
     Args:
         argument: What to call it in an error.
-        name: A string.
 
     Raises:
         TypeError: It is something else.

@@ -16,7 +16,6 @@ class Request(NamedTuple):
     """What is fetched for what a hook wants.
 
     Attributes:
-        names: What to fetch.
         results: Makes what the hook gets, of the values by name.
     """
 
@@ -61,7 +60,6 @@ class HookedGraph(Protocol):
 
         Args:
             fetches: A nest of operations, tensors, variables and names.
-            feed_dict: What is fed.
         """
 
     def request(
@@ -83,7 +81,6 @@ class GraphSession:
     """A session as hooks of TensorFlow know it.
 
     Args:
-        session: The session.
         asked: The names that the hook has asked for so far.
 
     Attributes:

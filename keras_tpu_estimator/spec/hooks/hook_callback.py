@@ -66,11 +66,7 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
 
 
 class HookCallback(keras.callbacks.Callback):
-    """A hook that runs inside a Keras model's loops.
-
-    Args:
-        hook: The hook.
-    """
+    """A hook that runs inside a Keras model's loops."""
 
     def __init__(self, hook: SessionRunHook):
         super().__init__()
@@ -188,11 +184,7 @@ class HookCallback(keras.callbacks.Callback):
 
 
 class FitSession(Session):
-    """What a hook may ask of a Keras model's loops.
-
-    Args:
-        callback: What the hook runs in.
-    """
+    """What a hook may ask of a Keras model's loops."""
 
     def __init__(self, callback: HookCallback):
         super().__init__(callback.fetch, wait=callback.wait)

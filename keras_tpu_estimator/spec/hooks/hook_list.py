@@ -18,7 +18,6 @@ class HookList:
 
     Args:
         hooks: The hooks of one call of `train`, `evaluate` or `predict`.
-        session: The session they see.
     """
 
     def __init__(self, hooks: Iterable[SessionRunHook], session: Session):

@@ -62,11 +62,7 @@ class StallWatch:
 
 
 class StallHook(SessionRunHook):
-    """Tells a watch of the end of each run.
-
-    Args:
-        watch: The watch.
-    """
+    """Tells a watch of the end of each run."""
 
     allows_run_ahead = True
 
@@ -140,9 +136,6 @@ def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
 
     Args:
         timeout_secs: As in `StallWatch`, or `None` for never.
-
-    Yields:
-        The hooks to call.
     """
     if timeout_secs is None:
         yield []

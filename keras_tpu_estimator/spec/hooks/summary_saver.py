@@ -112,7 +112,6 @@ class RecordedSummariesHook(LoopHook):
     `model_fn` recorded in the last step. Only then it leaves the devices.
 
     Args:
-        writer: Where they are written.
         save_steps: Steps between summaries.
         newest: Returns what `model_fn` recorded in the last step.
     """

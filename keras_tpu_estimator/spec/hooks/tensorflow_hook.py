@@ -11,11 +11,11 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.feed_fn import FeedFnHook
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
 from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
+from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
@@ -27,9 +27,6 @@ from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
 
 def adopted(hook: Any) -> Any:
     """A hook of TensorFlow as one of this package; others as they are.
-
-    Args:
-        hook: Anything.
 
     Raises:
         ValueError: It feeds values, which is not possible.
@@ -91,9 +88,6 @@ class TensorFlowHook(LoopHook):
 
     The graph is the default one in each of its methods. What it has asked for
     once it can fetch until the end.
-
-    Args:
-        hook: The hook.
     """
 
     def __init__(self, hook: Any):
@@ -169,11 +163,7 @@ class TensorFlowHook(LoopHook):
 
 
 class TensorFlowListener(CheckpointSaverListener):
-    """A listener of TensorFlow's class.
-
-    Args:
-        listener: The listener.
-    """
+    """A listener of TensorFlow's class."""
 
     def __init__(self, listener: Any):
         self.listener = listener

@@ -13,7 +13,6 @@ def writer_of(
     """The writer that a hook was given, or that of its directory.
 
     Args:
-        output_dir: A directory, or `None`.
         summary_writer: An `EventWriter`, or `None`; it comes first.
 
     Returns:

@@ -14,8 +14,6 @@ class Examples:
     """Labels, predictions and weights of one shape.
 
     Attributes:
-        labels: Array of any dtype.
-        predictions: Array of any dtype.
         weights: Float32 array; ones if the user gave none.
     """
 
@@ -92,7 +90,6 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
         weights: `None` for ones, a scalar, or a tensor of the rank of `values`
             with dimensions equal to those of `values` or 1. It may have one
             dimension more at the end, if of size 1, or lack the last one.
-        values: Array of any dtype.
 
     Returns:
         Float32 array of the shape of `values`.

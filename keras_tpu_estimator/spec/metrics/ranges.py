@@ -26,11 +26,7 @@ def nan_unless(is_valid: jax.Array, problem: str) -> jax.Array:
 
 
 def check_fraction(name: str, value: float) -> None:
-    """Checks that an argument lies between 0 and 1.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Checks that an argument lies between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(
             f"`{name}` must be in the range [0, 1]. Received: {value}"

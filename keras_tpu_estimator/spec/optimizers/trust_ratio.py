@@ -25,7 +25,6 @@ def where_positive(norms: tuple[Any, Any], ratio: Any) -> Any:
     Weights that start at zero would stay there with a ratio of zero.
 
     Args:
-        norms: Scalars.
         ratio: Scalar, which may be anything where one of them is zero.
 
     Example:

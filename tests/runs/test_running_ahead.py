@@ -14,7 +14,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.runs.hooked_runs import run_hooked
+from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
@@ -44,6 +44,17 @@ class AllThere(Infeed):
         self._thread.join()
 
 
+def run_loops(events, infeed, runs_ahead):
+    """Runs nothing, but tells hooks of it, as `train` does."""
+    hooks = HookList([Told(events)], session=None)
+    for item in begin_loops(1, infeed, hooks, runs_ahead):
+        hooked = hooks.before_run()
+        if item is not None:
+            events.append(f"run {item}")
+            hooks.run_is_made()
+            hooked.after_run()
+
+
 @pytest.mark.parametrize(
     ("runs_ahead", "expected"),
     [
@@ -53,21 +64,13 @@ class AllThere(Infeed):
 )
 def test_a_run_may_begin_before_the_one_before_is_told_of(runs_ahead, expected):
     events = []
-    hooks = HookList([Told(events)], session=None)
-
-    def run(item, fetches):
-        events.append(f"run {item}")
-        hooks.run_is_made()
-        return False
-
     with AllThere([2]) as infeed:
-        run_hooked(hooks, 1, infeed, run, bool, runs_ahead)
+        run_loops(events, infeed, runs_ahead)
     assert ", ".join(events) == expected
 
 
 def test_a_run_is_told_of_before_input_is_awaited():
     events = []
-    hooks = HookList([Told(events)], session=None)
 
     class Late(Infeed):
         def take_ready(self):
@@ -78,10 +81,8 @@ def test_a_run_is_told_of_before_input_is_awaited():
             raise StopIteration
 
     with Late(lambda: None) as infeed:
-        run_hooked(
-            hooks, 1, infeed, lambda *_: events.append("run"), bool, True
-        )
-    assert events == ["run", "after", "made", "awaited"]
+        run_loops(events, infeed, runs_ahead=True)
+    assert events == ["run 1", "after", "made", "awaited"]
 
 
 class Saying(kte.hooks.SessionRunHook):

@@ -1,0 +1,343 @@
+"""The options of a `RunConfig`: what each may be, and whether it is read."""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+from keras_tpu_estimator.files.checkpoints.keep_best import KeepBest
+from keras_tpu_estimator.ground.base.field_checks import is_int
+from keras_tpu_estimator.ground.base.field_checks import is_number
+
+
+class Option(NamedTuple):
+    """A field of a `RunConfig`.
+
+    Attributes:
+        is_valid: Whether it may have a value other than `None`.
+        expected: What it should be, for an error.
+        unread: The values that ask for nothing, if it is accepted only for
+            compatibility. Defaults to `None`, for a field that is read.
+    """
+
+    name: str
+    is_valid: Callable[[object], bool]
+    expected: str = ""
+    unread: tuple[object, ...] | None = None
+
+
+def check_fields(config: Any) -> None:
+    """Checks the fields of a `RunConfig` one by one; `None` passes.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> check_fields(kte.RunConfig(keep_checkpoint_max=2))
+    """
+    for option in OPTIONS:
+        value = getattr(config, option.name)
+        if value is not None and not option.is_valid(value):
+            raise ValueError(
+                f"`{option.name}` should be {option.expected}. Received: "
+                f"{value!r}"
+            )
+    _check_strategies(config)
+
+
+def check_one_interval(steps: object, secs: object) -> None:
+    """Checks that checkpoints are due by steps or by time.
+
+    Args:
+        steps: Steps between checkpoints, or `None`.
+        secs: Seconds between checkpoints, or `None`.
+
+    Raises:
+        ValueError: Both are given.
+
+    Example:
+
+    >>> check_one_interval(steps=100, secs=None)
+    """
+    if steps is not None and secs is not None:
+        raise ValueError(
+            "Cannot set both `save_checkpoints_steps` and "
+            f"`save_checkpoints_secs`. Received: {steps} and {secs}. Set one "
+            "of them."
+        )
+
+
+def check_cluster(
+    cluster: object, master: object, session_config: object
+) -> None:
+    """Checks that a cluster is named only once.
+
+    Args:
+        cluster: A cluster resolver, or `None`.
+        master: An address, or `None`.
+        session_config: A `ConfigProto`, or `None`.
+
+    Example:
+
+    >>> check_cluster(cluster=None, master="", session_config=None)
+    """
+    if cluster is None:
+        return
+    if master is not None:
+        raise ValueError(
+            "Cannot set both `master` and `cluster`. Received: "
+            f"master={master!r}, cluster={cluster!r}. Leave out both: they "
+            "have no effect here."
+        )
+    # Asked for by name: the class is TensorFlow's, which is not imported.
+    has_field = getattr(session_config, "HasField", None)
+    if has_field is not None and has_field("cluster_def"):
+        raise ValueError(
+            "`session_config` should have no cluster_def with `cluster`. "
+            f"Received: cluster={cluster!r} and {session_config!r}. Leave out "
+            "both: they have no effect here."
+        )
+
+
+def _check_strategies(config: Any) -> None:
+    experimental = config.experimental_distribute
+    for name, strategy in (
+        ("train_distribute", config.train_distribute),
+        ("eval_distribute", config.eval_distribute),
+        (
+            "experimental_distribute.train_distribute",
+            getattr(experimental, "train_distribute", None),
+        ),
+        (
+            "experimental_distribute.eval_distribute",
+            getattr(experimental, "eval_distribute", None),
+        ),
+    ):
+        ancestors = [each.__name__ for each in type(strategy).__mro__]
+        if "ParameterServerStrategyV2" in ancestors:
+            raise ValueError(
+                f"`{name}` should be no tf.distribute.ParameterServerStrategy."
+                f" Received: {strategy!r}. Leave it out: the batch is split "
+                "over all cores without it."
+            )
+
+
+def set_without_effect(
+    config: Any, among: Iterable[str] | None = None
+) -> list[str]:
+    """Names fields of a `RunConfig` that are set and have no effect.
+
+    Those of its `TPUConfig` begin with `'TPUConfig.'`.
+
+    Args:
+        among: Names of fields to look at. Defaults to `None`, for all.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> set_without_effect(kte.RunConfig(model_dir="/tmp/run"))
+    []
+    """
+    wanted = None if among is None else set(among)
+    names = [
+        option.name
+        for option in OPTIONS
+        if option.unread is not None
+        and (wanted is None or option.name in wanted)
+        and getattr(config, option.name) not in option.unread
+    ]
+    if wanted is not None and "tpu_config" not in wanted:
+        return names
+    return names + [
+        f"TPUConfig.{name}"
+        for name, unread in _UNREAD_OF_TPU_CONFIG.items()
+        if getattr(config.tpu_config, name) not in unread
+    ]
+
+
+def warn_without_effect(names: list[str], stacklevel: int) -> None:
+    """Warns once of all fields that have no effect.
+
+    Args:
+        stacklevel: How many calls up the line of the user is, with this one.
+
+    Example:
+
+    >>> warn_without_effect([], stacklevel=2)
+    """
+    if names:
+        warnings.warn(
+            "These fields of RunConfig are accepted for compatibility and "
+            f"have no effect with JAX: {', '.join(names)}. Leave them out.",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _is_anything(value: object) -> bool:
+    return True
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_one_of(*values: object) -> Callable[[object], bool]:
+    return lambda value: value in values
+
+
+def _is_positive(value: object) -> bool:
+    return is_number(value) and value > 0
+
+
+def _is_not_negative(value: object) -> bool:
+    return is_number(value) and value >= 0
+
+
+def _is_count(value: object) -> bool:
+    return is_int(value) and value >= 1
+
+
+def _is_layout_map(layout_map: object) -> bool:
+    return isinstance(layout_map, Mapping) and all(
+        _is_pattern(pattern)
+        and isinstance(getattr(layout, "axes", layout), tuple | list)
+        for pattern, layout in layout_map.items()
+    )
+
+
+def _is_pattern(pattern: object) -> bool:
+    if not isinstance(pattern, str):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def _takes_op(function: object) -> bool:
+    return callable(function) and list(
+        inspect.signature(function).parameters
+    ) == ["op"]
+
+
+# In the order of the fields. Those that are given another type are checked
+# where that is done, in `RunConfig` itself.
+OPTIONS = (
+    Option("evaluation_master", _is_anything, unread=(None, "")),
+    Option("master", _is_anything, unread=(None, "")),
+    Option("cluster", _is_anything, unread=(None,)),
+    Option("tf_random_seed", is_int, "an int, or None for no seed"),
+    Option("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
+    Option(
+        "save_checkpoints_steps", _is_not_negative, ">= 0; 0 or None for none"
+    ),
+    Option(
+        "save_checkpoints_secs", _is_not_negative, ">= 0; 0 or None for none"
+    ),
+    Option("session_config", _is_anything, unread=(None,)),
+    Option("keep_checkpoint_max", _is_not_negative, ">= 0; 0 or None for all"),
+    Option(
+        "keep_checkpoint_every_n_hours",
+        _is_positive,
+        "> 0; leave it out for 10000",
+    ),
+    Option("log_step_count_steps", _is_positive, "> 0, or None for no lines"),
+    Option("train_distribute", _is_anything, unread=(None,)),
+    Option(
+        "device_fn",
+        _takes_op,
+        "a function of one argument named 'op', or None, as it has no effect "
+        "here",
+        unread=(None,),
+    ),
+    Option(
+        "protocol",
+        _is_one_of("grpc", "grpc+verbs"),
+        "None, 'grpc' or 'grpc+verbs'",
+        unread=(None,),
+    ),
+    Option("eval_distribute", _is_anything, unread=(None,)),
+    Option("experimental_distribute", _is_anything, unread=(None,)),
+    Option(
+        "experimental_max_worker_delay_secs",
+        is_int,
+        "an int, or None",
+        unread=(None,),
+    ),
+    Option(
+        "session_creation_timeout_secs",
+        _is_positive,
+        "> 0; leave it out, as it has no effect here",
+        unread=(7200,),
+    ),
+    Option("checkpoint_save_graph_def", _is_anything, unread=(True,)),
+    Option("fast_dev_run", _is_bool, "True or False"),
+    Option(
+        "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
+    ),
+    Option(
+        "progress",
+        lambda value: _is_bool(value) or value == "auto",
+        "True, False or 'auto'",
+    ),
+    Option("debug_nans", _is_bool, "True or False"),
+    Option("micro_batches", _is_count, "an int >= 1; 1 for the whole batch"),
+    Option(
+        "dtype_policy",
+        _is_one_of("float32", "mixed_bfloat16"),
+        "None, 'float32' or 'mixed_bfloat16', which keep variables in float32",
+    ),
+    Option(
+        "remat",
+        _is_one_of("activations", "full"),
+        "None, 'activations' or 'full'",
+    ),
+    Option(
+        "keep_best",
+        lambda value: isinstance(value, KeepBest),
+        "None or a checkpoints.KeepBest, such as KeepBest('loss', mode='min')",
+    ),
+    Option("resume_input", _is_bool, "True or False"),
+    Option(
+        "input_state_max_bytes",
+        lambda value: is_int(value) and value >= 0,
+        "an int >= 0, as 2**28 for 256 MiB",
+    ),
+    Option(
+        "export_backend",
+        _is_one_of("jax", "tensorflow"),
+        "'jax' or 'tensorflow'",
+    ),
+    Option(
+        "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
+    ),
+    Option(
+        "checkpoint_format",
+        _is_one_of("hdf5", "tensorflow"),
+        "'hdf5' or 'tensorflow', or None for the program's own",
+    ),
+    Option("host_timeout_secs", _is_positive, "> 0 seconds"),
+    Option(
+        "layout_map",
+        _is_layout_map,
+        "a dict or LayoutMap from regular expressions to tuples of the axis "
+        "'model' and None, such as {'.*kernel': (None, 'model')}",
+    ),
+    Option("shard_optimizer", _is_bool, "a bool"),
+    Option(
+        "random_bits",
+        _is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
+        "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
+    ),
+)
+_UNREAD_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
+    "tpu_job_name": (None,),
+    "initial_infeed_sleep_secs": (None, 0),
+    "experimental_allow_per_host_v2_parallel_get_next": (False,),
+    "experimental_feed_hook": (None,),
+}
