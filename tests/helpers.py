@@ -23,6 +23,17 @@ def some_at_length(rows, seldom):
     return [at_length(row) if row in seldom else row for row in rows]
 
 
+def pairs(first, second):
+    """Rows of a table for all pairs; a run has each entry in one or more."""
+    count = max(len(first), len(second))
+    tried = {(i % len(first), i % len(second)) for i in range(count)}
+    return [
+        (one, other) if (i, j) in tried else at_length(one, other)
+        for i, one in enumerate(first)
+        for j, other in enumerate(second)
+    ]
+
+
 def regression_data(examples=64, size=3, seed=0):
     """Features and labels of a noiseless linear function."""
     rng = np.random.default_rng(seed)

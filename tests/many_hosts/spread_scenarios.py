@@ -129,13 +129,13 @@ def spanning(here: Here) -> dict[str, Any]:
 
 
 def networks(here: Here) -> dict[str, Any]:
-    """Other networks, each one replica on the cores of all hosts."""
-    return _of_networks(here, (with_state, transformer))
+    """Another network, one replica on the cores of all hosts."""
+    return _of_networks(here, (with_state,))
 
 
 def more_networks(here: Here) -> dict[str, Any]:
     """What is left of them."""
-    return _of_networks(here, NETWORKS.keys() - {with_state, transformer})
+    return _of_networks(here, NETWORKS.keys() - {with_state})
 
 
 def _of_networks(here: Here, chosen: Iterable[Any]) -> dict[str, Any]:
