@@ -1,5 +1,6 @@
 """Small models and inputs that several tests share, and a gate for threads."""
 
+import itertools
 import json
 import threading
 
@@ -23,14 +24,21 @@ def some_at_length(rows, seldom):
     return [at_length(row) if row in seldom else row for row in rows]
 
 
-def pairs(first, second):
-    """Rows of a table for all pairs; a run has each entry in one or more."""
-    count = max(len(first), len(second))
-    tried = {(i % len(first), i % len(second)) for i in range(count)}
+def each_once(*columns):
+    """Rows of all combinations; a run has those in which each entry is once.
+
+    Entries of the shorter columns are in several, and the other rows at length.
+    """
+    count = max(map(len, columns))
+    tried = {tuple(n % len(each) for each in columns) for n in range(count)}
+    numbers = itertools.product(*(range(len(each)) for each in columns))
+    rows = {
+        row: [column[n] for column, n in zip(columns, row, strict=True)]
+        for row in numbers
+    }
     return [
-        (one, other) if (i, j) in tried else at_length(one, other)
-        for i, one in enumerate(first)
-        for j, other in enumerate(second)
+        pytest.param(*values) if row in tried else at_length(*values)
+        for row, values in rows.items()
     ]
 
 

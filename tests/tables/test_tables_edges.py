@@ -8,7 +8,7 @@ from dense_tables import in_checkpoint
 from dense_tables import input_of
 from dense_tables import tables
 from dense_tables import tables_estimator
-from helpers import pairs
+from helpers import each_once
 
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
 LABELS = np.ones(BATCH, "float32")
@@ -44,7 +44,7 @@ WITHOUT_IDS = {
 
 
 @pytest.mark.parametrize(
-    ("use_tpu", "name"), pairs([True, False], [*WITHOUT_IDS])
+    ("use_tpu", "name"), each_once([True, False], [*WITHOUT_IDS])
 )
 def test_examples_without_ids(tmp_path, use_tpu, name):
     ids = WITHOUT_IDS[name]
@@ -115,7 +115,7 @@ def test_tables_of_few_rows_on_other_cores(tmp_path):
 
 @pytest.mark.parametrize(
     ("use_tpu", "made"),
-    pairs(
+    each_once(
         [True, False],
         [
             lambda shape, dtype=None: jnp.full(shape, 0.5, "bfloat16"),

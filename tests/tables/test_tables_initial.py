@@ -9,8 +9,8 @@ from dense_tables import input_of
 from dense_tables import model_fn_of
 from dense_tables import tables
 from helpers import at_length
+from helpers import each_once
 from helpers import estimator_of
-from helpers import pairs
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.restoring import initial_values
@@ -193,7 +193,9 @@ def test_init_fn(tmp_path, use_tpu):
     np.testing.assert_array_equal(seen["odd"], values_of()["odd"])
 
 
-@pytest.mark.parametrize(("use_tpu", "rows"), pairs([True, False], [16, 12]))
+@pytest.mark.parametrize(
+    ("use_tpu", "rows"), each_once([True, False], [16, 12])
+)
 def test_init_fn_with_other_rows(tmp_path, use_tpu, rows):
     def init_fn(scaffold, session):
         session.assign({"odd": np.zeros((rows, 2), "float32")})
