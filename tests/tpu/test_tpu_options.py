@@ -136,7 +136,7 @@ NETWORKS_BY_NAME = {network.__name__: network for network in NETWORKS}
 
 AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
-    "as ever": option(topologies=TOPOLOGIES),
+    "as ever": option(topologies=TOPOLOGIES[:2], seldom=TOPOLOGIES[2:]),
     "iterations_per_loop=1": option(
         tpu={"iterations_per_loop": 1}, modes=("train",)
     ),
