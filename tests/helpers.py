@@ -1,5 +1,6 @@
 """Small models and inputs that several tests share, and a gate for threads."""
 
+import itertools
 import json
 import threading
 
@@ -21,6 +22,24 @@ def at_length(*values):
 def some_at_length(rows, seldom):
     """Rows of a table, of which those that are named are at length."""
     return [at_length(row) if row in seldom else row for row in rows]
+
+
+def each_once(*columns):
+    """Rows of all combinations; a run has those in which each entry is once.
+
+    Entries of the shorter columns are in several, and the other rows at length.
+    """
+    count = max(map(len, columns))
+    tried = {tuple(n % len(each) for each in columns) for n in range(count)}
+    numbers = itertools.product(*(range(len(each)) for each in columns))
+    rows = {
+        row: [column[n] for column, n in zip(columns, row, strict=True)]
+        for row in numbers
+    }
+    return [
+        pytest.param(*values) if row in tried else at_length(*values)
+        for row, values in rows.items()
+    ]
 
 
 def regression_data(examples=64, size=3, seed=0):

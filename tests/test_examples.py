@@ -224,6 +224,7 @@ def test_recommender(
     assert names < dict(kte.list_variables(str(tmp_path))).keys()
 
 
+@pytest.mark.at_length
 @pytest.mark.usefixtures("forked_programs")
 def test_many_hosts() -> None:
     # Two processes of as many cores.

@@ -44,10 +44,7 @@ def test_forgeries_are_refused(tmp_path):
     assert damaging.forge(str(tmp_path)) == {"forged checkpoints refused": 8}
 
 
-@pytest.mark.parametrize(
-    "trial",
-    [disks.read_only, killing.rivals, killing.clock_jumps],
-)
+@pytest.mark.parametrize("trial", [disks.read_only, killing.clock_jumps])
 def test_trials(trial, tmp_path):
     assert trial(str(tmp_path))
 

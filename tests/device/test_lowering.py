@@ -7,6 +7,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -51,8 +52,7 @@ def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
             assert array.sharding == shape.sharding
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("mode", "layout"), each_once([*MODES], [*LAYOUTS]))
 def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
     runtime = estimator_of(
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]

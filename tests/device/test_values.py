@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from keras import ops
 
@@ -225,8 +226,16 @@ def state(subject):
     return {path: subject.saved(path) for path in (*ASSIGNED, SEED)}
 
 
-@pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-@pytest.mark.parametrize("callback", [None, Reads, Predicts, Evaluates])
+CALLBACKS = [None, Reads, Predicts, Evaluates]
+
+
+@pytest.mark.parametrize(
+    ("mode", "callback"),
+    [
+        *((TRAIN, each) for each in CALLBACKS),
+        *each_once([EVAL, PREDICT], CALLBACKS),
+    ],
+)
 def test_state_goes_on_from_step_to_step(subject, mode, callback):
     start = state(subject)
     made = callback and callback()

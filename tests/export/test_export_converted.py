@@ -79,7 +79,9 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
     return path, folder / "inputs.npz", expected
 
 
-@pytest.mark.parametrize("tool", converting.TOOLS)
+@pytest.mark.parametrize(
+    "tool", some_at_length(converting.TOOLS, {"onnx", "tflite"})
+)
 def test_what_is_converted_answers_as_predict_does(tool, exported, tmp_path):
     for module in NEEDS[tool]:
         pytest.importorskip(module, reason=f"{tool} cannot be installed here")

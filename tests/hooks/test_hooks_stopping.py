@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -37,20 +38,23 @@ def stopped_at(hooks, steps, **values):
 
 
 @pytest.mark.parametrize(
-    ("start", "hook", "expected"),
-    [
-        (0, {"num_steps": 6}, 6),
-        (0, {"num_steps": 1}, 1),
-        (0, {"last_step": 6}, 6),
-        (3, {"num_steps": 6}, 9),
-        (3, {"last_step": 6}, 6),
-        (3, {"last_step": 3}, 4),
-        (3, {"last_step": 1}, 4),
-        (0, {"last_step": 1000}, 20),
-    ],
+    ("stop", "use_tpu"),
+    each_once(
+        [
+            (0, {"num_steps": 6}, 6),
+            (0, {"num_steps": 1}, 1),
+            (0, {"last_step": 6}, 6),
+            (3, {"num_steps": 6}, 9),
+            (3, {"last_step": 6}, 6),
+            (3, {"last_step": 3}, 4),
+            (3, {"last_step": 1}, 4),
+            (0, {"last_step": 1000}, 20),
+        ],
+        [False, True],
+    ),
 )
-@pytest.mark.parametrize("use_tpu", [False, True])
-def test_stops_at_exactly_its_step(start, hook, expected, use_tpu, tmp_path):
+def test_stops_at_exactly_its_step(stop, use_tpu, tmp_path):
+    start, hook, expected = stop
     estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu=use_tpu)
     if start:
         estimator.train(repeated(X, Y), steps=start)

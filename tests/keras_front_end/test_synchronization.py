@@ -7,6 +7,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import at_length
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -106,10 +107,10 @@ def together(aggregation, dtype, values):
     "mode, micro_batches, layout",
     [
         *(("train", 1, layout) for layout in LAYOUTS),
-        *(("train", 2, each) for each in ("one core", "eight cores")),
+        *(at_length("train", 2, each) for each in ("one core", "eight cores")),
         ("train", 2, "two a replica"),
-        *(("eval", 1, each) for each in ("one core", "shared slots")),
-        *(("infer", 1, each) for each in ("eight cores", "one replica")),
+        *(at_length("eval", 1, "one core"), ("eval", 1, "shared slots")),
+        *(at_length("infer", 1, "eight cores"), ("infer", 1, "one replica")),
     ],
 )
 def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +25,6 @@ from tests.spread_networks import NETWORKS
 from tests.spread_networks import TOKENS
 from tests.spread_networks import convolutions
 from tests.spread_networks import transformer
-from tests.spread_networks import with_state
 
 RULES = {
     "up/kernel": (None, "model"),
@@ -130,15 +128,6 @@ def spanning(here: Here) -> dict[str, Any]:
 
 def networks(here: Here) -> dict[str, Any]:
     """Other networks, each one replica on the cores of all hosts."""
-    return _of_networks(here, (with_state, transformer))
-
-
-def more_networks(here: Here) -> dict[str, Any]:
-    """What is left of them."""
-    return _of_networks(here, NETWORKS.keys() - {with_state, transformer})
-
-
-def _of_networks(here: Here, chosen: Iterable[Any]) -> dict[str, Any]:
     cores = 8 if here.hosts > 1 else None
     return {
         network.__name__: _trained(
@@ -146,11 +135,10 @@ def _of_networks(here: Here, chosen: Iterable[Any]) -> dict[str, Any]:
                 here / network.__name__,
                 cores,
                 model_fn=_classifier(network),
-                layout_map=NETWORKS[network] if cores else None,
+                layout_map=rules if cores else None,
             )
         )
-        # On all hosts in one order.
-        for network in sorted(chosen, key=lambda each: each.__name__)
+        for network, rules in NETWORKS.items()
     }
 
 
@@ -293,7 +281,6 @@ SCENARIOS = {
         damaged_part,
         spanning,
         networks,
-        more_networks,
         tables,
         moved,
     )

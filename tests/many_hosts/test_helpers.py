@@ -2,14 +2,19 @@
 
 import sys
 
+import pytest
+from helpers import at_length
+
 from tests.forking.forks import forking
 from tests.many_hosts.launching import launch
 
 
-def test_helpers_are_alone(tmp_path):
+@pytest.mark.parametrize(
+    "ways", [("spawn", "fork"), at_length(("subprocess",))], ids=" ".join
+)
+def test_helpers_are_alone(ways, tmp_path):
     # A fork would not have what `multiprocessing` gives to what it starts.
     python = sys.executable
-    ways = ("spawn", "subprocess", "fork")
     with forking("package"):
         ended = launch(
             "-m",

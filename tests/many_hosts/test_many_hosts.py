@@ -32,7 +32,7 @@ from tests.many_hosts.training_scenarios import WAYS
 
 ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program; networks are compiled for long.
-ELSEWHERE = ("not_a_number", "more_networks")
+ELSEWHERE = ("not_a_number", "networks")
 ON_TWO = tuple(name for name in SCENARIOS if name not in ELSEWHERE)
 DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
 LIMIT_SECS = 400
@@ -164,18 +164,11 @@ def test_replicas_and_slots_over_several_cores(name, two, alone):
     assert_close(first, expected)
 
 
-def test_networks_over_the_cores_of_two_hosts(two, alone):
-    first, second = both(two, "networks")
+@pytest.mark.at_length
+def test_networks_over_the_cores_of_two_hosts(start, alone):
+    first, second = both(start("networks", ["networks"]), "networks")
     assert first == second
     for network, expected in alone("networks").items():
-        assert_close(first[network], expected)
-
-
-@pytest.mark.at_length
-def test_more_networks_over_the_cores_of_two_hosts(start, alone):
-    first, second = both(start("more", ["more_networks"]), "more_networks")
-    assert first == second
-    for network, expected in alone("more_networks").items():
         assert_close(first[network], expected)
 
 

@@ -207,7 +207,7 @@ def on_cores(tmp_path_factory):
 @pytest.mark.parametrize(
     ("network", "cores"),
     [
-        *((mlp, cores) for cores in (2, 4, 8)),
+        *(at_length(mlp, 2), (mlp, 4), at_length(mlp, 8)),
         *(at_length(transformer, cores) for cores in (2, 4)),
         (transformer, 8),
         (convolutions, 2),

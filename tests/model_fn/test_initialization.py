@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import regression_data
 
@@ -104,8 +105,10 @@ MAPS = {
 }
 
 
-@pytest.mark.parametrize("in_scaffold", [False, True])
-@pytest.mark.parametrize("source", ["of_ours", "of_tensorflow"])
+@pytest.mark.parametrize(
+    ("in_scaffold", "source"),
+    each_once([False, True], ["of_ours", "of_tensorflow"]),
+)
 def test_training_starts_from_the_values(
     source, in_scaffold, tmp_path, request
 ):

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import regression_data
 
@@ -69,8 +70,9 @@ def trained(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize(
+    ("use_tpu", "counts"), each_once([False, True], [False, True])
+)
 @pytest.mark.parametrize("path", ["dense/kernel", "norm/gamma"])
 def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
     import tensorflow as tf

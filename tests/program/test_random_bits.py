@@ -4,6 +4,7 @@ import jax
 import keras
 import numpy as np
 import pytest
+from helpers import each_once
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
@@ -44,8 +45,9 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(found[path], value, err_msg=path)
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("name", random_bits.GENERATORS)
+@pytest.mark.parametrize(
+    ("name", "use_tpu"), each_once([*random_bits.GENERATORS], [False, True])
+)
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
     settings = {"random_bits": name, "use_tpu": use_tpu}
     whole = trained(tmp_path / "whole", **settings)

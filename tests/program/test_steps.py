@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from helpers import each_once
 from helpers import estimator_of
 from helpers import regression_data
 from keras import ops
@@ -105,8 +106,9 @@ def trained(x, y, size):
     return kernel, bias
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize("rest", [1, 5, 12, 8])
+@pytest.mark.parametrize(
+    ("reduction", "rest"), each_once(["sum", "mean"], [1, 5, 12, 8])
+)
 def test_a_rest_is_the_batch_of_one_replica(tmp_path, reduction, rest):
     x, y = regression_data(examples=16 + rest)
     estimator = estimator_of(linear_sum(reduction), tmp_path, use_tpu=True)

@@ -5,6 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import regression_data
 from helpers import repeated
@@ -196,9 +197,12 @@ def test_errors_name_the_variable_and_the_file(stored, dtype, saved, tmp_path):
             call()
 
 
-@pytest.mark.parametrize("way", ["warm start", "init_from_checkpoint"])
-@pytest.mark.parametrize("stored, dtype", [*FITTING, *NOT_FITTING])
-def test_starting_from_them(way, stored, dtype, saved, tmp_path):
+@pytest.mark.parametrize(
+    ("way", "dtypes"),
+    each_once(["warm start", "init_from_checkpoint"], [*FITTING, *NOT_FITTING]),
+)
+def test_starting_from_them(way, dtypes, saved, tmp_path):
+    stored, dtype = dtypes
     (tmp_path / "old").mkdir()
     prefix = saved(tmp_path / "old", stored)
     settings = {"start": (prefix, {"state": "state"})}
@@ -281,9 +285,10 @@ def averaging(dtype):
     return model_fn
 
 
-@pytest.mark.parametrize("is_in_memory", [False, True])
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int32"])
+@pytest.mark.parametrize(
+    ("dtype", "use_tpu", "is_in_memory"),
+    each_once(["bfloat16", "float32", "int32"], [False, True], [False, True]),
+)
 def test_averages_are_cast(dtype, use_tpu, is_in_memory, tmp_path):
     def made():
         return estimator_of(averaging(dtype), tmp_path, use_tpu)

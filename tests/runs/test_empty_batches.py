@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - a form of input
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -77,8 +78,10 @@ def counting_model_fn(seen):
     return model_fn
 
 
-@pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
-@pytest.mark.parametrize("use_tpu", [False, True])
+FORMS = [lambda input_fn: input_fn, as_dataset]
+
+
+@pytest.mark.parametrize(("use_tpu", "form"), each_once([False, True], FORMS))
 def test_they_change_no_number_of_an_evaluation(use_tpu, form, tmp_path):
     seen = []
     estimator = estimator_of(counting_model_fn(seen), tmp_path, use_tpu)
@@ -88,9 +91,13 @@ def test_they_change_no_number_of_an_evaluation(use_tpu, form, tmp_path):
     assert 0 not in seen
 
 
-@pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
-@pytest.mark.parametrize("micro_batches", [1, 2])
-@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize(
+    ("use_tpu", "micro_batches", "form"),
+    [
+        *each_once([False], [1, 2], FORMS),
+        *each_once([True], [2, 1], FORMS),
+    ],
+)
 def test_they_are_no_steps_of_training(use_tpu, micro_batches, form, tmp_path):
     sizes = (0, 16, 0, 16, 0)
     seen = []

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -70,9 +71,13 @@ def numpy_metric_fn(labels, logits):
 METRIC_FNS = [keras_metric_fn, function_metric_fn, numpy_metric_fn]
 
 
-@pytest.mark.parametrize("metric_fn", METRIC_FNS)
-@pytest.mark.parametrize("batch", [8, 64, 72])
-@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize(
+    ("use_tpu", "batch", "metric_fn"),
+    [
+        *each_once([True], [8, 64, 72], METRIC_FNS),
+        *each_once([False], [72, 8, 64], METRIC_FNS),
+    ],
+)
 def test_every_example_counts_once(use_tpu, batch, metric_fn, tmp_path):
     estimator = estimator_of(
         classifier(metric_fn), tmp_path, use_tpu, batch=batch

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -29,9 +30,13 @@ def doubling(features, labels, mode, params):
     )
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("batch", [8, 64, 72])
-@pytest.mark.parametrize("examples", [1, 8, 70])
+@pytest.mark.parametrize(
+    ("examples", "batch", "use_tpu"),
+    [
+        *each_once([1, 8, 70], [8, 64, 72], [True]),
+        *each_once([1, 8, 70], [64, 72, 8], [False]),
+    ],
+)
 def test_n_results_for_n_examples(examples, batch, use_tpu, tmp_path):
     estimator = estimator_of(doubling, tmp_path, use_tpu, batch=batch)
     rows = list(estimator.predict(batches_of(X[:examples])))

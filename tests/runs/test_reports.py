@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
@@ -128,8 +129,9 @@ OWN_FIELDS = (
 )
 
 
-@pytest.mark.parametrize("is_traceable", [True, False])
-@pytest.mark.parametrize("name", OWN_FIELDS)
+@pytest.mark.parametrize(
+    ("name", "is_traceable"), each_once([*OWN_FIELDS], [True, False])
+)
 def test_metrics_take_no_name_of_a_report(tmp_path, name, is_traceable):
     def metric_fn(labels):
         if not is_traceable:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -158,8 +159,9 @@ def test_random_state_is_saved(tmp_path):
     assert any("seed" in name for name in estimator.get_variable_names())
 
 
-@pytest.mark.parametrize("source", ["tf.data", "generator"])
-@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize(
+    ("source", "use_tpu"), each_once(["tf.data", "generator"], [False, True])
+)
 def test_resuming_on_other_cores(source, use_tpu, tmp_path):
     model_fn = model_fn_of(linear, lambda: keras.optimizers.Adam(0.01))
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import regression_data
@@ -229,9 +230,8 @@ def when_used_up(estimator, host, monkeypatch):
 WHILE_AHEAD = [in_host_call, at_second_signal, in_own_hook]
 ENDS = [
     *((end, False) for end in WHILE_AHEAD),
-    *(
-        (end, use_tpu)
-        for end in (
+    *each_once(
+        [
             in_hook,
             in_callback,
             in_input,
@@ -239,11 +239,10 @@ ENDS = [
             in_memory,
             after_another,
             when_used_up,
-        )
-        for use_tpu in (False, True)
+        ],
+        [False, True],
     ),
 ]
-IDS = [f"{end.__name__}, {'eight' if many else 'one'}" for end, many in ENDS]
 
 
 def train_to_its_end(estimator, host, monkeypatch, end):
@@ -261,7 +260,7 @@ def state_of(estimator):
     return dict(zip(names, estimator.get_variable_value(names), strict=True))
 
 
-@pytest.mark.parametrize(("end", "use_tpu"), ENDS, ids=IDS)
+@pytest.mark.parametrize(("end", "use_tpu"), ENDS)
 def test_a_call_that_fails_gives_no_values_a_wrong_name(
     end, use_tpu, host, monkeypatch, tmp_path
 ):

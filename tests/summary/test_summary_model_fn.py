@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - decodes PNG files
 from helpers import batches_of
+from helpers import each_once
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -250,8 +251,9 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
     assert list(read(tmp_path)["yes"]) == [4]
 
 
-@pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize(
+    ("use_tpu", "micro_batches"), each_once([False, True], [1, 2])
+)
 def test_a_writer_in_a_model_fn(
     tmp_path: pathlib.Path, use_tpu: bool, micro_batches: int
 ) -> None:

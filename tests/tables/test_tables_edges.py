@@ -8,6 +8,7 @@ from dense_tables import in_checkpoint
 from dense_tables import input_of
 from dense_tables import tables
 from dense_tables import tables_estimator
+from helpers import each_once
 
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
 LABELS = np.ones(BATCH, "float32")
@@ -34,18 +35,19 @@ def activations(estimator, ids):
     return np.stack([each["ids"] for each in got])
 
 
-@on_cores
+WITHOUT_IDS = {
+    "no width": np.zeros((BATCH, 0), "int32"),
+    "padding": np.full((BATCH, 3), -1),
+    "the first not there": np.full((BATCH, 3), 13),
+    "extremes": np.tile([13, 2**31 - 1, -(2**31)], (BATCH, 1)),
+}
+
+
 @pytest.mark.parametrize(
-    "ids",
-    [
-        np.zeros((BATCH, 0), "int32"),
-        np.full((BATCH, 3), -1),
-        np.full((BATCH, 3), 13),
-        np.tile([13, 2**31 - 1, -(2**31)], (BATCH, 1)),
-    ],
-    ids=["no width", "padding", "the first not there", "extremes"],
+    ("use_tpu", "name"), each_once([True, False], [*WITHOUT_IDS])
 )
-def test_examples_without_ids(tmp_path, use_tpu, ids):
+def test_examples_without_ids(tmp_path, use_tpu, name):
+    ids = WITHOUT_IDS[name]
     rows = np.arange(26, dtype="float32").reshape(13, 2)
     combiners = ("mean", "sum", "sqrtn")
     spec = tables.EmbeddingConfigSpec(
@@ -111,14 +113,16 @@ def test_tables_of_few_rows_on_other_cores(tmp_path):
             )
 
 
-@on_cores
 @pytest.mark.parametrize(
-    "made",
-    [
-        lambda shape, dtype=None: jnp.full(shape, 0.5, "bfloat16"),
-        lambda shape, dtype=None: np.full(shape, 0.5, "float64"),
-        lambda shape, dtype=None: [[0.5] * shape[1]] * shape[0],
-    ],
+    ("use_tpu", "made"),
+    each_once(
+        [True, False],
+        [
+            lambda shape, dtype=None: jnp.full(shape, 0.5, "bfloat16"),
+            lambda shape, dtype=None: np.full(shape, 0.5, "float64"),
+            lambda shape, dtype=None: [[0.5] * shape[1]] * shape[0],
+        ],
+    ),
 )
 def test_initializers_of_another_type(tmp_path, use_tpu, made):
     estimator = trained(
@@ -153,12 +157,19 @@ def test_rates_that_are_no_numbers(tmp_path, returned):
         trained(spec, tmp_path, True, ids)
 
 
+@pytest.fixture(scope="module")
+def at_the_usual_rate(tmp_path_factory):
+    """The rows of a table that has no rate of its own."""
+    ids = np.arange(BATCH)[:, None] % 13
+    folder = tmp_path_factory.mktemp("usual")
+    return in_checkpoint(trained(spec_of(), folder, True, ids))["words"]
+
+
 @pytest.mark.parametrize(
     "rate", [0.1, np.float64(0.1), np.full(1, 0.1), jnp.full((1, 1), 0.1)]
 )
-def test_rates_of_one_element(tmp_path, rate):
+def test_rates_of_one_element(tmp_path, rate, at_the_usual_rate):
     ids = np.arange(BATCH)[:, None] % 13
     spec = spec_of(learning_rate_fn=lambda step: rate)
-    got = in_checkpoint(trained(spec, tmp_path / "a", True, ids))
-    want = in_checkpoint(trained(spec_of(), tmp_path / "b", True, ids))
-    np.testing.assert_allclose(got["words"], want["words"], rtol=1e-6)
+    got = in_checkpoint(trained(spec, tmp_path, True, ids))
+    np.testing.assert_allclose(got["words"], at_the_usual_rate, rtol=1e-6)

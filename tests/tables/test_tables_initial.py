@@ -9,6 +9,7 @@ from dense_tables import input_of
 from dense_tables import model_fn_of
 from dense_tables import tables
 from helpers import at_length
+from helpers import each_once
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
@@ -33,6 +34,7 @@ SPEC = tables.EmbeddingConfigSpec(
 )
 SLOTS = [f"{name}/Adagrad" for name in ROWS]
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
+on_one_at_length = pytest.mark.parametrize("use_tpu", [True, at_length(False)])
 
 
 def estimator_with(model_dir, use_tpu, scaffold_fn=None, **settings):
@@ -151,7 +153,7 @@ def test_init_from_checkpoint(tmp_path, start, use_tpu):
     assert_rows(first_values(estimator), values_of())
 
 
-@on_cores
+@on_one_at_length
 def test_init_from_checkpoint_of_all_variables(tmp_path, use_tpu):
     old = train(estimator_with(tmp_path / "old", not use_tpu), steps=2)
 
@@ -163,7 +165,7 @@ def test_init_from_checkpoint_of_all_variables(tmp_path, use_tpu):
     assert_rows(first_values(estimator), in_checkpoint(old))
 
 
-@on_cores
+@on_one_at_length
 def test_init_from_checkpoint_of_other_rows(tmp_path, start, use_tpu):
     def scaffold_fn():
         kte.init_from_checkpoint(start, {"old/odd": "few"})
@@ -191,8 +193,9 @@ def test_init_fn(tmp_path, use_tpu):
     np.testing.assert_array_equal(seen["odd"], values_of()["odd"])
 
 
-@on_cores
-@pytest.mark.parametrize("rows", [16, 12])
+@pytest.mark.parametrize(
+    ("use_tpu", "rows"), each_once([True, False], [16, 12])
+)
 def test_init_fn_with_other_rows(tmp_path, use_tpu, rows):
     def init_fn(scaffold, session):
         session.assign({"odd": np.zeros((rows, 2), "float32")})
@@ -204,7 +207,7 @@ def test_init_fn_with_other_rows(tmp_path, use_tpu, rows):
         train(estimator)
 
 
-@on_cores
+@on_one_at_length
 def test_variables_to_restore(tmp_path, use_tpu):
     train(estimator_with(tmp_path, use_tpu), steps=2)
     sources = {f"{name}/Adagrad": name for name in ROWS}
@@ -221,7 +224,7 @@ def test_variables_to_restore(tmp_path, use_tpu):
         estimator.train(input_of(*data_of()), max_steps=2)
 
 
-@on_cores
+@on_one_at_length
 def test_warm_start_of_words_that_moved(tmp_path, start, use_tpu):
     words = [f"word {number}" for number in range(13)]
     (tmp_path / "old.txt").write_text("\n".join(words) + "\n")

@@ -312,7 +312,7 @@ def test_cores_that_have_the_same_batch(tmp_path, values):
 @pytest.mark.parametrize(
     ("minimize", "micro_batches"),
     # At once, and without them, is what is expected.
-    [(at_once, 2), (by_gradients, None), (by_gradients, 2)],
+    [(at_once, 2), at_length(by_gradients, None), (by_gradients, 2)],
 )
 def test_gradients_and_micro_batches(tmp_path, values, minimize, micro_batches):
     estimator = estimator_of(

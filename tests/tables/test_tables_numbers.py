@@ -235,7 +235,7 @@ def sizes_of(spec):
     [
         (every_optimizer, True, 1),
         at_length(every_optimizer, False, 1),
-        (every_combiner, True, 1),
+        at_length(every_combiner, True, 1),
         (every_combiner, False, 1),
         (every_combiner, True, 4),
         at_length(every_combiner, False, 4),

@@ -101,9 +101,7 @@ PROGRAMS = {
         for name, each in OPTIMIZERS.items()
     },
     # It has two slots.
-    "Adam": with_tables(
-        OPTIMIZERS["Adam"], topologies=TOPOLOGIES[:2], seldom=TOPOLOGIES[2:]
-    ),
+    "Adam": with_tables(OPTIMIZERS["Adam"], seldom=TOPOLOGIES[1:]),
     "clipped, with decay": with_tables(
         tables.AdagradParameters(
             0.1,
@@ -112,7 +110,8 @@ PROGRAMS = {
             clip_weight_min=-2.0,
             clip_weight_max=2.0,
             weight_decay_factor=0.01,
-        )
+        ),
+        **AT_LENGTH,
     ),
     "num_cores_per_replica=2": with_tables(
         OPTIMIZERS["Adagrad"], tpu={"num_cores_per_replica": 2}

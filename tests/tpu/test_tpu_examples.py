@@ -51,7 +51,7 @@ ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 # Of which each core has the variables whole.
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 # The compiler has other programs of their kind in each run.
-SELDOM = PROGRAMS.keys() - {"digits", "many_hosts", "tf1_mnist"}
+SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # Without programs of their own.
 OTHERS = {"rest_server", "serve_digits"}
 

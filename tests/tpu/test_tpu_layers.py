@@ -253,10 +253,14 @@ NETWORKS = (
 # What changes with Keras and XLA alone, and takes long.
 SELDOM = (
     algebra,
+    attention,
     augmentation,
     choices,
+    grouped_convolutions,
     masked_recurrences,
+    pooling,
     recurrent_convolutions,
+    shapes,
     transposed_convolutions,
 )
 

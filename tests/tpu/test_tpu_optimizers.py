@@ -53,8 +53,8 @@ SHARED = ("Adafactor", "Adam", "Ftrl", "SGD", "kte.LAMB", "kte.SM3")
 # Those that move each number of a variable by itself, in other ways.
 SELDOM = {
     *("Adadelta", "Adagrad", "Adam, amsgrad", "Adam, averaged"),
-    *("Adam, scheduled", "AdamW", "Adamax", "Lion", "Nadam", "RMSprop"),
-    "SGD, Nesterov",
+    *("Adam, scheduled", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam"),
+    *("RMSprop", "SGD, Nesterov", "ScheduleFreeAdamW"),
 }
 
 

@@ -134,13 +134,14 @@ def grouped_model_fn(features, labels, mode, params):
 
 NETWORKS_BY_NAME = {network.__name__: network for network in NETWORKS}
 
+AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
-    "as ever": option(topologies=TOPOLOGIES),
+    "as ever": option(topologies=TOPOLOGIES[:2], seldom=TOPOLOGIES[2:]),
     "iterations_per_loop=1": option(
         tpu={"iterations_per_loop": 1}, modes=("train",)
     ),
     "iterations_per_loop=1000": option(
-        tpu={"iterations_per_loop": 1000}, modes=("train",)
+        tpu={"iterations_per_loop": 1000}, modes=("train",), **AT_LENGTH
     ),
     'iterations_per_loop="30s"': option(
         tpu={"iterations_per_loop": "30s"}, modes=("train",)
@@ -161,19 +162,21 @@ PROGRAMS = {
         rules=LAYOUT, config={"shard_optimizer": True}
     ),
     "layout_map, micro_batches": spread(
-        rules=LAYOUT, config={"micro_batches": 2}, modes=("train",)
+        rules=LAYOUT, config={"micro_batches": 2}, modes=("train",), **AT_LENGTH
     ),
     "layout_map, mixed_bfloat16": spread(
-        rules=LAYOUT, config={"dtype_policy": "mixed_bfloat16"}
+        rules=LAYOUT, config={"dtype_policy": "mixed_bfloat16"}, **AT_LENGTH
     ),
     "layout_map, remat": spread(
-        rules=LAYOUT, config={"remat": "full"}, modes=("train",)
+        rules=LAYOUT, config={"remat": "full"}, modes=("train",), **AT_LENGTH
     ),
     "layout_map, attention": spread(
-        attentive, rules={".*(query|key|value)/kernel": (None, "model", None)}
+        attentive,
+        rules={".*(query|key|value)/kernel": (None, "model", None)},
+        **AT_LENGTH,
     ),
     "layout_map, a recurrent layer": spread(
-        recurrent, rules={".*lstm/.*kernel": (None, "model")}
+        recurrent, rules={".*lstm/.*kernel": (None, "model")}, **AT_LENGTH
     ),
     "input_partition_dims": spread(
         with_images,
@@ -206,15 +209,20 @@ PROGRAMS = {
     "eval_on_tpu=False": option(eval_on_tpu=False, collectives=EVALUATED_ALONE),
     "debug_nans": option(config={"debug_nans": True}, collectives=ALONE),
     "micro_batches": option(
-        convolutional, config={"micro_batches": 2}, modes=("train",)
+        convolutional,
+        config={"micro_batches": 2},
+        modes=("train",),
+        **AT_LENGTH,
     ),
     "mixed_bfloat16": option(
-        convolutional, config={"dtype_policy": "mixed_bfloat16"}
+        convolutional, config={"dtype_policy": "mixed_bfloat16"}, **AT_LENGTH
     ),
     "remat of activations": option(
         convolutional, config={"remat": "activations"}, modes=("train",)
     ),
-    "full remat": option(attentive, config={"remat": "full"}, modes=("train",)),
+    "full remat": option(
+        attentive, config={"remat": "full"}, modes=("train",), **AT_LENGTH
+    ),
     "shard_optimizer": option(
         config={"shard_optimizer": True},
         collectives={**DATA_PARALLEL, "train": None},
