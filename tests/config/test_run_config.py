@@ -234,6 +234,8 @@ REFUSED = [
     ("checkpoint_format", "h5", ValueError, "'hdf5' or 'tensorflow'"),
     ("export_backend", "torch", ValueError, "'jax' or 'tensorflow'"),
     ("export_timeout_secs", 0, ValueError, "None for any time"),
+    ("input_state_max_bytes", -1, ValueError, "an int >= 0"),
+    ("input_state_max_bytes", 1.5, ValueError, "an int >= 0"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
     ("executables", "gs://a/b", ValueError, "a folder of this machine"),
     ("executables", 3, TypeError, "a path"),

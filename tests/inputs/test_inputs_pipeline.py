@@ -603,7 +603,15 @@ WRONG_LATER_BATCHES = {
     ),
     "structure": (
         {"x": X[:4]},
-        "step 1 has another structure.*Yield the same nest",
+        r"first: features\['y'\] missing. Yield the same nest",
+    ),
+    "many": (
+        {name: X[:4] for name in "abcxyz"},
+        r"features\['c'\] and 1 more in addition",
+    ),
+    "kind": (
+        collections.OrderedDict(x=X[:4], y=Y[:4]),
+        r"first: PyTreeDef\(.*\) of type PyTreeDef was expected, and",
     ),
     "labels": (
         ({"x": X[:4], "y": Y[:4]}, Y[:4]),

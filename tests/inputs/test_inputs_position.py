@@ -12,7 +12,6 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
-from keras_tpu_estimator.engine.inputs import position as position_module
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.packing import Packed
@@ -278,7 +277,7 @@ def test_bookmarks_are_made_when_wanted_and_kept_until_used():
 def test_at_first_no_bookmarks_are_made():
     now = [0.0]
     restore_points = RestorePoints(
-        RestorePoint(), True, 5.0, clock=lambda: now[0]
+        RestorePoint(), True, None, 5.0, clock=lambda: now[0]
     )
     restore_points.keep(pytest.fail)
     now[0] = 5.0
@@ -286,14 +285,32 @@ def test_at_first_no_bookmarks_are_made():
     assert restore_points.newest(8).steps == 8
 
 
-def test_a_large_state_is_not_kept(caplog, monkeypatch):
-    monkeypatch.setattr(position_module, "_MAX_BYTES", 2**20)
-    restore_points = RestorePoints(RestorePoint(), is_wanted=True)
+def test_a_large_state_is_not_kept(caplog):
+    restore_points = RestorePoints(RestorePoint(), True, max_bytes=2**20)
     large = RestorePoint(1, 0, Packed("", (bytes(3 << 20),)))
     restore_points.keep(lambda: large)
     assert restore_points.newest(1) == RestorePoint()
     assert "takes 3 MiB" in caplog.text
     restore_points.keep(pytest.fail)
+
+
+def test_without_states_none_is_asked_for(caplog):
+    restore_points = RestorePoints(RestorePoint(), True, max_bytes=0)
+    restore_points.keep(pytest.fail)
+    assert restore_points.newest(8) == RestorePoint()
+    assert not caplog.records
+
+
+def test_a_large_state_is_told_once(caplog):
+    caplog.set_level("INFO", "keras_tpu_estimator")
+    restore_points = RestorePoints(
+        RestorePoint(), True, 2**30, clock=lambda: 0.0
+    )
+    for step in (1, 2):
+        large = RestorePoint(step, 0, Packed("", (bytes(17 << 20),)))
+        restore_points.keep(lambda large=large: large)
+        assert restore_points.newest(step) is large
+    assert caplog.text.count("takes 17 MiB beside each checkpoint") == 1
 
 
 @pytest.mark.parametrize(

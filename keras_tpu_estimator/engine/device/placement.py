@@ -165,6 +165,7 @@ class Placement:
             chunk=chunk,
             checks_size=self.is_on_tpu(mode),
             stack_size=self._stack_size,
+            state_max_bytes=self.config.input_state_max_bytes,
         )
 
     @property

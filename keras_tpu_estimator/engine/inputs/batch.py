@@ -10,6 +10,8 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.engine.inputs.other_libraries import array_of_torch
+from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
@@ -208,7 +210,7 @@ def as_arrays(nest: Any) -> Nest:
             return as_arrays(dict(leaf))
         if isinstance(leaf, np.ma.MaskedArray):
             _check_not_masked(leaf)
-        array = np.asarray(leaf)
+        array = array_of_torch(leaf) if is_of_torch(leaf) else np.asarray(leaf)
         if array.dtype.isnative:
             return array
         return array.astype(array.dtype.newbyteorder("="))

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.ground.base.shown import some
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"
@@ -67,8 +68,8 @@ class BatchFinder:
         if not lengths:
             raise ValueError(
                 "At least one tensor should have the batch as its first axis. "
-                f"Received scalars only: {sorted(shapes)}. Repeat one of them "
-                "for each example."
+                f"Received scalars only: {some(sorted(shapes))}. Repeat one "
+                "of them for each example."
             )
         if set(of_labels) == {0} and 0 in of_features:
             return 0

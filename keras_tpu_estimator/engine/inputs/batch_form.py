@@ -13,6 +13,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.ground.base.shown import some
 
 _NEST = "the nest of features and labels"
 
@@ -64,18 +65,21 @@ def error_of_unlike(said: Sequence[Mapping[str, str] | None]) -> ValueError:
     ]
     # The nest says no more than names do.
     told = [name for name in unlike if name != _NEST] or unlike
-    received = ". For ".join(
-        f"{name}, "
-        + "; ".join(
-            f"host {host} has {each.get(name, 'nothing')}"
-            for host, each in enumerate(said)
-            if each is not None
-        )
-        for name in told
+    received = some(
+        [
+            f"For {name}, "
+            + "; ".join(
+                f"host {host} has {each.get(name, 'nothing')}"
+                for host, each in enumerate(said)
+                if each is not None
+            )
+            for name in told
+        ],
+        separator=". ",
     )
     return ValueError(
         "Batches should be equal on all hosts, but for their size and their "
-        f"values. Received others. For {received}. Have input_fn make the same "
+        f"values. Received others. {received}. Have input_fn make the same "
         "on each host: pad tensors to one shape."
     )
 

@@ -10,6 +10,8 @@ import numpy as np
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.shown import some
 
 _NUMBERS = "biufc"
 # What only the host's processor has.
@@ -151,8 +153,8 @@ class Expected:
         if _structure(batch) != self.structure:
             raise ValueError(
                 f"The batch of step {step} has another structure than the "
-                f"first. Expected: {self.structure}. Received: "
-                f"{_structure(batch)}. Yield the same nest every time."
+                f"first: {self._difference(batch)}. Yield the same nest every "
+                "time."
             )
         for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
@@ -166,6 +168,17 @@ class Expected:
                     f"{step}: {leaf.dtype} of shape {leaf.shape}. Pad it to "
                     "one shape in input_fn."
                 )
+
+    def _difference(self, batch: Batch) -> str:
+        names = {name for name, _ in batch.leaves}
+        missing = sorted(self.shapes.keys() - names)
+        added = sorted(names - self.shapes.keys())
+        told = [f"{some(missing)} missing"] if missing else []
+        told += [f"{some(added)} in addition"] if added else []
+        return ", ".join(told) or (
+            f"{shown(self.structure)} was expected, and "
+            f"{shown(_structure(batch))} came"
+        )
 
 
 def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
 from keras_tpu_estimator.ground.base.shown import shown
 
 _NUMBERS = "biufc"
@@ -66,7 +67,7 @@ def pack(value: Any) -> Packed:
             "array": len(blobs) - 1,
             "dtype": array.dtype.str,
             "shape": list(array.shape),
-            "is_torch": _is_torch(value),
+            "is_torch": is_of_torch(value),
         }
 
     text = json.dumps(encode(value))
@@ -107,7 +108,3 @@ def _as_numbers(value: Any) -> np.ndarray:
             "state."
         )
     return array
-
-
-def _is_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch"

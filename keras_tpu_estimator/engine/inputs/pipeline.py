@@ -121,7 +121,9 @@ class Pipeline:
         self.close()
 
     def _open(self, start: RestorePoint) -> None:
-        self._restore_points = RestorePoints(start, self._is_kept, _DELAY_SECS)
+        self._restore_points = RestorePoints(
+            start, self._is_kept, self._request.state_max_bytes, _DELAY_SECS
+        )
         self._reader = InputReader(self._input_fn, self._request, start)
         self._opened_at = start.steps
 
@@ -153,10 +155,19 @@ class Pipeline:
             return
         self._before = start.steps
         _logger.info(
-            "The input goes on after %d steps; %d of them were read again.",
+            "The input goes on after %d steps, %s.",
             start.steps,
-            missing,
+            _how(self._opened_at, missing),
         )
+
+
+def _how(saved: int, again: int) -> str:
+    """How an input has come to where it goes on."""
+    if not saved:
+        return "which were read again: no state of it was saved"
+    if not again:
+        return "from its saved state"
+    return f"from its saved state after {saved} and {again} more, read again"
 
 
 def _warn_of_beginning(reason: str) -> None:

@@ -94,8 +94,8 @@ class Position:
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# A larger state, such as a shuffle buffer of images, costs more than it gives.
-_MAX_BYTES = 2**28
+# From here on a state is told, which each checkpoint has beside it.
+_LARGE = 2**24
 # Of the time of reading, at most one part in so many is for restore points.
 _SHARE = 20
 
@@ -110,6 +110,8 @@ class RestorePoints:
     Args:
         first: The place at which reading starts.
         is_wanted: Whether to make one soon. Defaults to `False`.
+        max_bytes: None is made of a state that is larger, such as a shuffle
+            buffer of images; with 0 none at all. Defaults to any.
         delay_secs: None is made in the first so many seconds. Defaults to 0.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
 
@@ -126,13 +128,16 @@ class RestorePoints:
         self,
         first: RestorePoint,
         is_wanted: bool = False,
+        max_bytes: int | None = None,
         delay_secs: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         # One thread adds on the right, and the other removes on the left.
         self._kept = collections.deque([first])
         self._is_wanted = is_wanted
-        self._is_possible = True
+        self._is_possible = max_bytes != 0
+        self._max_bytes = max_bytes
+        self._is_told = False
         self._clock = clock
         self._not_before = clock() + delay_secs
 
@@ -160,16 +165,42 @@ class RestorePoints:
             return
         self._is_wanted = False
         made = _made(make)
-        self._is_possible = made is not None
+        self._is_possible = made is not None and self._may_be_saved(made)
+        made = made if self._is_possible else None
         if made is not None and made.steps > self._kept[-1].steps:
             self._kept.append(made)
         end = self._clock()
         self._not_before = end + _SHARE * (end - start)
 
+    def _may_be_saved(self, made: RestorePoint) -> bool:
+        """Whether a restore point is not too large; a large one is told."""
+        size = 0 if made.states is None else made.states.size
+        if self._max_bytes is not None and size > self._max_bytes:
+            _logger.warning(
+                "The state of the input takes %d MiB, more than "
+                "RunConfig(input_state_max_bytes=%d), and is not saved. Its "
+                "batches are counted, and read again by who resumes; so a "
+                "shuffle without a seed would then repeat some examples and "
+                "miss others.",
+                size >> 20,
+                self._max_bytes,
+            )
+            return False
+        if size > _LARGE and not self._is_told:
+            self._is_told = True
+            _logger.info(
+                "The state of the input takes %d MiB beside each checkpoint: "
+                "what input_fn shuffles or reads ahead is in it. "
+                "RunConfig(input_state_max_bytes=...) sets a limit, beyond "
+                "which batches are counted.",
+                size >> 20,
+            )
+        return True
+
 
 def _made(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
     try:
-        restore_point = make()
+        return make()
     except Exception as error:  # The user's code, or TensorFlow.
         _logger.info(
             "The input cannot tell its state, so its batches are counted, and "
@@ -178,14 +209,3 @@ def _made(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
             error,
         )
         return None
-    if restore_point is None or restore_point.states is None:
-        return restore_point
-    if restore_point.states.size > _MAX_BYTES:
-        _logger.warning(
-            "The state of the input takes %d MiB, and is not saved. Its "
-            "batches are counted, and read again by who resumes; so a shuffle "
-            "without a seed would then repeat some examples and miss others.",
-            restore_point.states.size >> 20,
-        )
-        return None
-    return restore_point

@@ -31,6 +31,8 @@ class InputRequest:
         chunk: How many steps are wanted at once.
         checks_size: Whether batches must have the size asked for.
         stack_size: How much is stacked. Defaults to all.
+        state_max_bytes: How large a state of the input may be that is saved.
+            Defaults to any.
         source_of: Makes a source of what a call returns, which it makes, given
             the call and its number. Defaults to `source_of_call`.
     """
@@ -44,6 +46,7 @@ class InputRequest:
     chunk: int = 1
     checks_size: bool = True
     stack_size: StackSize = StackSize()
+    state_max_bytes: int | None = None
     source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
 
     def check(self) -> BatchCheck:

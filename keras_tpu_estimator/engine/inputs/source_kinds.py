@@ -8,6 +8,9 @@ from typing import Any
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
+from keras_tpu_estimator.engine.inputs.other_libraries import (
+    check_gives_batches,
+)
 from keras_tpu_estimator.engine.inputs.streams import Stream
 
 
@@ -17,6 +20,9 @@ def source_of(value: Any) -> BatchSource:
     Args:
         value: A dataset, an iterable of batches, or one batch.
 
+    Raises:
+        TypeError: It gives single examples.
+
     Example:
 
     >>> type(source_of(iter([1, 2]))).__name__, type(source_of([1, 2])).__name__
@@ -25,6 +31,7 @@ def source_of(value: Any) -> BatchSource:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(value, tensorflow.data.Dataset):
         return Dataset(value)
+    check_gives_batches(value)
     if isinstance(value, Mapping | tuple | list | str | bytes):
         return Arrays(value)
     if hasattr(value, "__iter__") and not hasattr(value, "dtype"):

@@ -8,12 +8,15 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.shown import some
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 
 _LAYERS = ("keras", "jax")
-_MOST_INPUTS = 12
+_MOST_KEYS = 12
+# What libraries call the labels among the columns of a batch.
+_LABELS = ("label", "labels", "target", "targets")
 
 
 @contextlib.contextmanager
@@ -23,7 +26,8 @@ def explained(
     """Adds notes to errors in a `with` block that calls a `model_fn`.
 
     A missing key is told what keys there are; an error in a layer or an
-    operation is told which inputs `model_fn` was given.
+    operation is told which inputs `model_fn` was given; and one about `None`,
+    that the labels are among the features.
 
     Args:
         features: Nest of tensors.
@@ -37,8 +41,10 @@ def explained(
         for note in _about_keys(error, nests):
             error.add_note(note)
         raise
-    except (TypeError, ValueError) as error:
-        if _is_of_layer(error):
+    except (AttributeError, TypeError, ValueError) as error:
+        if labels is None and "None" in str(error):
+            _note_labels(error, features)
+        if not isinstance(error, AttributeError) and _is_of_layer(error):
             error.add_note(f"model_fn was given {inputs(features, labels)}.")
         raise
 
@@ -52,13 +58,22 @@ def inputs(features: Features, labels: Labels) -> str:
     >>> inputs({"x": np.zeros((8, 3), "float32")}, None)
     "features['x']: float32 of shape (8, 3)"
     """
-    told = [
-        f"{name}: {shown(leaf)}"
-        for name, leaf in named_leaves(features, labels)
-    ]
-    if len(told) > _MOST_INPUTS:
-        told[_MOST_INPUTS:] = [f"and {len(told) - _MOST_INPUTS} more"]
-    return ", ".join(told)
+    return some(
+        [
+            f"{name}: {shown(leaf)}"
+            for name, leaf in named_leaves(features, labels)
+        ]
+    )
+
+
+def _note_labels(error: Exception, features: Features) -> None:
+    names = features if isinstance(features, Mapping) else {}
+    for name in filter(names.__contains__, _LABELS):
+        error.add_note(
+            f"`labels` is None, and {name!r} is one of the features: input_fn "
+            "should give pairs. Return ((batch, batch.pop("
+            f"{name!r})) for batch in batches), or use features[{name!r}]."
+        )
 
 
 def _about_keys(error: KeyError, nests: Mapping[str, Any]) -> list[str]:
@@ -73,7 +88,8 @@ def _about_keys(error: KeyError, nests: Mapping[str, Any]) -> list[str]:
     }
     likely = {name: found for name, found in told.items() if found[1]}
     return [
-        f"`{name}` has no {key!r}, but {sorted(nest, key=str)}.{question}"
+        f"`{name}` has no {key!r}, but "
+        f"[{some(sorted(map(repr, nest)), _MOST_KEYS)}].{question}"
         for name, (nest, question) in (likely or told).items()
     ]
 

@@ -1,5 +1,6 @@
 """How a value of a user is shown in a message."""
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,19 @@ def shown(value: Any) -> str:
     if _is_array(value):
         return _shown(value)
     return f"{_shown(value)} of type {type(value).__name__}"
+
+
+def some(texts: Collection[str], most: int = 3, separator: str = ", ") -> str:
+    """The first of some texts, and how many more there are.
+
+    Example:
+
+    >>> some(["a", "b"]), some("abcdef", most=2)
+    ('a, b', 'a, b and 4 more')
+    """
+    first = separator.join(list(texts)[:most])
+    more = len(texts) - most
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def _shown(value: Any) -> str:

@@ -109,6 +109,10 @@ class RunConfig:
         resume_input: Whether `train`, when an earlier call was interrupted,
             reads its input on from where that had come to. With `False`, every
             call reads it from the beginning. Defaults to `True`.
+        input_state_max_bytes: How large a state of the input, such as a shuffle
+            buffer, may be that is saved beside each checkpoint. The batches of
+            a larger one are counted, and read again by a call that goes on; 0
+            counts them always. Defaults to 256 MiB.
         export_backend: What exports are made of: "jax", for all that JAX can
             trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
             only Keras's layers and `keras.ops`. Defaults to "jax".
@@ -182,6 +186,7 @@ class RunConfig:
     remat: str | None = None
     keep_best: KeepBest | None = None
     resume_input: bool = True
+    input_state_max_bytes: int = 2**28
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
     checkpoint_format: str | None = None

@@ -163,6 +163,11 @@ _CHECKS = (
     _Check("debug_nans", lambda v: isinstance(v, bool), "True or False"),
     _Check("resume_input", lambda v: isinstance(v, bool), "True or False"),
     _Check(
+        "input_state_max_bytes",
+        lambda value: is_int(value) and value >= 0,
+        "an int >= 0, as 2**28 for 256 MiB",
+    ),
+    _Check(
         "progress",
         lambda v: isinstance(v, bool) or v == "auto",
         "True, False or 'auto'",
