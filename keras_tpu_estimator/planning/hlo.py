@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 from keras_tpu_estimator.planning import array_types
 from keras_tpu_estimator.planning.array_types import ArrayType
@@ -144,6 +145,7 @@ def parse(text: str) -> Module:
         elif head := _HEAD.match(line):
             name, is_entry, lines = head[2], bool(head[1]), []
         elif instruction := _instruction(line):
+            lines += _elements(instruction, lines)
             lines.append(instruction)
     return Module(entry, computations, _parameters(header), _aliased(header))
 
@@ -173,11 +175,31 @@ def _instruction(line: str) -> Instruction | None:
 def _operands(text: str) -> Iterator[str]:
     """Names, with or without a type before them."""
     if "%" in text:
-        yield from re.findall(r"%([\w.\-]+)", text)
+        yield from re.findall(r"%([\w.\-#]+)", text)
         return
     for part in text.split(", "):
-        if re.fullmatch(r"[A-Za-z_][\w.\-]*", part):
+        if re.fullmatch(r"[A-Za-z_][\w.\-#]*", part):
             yield part
+
+
+def _elements(
+    instruction: Instruction, before: Sequence[Instruction]
+) -> Iterator[Instruction]:
+    """The `get-tuple-element`s that newer compilers write as "name#index"."""
+    made = {each.name: each for each in before}
+    for name in dict.fromkeys(instruction.operands):
+        whole, _, index = name.partition("#")
+        if not index.isdigit() or name in made or whole not in made:
+            continue
+        yield Instruction(
+            name,
+            made[whole].type[int(index) :][:1],
+            "get-tuple-element",
+            (whole,),
+            f", index={index}",
+            whole,
+            is_root=False,
+        )
 
 
 def _closing(text: str, start: int = 0) -> int:

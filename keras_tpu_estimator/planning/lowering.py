@@ -13,6 +13,7 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -148,7 +149,7 @@ def _of_steps(
     steps = _steps_of_a_run(context, mode, batch, most)
 
     def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((steps, *leaf.shape[1:]), leaf.dtype)
+        return abstract_array((steps, *leaf.shape[1:]), leaf.dtype)
 
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
     layout = context.runtime.program.layout(mode)

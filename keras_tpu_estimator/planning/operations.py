@@ -11,7 +11,8 @@ _TRANSFORMED = re.compile(
 _STRUCTURE = frozenset(
     "while body cond closed_call shard_map checkpoint rematted_computation "
     "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr branch_0_fun "
-    "branch_1_fun scan remat remat2 core_call custom_partitioning".split()
+    "branch_1_fun scan remat remat2 core_call custom_partitioning "
+    "eval_jaxpr".split()
 )
 
 

@@ -19,7 +19,9 @@ from keras_tpu_estimator.planning.hlo import Instruction
 from keras_tpu_estimator.planning.hlo import Module
 
 _TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.M)
-_IN_LARGE_MEMORY = re.compile(r"\d+: size \d+, preallocated-temp:")
+_IN_LARGE_MEMORY = re.compile(
+    r"\d+: size \d+, (?:page \d+, )?preallocated-temp:"
+)
 _VALUE = re.compile(
     r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)"
 )

@@ -22,6 +22,7 @@ from keras_tpu_estimator.planning import libtpu
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.chips import CHIPS
 from keras_tpu_estimator.planning.chips import Chip
+from keras_tpu_estimator.planning.effort import least_effort
 
 # What people, JAX and Google Cloud call the kinds. "-8" after some means cores.
 _KINDS = {
@@ -139,7 +140,7 @@ class TpuBoard:
     @property
     def quick_options(self) -> dict[str, Any]:
         """Has it search less for the fastest way."""
-        return {"exec_time_optimization_effort": -1.0}
+        return least_effort()
 
     def of_one_host(self) -> Self:
         """The chips of a host by itself, as it predicts."""

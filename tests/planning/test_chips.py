@@ -32,7 +32,7 @@ def test_programs_have_what_a_chip_leaves_to_them(kind):
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE") as raised:
         lowered.compile()
     limit = re.search(r"available HBM \((\S+)G\)", str(raised.value))[1]
-    assert core.memory_left / 2**30 == pytest.approx(float(limit), abs=0.01)
+    assert core.memory_left / 2**30 == pytest.approx(float(limit), abs=0.02)
     assert 0.9 < core.memory_left / core.memory < 1
 
 

@@ -49,6 +49,24 @@ def test_names_need_no_sign_and_operands_may_have_types():
     assert typed.entry.by_name["y"].operands == ("x", "t")
 
 
+def test_elements_may_have_the_name_of_their_tuple():
+    module = hlo.parse(
+        recorded.entry(
+            "%x = f32[2]{0} parameter(0)",
+            "%t = (f32[2]{0}, s32[3]{0}) sort(%x, %n)",
+            "%y = s32[3]{0} add(%t#1, %t#1)",
+        )
+    )
+    assert [each.name for each in module.entry.instructions] == [
+        *("x", "t", "t#1", "y"),
+    ]
+    element = module.entry.by_name["t#1"]
+    assert element.opcode == "get-tuple-element"
+    assert element.operands == ("t",)
+    assert element.attribute("index") == "1"
+    assert element.type == (ArrayType("s32", (3,), (0,), ()),)
+
+
 def test_branches_are_called():
     (choice,) = hlo.parse(
         recorded.entry(

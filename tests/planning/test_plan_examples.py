@@ -5,12 +5,15 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib import metadata
 
 import pytest
 
 pytestmark = pytest.mark.usefixtures("forked_programs")
 
 ROOT = pathlib.Path(__file__).parents[2]
+# Where the figures begin in a line of the table.
+_FIGURES = len("a step on a core computes   ")
 
 
 def planned(name, *arguments):
@@ -36,6 +39,12 @@ def test_digits():
     page = (ROOT / "docs" / "plan.md").read_text()
     (shown,) = re.findall(r"(?m)^    Plan of(?:.+\n+(?=    ))+.+", page)
     shown = textwrap.dedent(shown).splitlines()
+    compiled = ROOT / "docs" / "outputs" / "tpu_compiled.md"
+    if f"libtpu {metadata.version('libtpu')}," not in compiled.read_text():
+        # Another compiler has other figures in these rows.
+        rows = {line[:_FIGURES] for line in lines}
+        assert {line[:_FIGURES] for line in shown} <= rows
+        return
     for line, expected in zip(lines, shown, strict=False):
         assert line.partition("yes, in")[0] == expected.partition("yes, in")[0]
 

@@ -8,6 +8,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -43,7 +44,7 @@ def of_steps(
 
     def of_all(leaf: Any) -> jax.ShapeDtypeStruct:
         before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
-        return jax.ShapeDtypeStruct((*before, size * hosts, *after), leaf.dtype)
+        return abstract_array((*before, size * hosts, *after), leaf.dtype)
 
     return of_arrays(jax.tree.map(of_all, nest), cores.batch_sharding(axis))
 
@@ -55,7 +56,7 @@ def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
         nest: Nest of arrays, on the devices or on the host.
     """
     return jax.tree.map(
-        lambda leaf: _shape(
+        lambda leaf: abstract_array(
             leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)
         ),
         nest,
@@ -79,7 +80,7 @@ def of_values(
         return padded_rows(shape[0], places[path]), *shape[1:]
 
     return {
-        path: _shape(
+        path: abstract_array(
             on_devices(path),
             keras_internals.stored_dtype(store.variables[path]),
             place,
@@ -95,13 +96,5 @@ def of_arrays(nest: Nest, place: jax.sharding.Sharding) -> Nest:
         nest: Nest of anything with a shape and a dtype.
     """
     return jax.tree.map(
-        lambda leaf: _shape(leaf.shape, leaf.dtype, place), nest
-    )
-
-
-def _shape(
-    shape: Any, dtype: Any, place: jax.sharding.Sharding
-) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(
-        tuple(shape), jax.dtypes.canonicalize_dtype(dtype), sharding=place
+        lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), nest
     )

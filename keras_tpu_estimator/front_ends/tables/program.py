@@ -28,6 +28,7 @@ from keras_tpu_estimator.front_ends.tables.rates import rate_of
 from keras_tpu_estimator.front_ends.tables.rows import looked_up
 from keras_tpu_estimator.front_ends.tables.rows import updated
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
+from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -177,7 +178,7 @@ class TablesProgram:
             given |= jax.eval_shape(
                 each.lengths,
                 {
-                    key: jax.ShapeDtypeStruct(
+                    key: abstract_array(
                         features[key].shape, features[key].dtype
                     )
                     for key in each.keys

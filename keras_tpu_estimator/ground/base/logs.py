@@ -43,15 +43,15 @@ def join_tensorflow() -> None:
 class _AsTensorFlow(logging.Handler):
     """Logs what it gets as TensorFlow's."""
 
-    def createLock(self) -> None:
-        """Needs none: those that it hands lines to have their own."""
-        self.lock = None
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Hands it to the handlers of TensorFlow, under its name.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Hands it to the handlers of TensorFlow, under its name."""
+        Without a lock: those that it hands lines to have their own.
+        """
         record = copy.copy(record)
         record.name = _TENSORFLOW
         logging.getLogger(_TENSORFLOW).handle(record)
+        return True
 
 
 def _is_absls(record: logging.LogRecord) -> bool:

@@ -57,7 +57,7 @@ def _results(
     if name == "axis_index" or _reduces(name, params, axes):
         return [name == "axis_index"] * len(equation.outvars)
     if name == "scan":
-        return _of_scan(params, inputs, axes)
+        return _of_scan(equation, inputs, axes)
     inner = list(inner_functions(params))
     if name == "cond" and not inputs[0]:
         branches = [_outputs(branch, inputs[1:], axes) for branch in inner]
@@ -80,15 +80,29 @@ def _reduces(name: str, params: Any, axes: frozenset[str]) -> bool:
 
 
 def _of_scan(
-    params: Any, inputs: list[bool], axes: frozenset[str]
+    equation: Any, inputs: list[bool], axes: frozenset[str]
 ) -> list[bool]:
     """As of one round, with all that comes back from the round before."""
-    first, count = params["num_consts"], params["num_carry"]
+    body = equation.params["jaxpr"].jaxpr
+    # Constants come first, then what comes back, then what is stacked.
+    count = _unstacked(equation.outvars, body.outvars)
+    first = _unstacked(equation.invars, body.invars) - count
     while True:
-        results = _outputs(params["jaxpr"].jaxpr, inputs, axes)
+        results = _outputs(body, inputs, axes)
         back = [False] * first + results[:count]
         back += [False] * (len(inputs) - len(back))
         grown = [a or b for a, b in zip(inputs, back, strict=True)]
         if grown == inputs:
             return results
         inputs = grown
+
+
+def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    """How many values a round has as the whole scan has them.
+
+    Releases of JAX name these numbers differently, and shapes tell them, too.
+    """
+    return sum(
+        len(whole.aval.shape) == len(one.aval.shape)
+        for whole, one in zip(outer, inner, strict=True)
+    )
