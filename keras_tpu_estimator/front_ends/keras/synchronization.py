@@ -16,7 +16,7 @@ _SEED_STRIDE = 0x9E3779B1
 
 
 def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
-    """Paths of the states of Keras's seed generators."""
+    """Paths of the states of Keras's seed generators, and of JAX's keys."""
     return tuple(path for path, v in objects.items() if is_seed(v))
 
 
@@ -44,7 +44,8 @@ def fold_seeds(
     for path in paths:
         if path in folded:
             seed = folded[path]
-            offset = jnp.stack([shift, jnp.uint32(0)]).astype(seed.dtype)
+            zeros = [jnp.uint32(0)] * (seed.shape[-1] - 1)
+            offset = jnp.stack([shift, *zeros]).astype(seed.dtype)
             folded[path] = seed + offset if sign > 0 else seed - offset
     return folded
 

@@ -90,6 +90,18 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
             global_state.set_global_attribute(name, value)
 
 
+def name_path() -> str:
+    """The path of the name scopes that are open."""
+    path: str = current_path()
+    return path
+
+
+def default_seed() -> int:
+    """A seed such as Keras gives those that have none."""
+    seed: int = seed_generator.make_default_seed()
+    return seed
+
+
 class _DefaultSeeds:
     """Python's `random` to Keras: that of this context, or else itself."""
 

@@ -1,0 +1,153 @@
+"""Nests of arrays, such as a model of flax or equinox, as variables by path.
+
+The path of a leaf is that of `jax.tree_util`, with a slash between its keys:
+names of attributes, keys of dicts, and positions in lists.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
+from keras_tpu_estimator.ground.tracing.key_variable import is_key
+
+Parts = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A leaf of a nest.
+
+    Attributes:
+        parts: Its path.
+        value: An array, or anything else.
+        is_state: Whether flax says that it is no parameter.
+        is_again: Whether a variable of flax that was there before holds it.
+            Then its path is that of the first place.
+    """
+
+    parts: Parts
+    value: Any
+    is_state: bool = False
+    is_again: bool = False
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is an array, of numbers or of keys."""
+        return isinstance(self.value, jax.Array | np.ndarray)
+
+
+def leaves_of(tree: Nest) -> list[Leaf]:
+    """The leaves of a nest, in JAX's order.
+
+    A variable of flax, or what it wraps an array with, has the path of the
+    array.
+
+    Args:
+        tree: The nest.
+
+    Example:
+
+    >>> [each.parts for each in leaves_of({"dense": [np.zeros(2), None, 1]})]
+    [('dense', '0'), ('dense', '2')]
+    """
+    found: list[Leaf] = []
+    places: dict[int, Parts] = {}
+    nodes, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)
+    for path, node in nodes:
+        parts = _parts(path)
+        if not _is_box(node):
+            found.append(Leaf(parts, node))
+            continue
+        is_again = id(node) in places
+        parts = places.setdefault(id(node), parts)
+        inner, _ = jax.tree_util.tree_flatten_with_path(node)
+        for own_path, value in inner:
+            own = _parts(own_path) if len(inner) > 1 else ()
+            found.append(
+                Leaf((*parts, *own), value, _is_state(node), is_again)
+            )
+    return found
+
+
+def make_variable(
+    leaf: Leaf, parents: Sequence[str], trainable: bool
+) -> keras.Variable:
+    """Makes the variable of an array, in the name scope that is open.
+
+    Args:
+        leaf: The array is its initial value.
+        parents: What comes before its path.
+        trainable: Whether it is trained, if it has floating-point numbers.
+    """
+    *scopes, name = *parents, *leaf.parts
+    with contextlib.ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
+        if is_key(leaf.value):
+            data = jax.random.key_data(leaf.value)
+            return KeyVariable(data, trainable=False, name=name)
+        dtype = jax.dtypes.canonicalize_dtype(leaf.value.dtype)
+        return keras.Variable(
+            leaf.value,
+            dtype=keras.backend.standardize_dtype(dtype),
+            trainable=trainable and jnp.issubdtype(dtype, jnp.floating),
+            name=name,
+        )
+
+
+def as_leaf(value: jax.Array, like: Any) -> jax.Array:
+    """The value of a variable, as a leaf like this one is."""
+    if is_key(like):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(like))
+    return value
+
+
+def as_value(leaf: Any) -> Any:
+    """The other way round: what a variable holds of a leaf."""
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def split_path(path: str) -> Parts:
+    """The parts of a path, which may begin and end with slashes."""
+    return tuple(part for part in path.split("/") if part)
+
+
+def _parts(path: Sequence[Any]) -> Parts:
+    return tuple(part for key in path for part in split_path(_text(key)))
+
+
+def _text(key: Any) -> str:
+    """What a key of `jax.tree_util` is called."""
+    for attribute in ("name", "key", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _is_box(node: object) -> bool:
+    """Whether a node is flax's way to say more about an array."""
+    return any(
+        name in ("Variable", "AxisMetadata") for name in _flax_classes(node)
+    )
+
+
+def _is_state(node: object) -> bool:
+    """Whether it is a variable of nnx that is no parameter."""
+    names = list(_flax_classes(node))
+    return "Variable" in names and "Param" not in names
+
+
+def _flax_classes(node: object) -> Iterator[str]:
+    """What classes of flax something is of, without importing flax."""
+    for cls in type(node).__mro__:
+        if cls.__module__.partition(".")[0] == "flax":
+            yield cls.__name__
