@@ -8,7 +8,6 @@ from typing import Any
 from typing import TypeAlias
 
 import jax
-from keras import ops as keras_ops
 
 from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.engine.program.steps import REPORTS
@@ -24,6 +23,9 @@ from keras_tpu_estimator.front_ends.keras.feature_gradients import (
 )
 from keras_tpu_estimator.front_ends.keras.feature_gradients import (
     feature_gradients,
+)
+from keras_tpu_estimator.front_ends.keras.fixed_weights import (
+    warn_of_fixed_weights,
 )
 from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
@@ -75,6 +77,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     store.enter(forward.last, *args, forward.example_answers)
     check_can_be_sharded(call, forward.last)
     warn_of_label_shapes(forward.last, *args, forward.example_answers)
+    warn_of_fixed_weights(forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
     check_features(call, ops, len(forward.partial))
@@ -189,14 +192,16 @@ def _trace_update(
 
     def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> ArraysByPath:
         with contextlib.ExitStack() as stack:
-            for op, rates in zip(ops, given, strict=True):
-                stack.enter_context(op.at(rates))
-            reported = _learning_rates(_of_optimizers(ops))
+            for op, at in zip(ops, given, strict=True):
+                stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
             stack.enter_context(leftovers.refused())
+            rates: dict[str, Any] = {}
             for op, tensors in zip(ops, reduced, strict=True):
-                op.apply(tensors)
-        return reported
+                rates |= op.apply(tensors)
+        if len(rates) == 1:
+            return {"learning_rate": rates.popitem()[1]}
+        return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
     def like(tensors: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
         return tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
@@ -249,18 +254,6 @@ def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
 
 def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
     return [op for op in ops if isinstance(op, TrainOp)]
-
-
-def _learning_rates(train_ops: Sequence[TrainOp]) -> ArraysByPath:
-    """The learning rate of this step, or those of several optimizers."""
-    rates = {
-        each.name: keras_ops.cast(each.learning_rate, "float32")
-        for op in train_ops
-        for each in single_optimizers(op.optimizer)
-    }
-    if len(rates) == 1:
-        return {"learning_rate": rates.popitem()[1]}
-    return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
 
 def _check_reduced(

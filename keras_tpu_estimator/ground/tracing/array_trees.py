@@ -44,8 +44,13 @@ class Leaf:
         """Whether it is an array, of numbers or of keys."""
         return isinstance(self.value, jax.Array | np.ndarray)
 
+    @property
+    def key_impl(self) -> Any:
+        """What makes numbers of it if it is a PRNG key, or `None`."""
+        return jax.random.key_impl(self.value) if is_key(self.value) else None
 
-def leaves_of(tree: Nest) -> list[Leaf]:
+
+def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
     """The leaves of a nest, in JAX's order.
 
     A variable of flax, or what it wraps an array with, has the path of the
@@ -53,6 +58,8 @@ def leaves_of(tree: Nest) -> list[Leaf]:
 
     Args:
         tree: The nest.
+        positions: Whether positions in lists and tuples are parts of paths.
+            Defaults to `True`.
 
     Example:
 
@@ -63,7 +70,7 @@ def leaves_of(tree: Nest) -> list[Leaf]:
     places: dict[int, Parts] = {}
     nodes, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)
     for path, node in nodes:
-        parts = _parts(path)
+        parts = _parts(path, positions)
         if not _is_box(node):
             found.append(Leaf(parts, node))
             continue
@@ -71,15 +78,16 @@ def leaves_of(tree: Nest) -> list[Leaf]:
         parts = places.setdefault(id(node), parts)
         inner, _ = jax.tree_util.tree_flatten_with_path(node)
         for own_path, value in inner:
-            own = _parts(own_path) if len(inner) > 1 else ()
-            found.append(
-                Leaf((*parts, *own), value, _is_state(node), is_again)
-            )
+            own = _parts(own_path, positions) if len(inner) > 1 else ()
+            found.append(Leaf((*parts, *own), value, _is_state(node), is_again))
     return found
 
 
 def make_variable(
-    leaf: Leaf, parents: Sequence[str], trainable: bool
+    leaf: Leaf,
+    parents: Sequence[str],
+    trainable: bool,
+    of: type[keras.Variable] = keras.Variable,
 ) -> keras.Variable:
     """Makes the variable of an array, in the name scope that is open.
 
@@ -87,6 +95,8 @@ def make_variable(
         leaf: The array is its initial value.
         parents: What comes before its path.
         trainable: Whether it is trained, if it has floating-point numbers.
+        of: The class of the variable, unless it holds a key. Defaults to
+            `keras.Variable`.
     """
     *scopes, name = *parents, *leaf.parts
     with contextlib.ExitStack() as stack:
@@ -96,7 +106,7 @@ def make_variable(
             data = jax.random.key_data(leaf.value)
             return KeyVariable(data, trainable=False, name=name)
         dtype = jax.dtypes.canonicalize_dtype(leaf.value.dtype)
-        return keras.Variable(
+        return of(
             leaf.value,
             dtype=keras.backend.standardize_dtype(dtype),
             trainable=trainable and jnp.issubdtype(dtype, jnp.floating),
@@ -104,11 +114,16 @@ def make_variable(
         )
 
 
-def as_leaf(value: jax.Array, like: Any) -> jax.Array:
-    """The value of a variable, as a leaf like this one is."""
-    if is_key(like):
-        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(like))
-    return value
+def as_leaf(value: jax.Array, key_impl: Any) -> jax.Array:
+    """The value of a variable, as the leaf that it was made of.
+
+    Args:
+        value: What the variable holds.
+        key_impl: As the leaf had it.
+    """
+    if key_impl is None:
+        return value
+    return jax.random.wrap_key_data(value, impl=key_impl)
 
 
 def as_value(leaf: Any) -> Any:
@@ -121,8 +136,13 @@ def split_path(path: str) -> Parts:
     return tuple(part for part in path.split("/") if part)
 
 
-def _parts(path: Sequence[Any]) -> Parts:
-    return tuple(part for key in path for part in split_path(_text(key)))
+def _parts(path: Sequence[Any], positions: bool) -> Parts:
+    kept = [
+        key
+        for key in path
+        if positions or not isinstance(key, jax.tree_util.SequenceKey)
+    ]
+    return tuple(part for key in kept for part in split_path(_text(key)))
 
 
 def _text(key: Any) -> str:

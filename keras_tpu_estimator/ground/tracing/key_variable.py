@@ -1,6 +1,7 @@
 """A variable that holds a typed PRNG key of JAX."""
 
 import jax
+import jax.numpy as jnp
 import keras
 
 
@@ -20,6 +21,4 @@ def is_key(value: object) -> bool:
     (True, False)
     """
     dtype = getattr(value, "dtype", None)
-    return dtype is not None and jax.dtypes.issubdtype(
-        dtype, jax.dtypes.prng_key
-    )
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -142,6 +142,11 @@ class VariableScope(keras.StatelessScope):
             self._introduce(path)
         return self.values[path]
 
+    def value_before(self, variable: keras.Variable) -> jax.Array:
+        """The value that a variable had before anything was assigned."""
+        self.get_current_value(variable)
+        return self.before[variable.path]
+
     def add_update(self, update: tuple[keras.Variable, jax.Array]) -> None:
         """Takes a new value. Keras calls this on every assignment."""
         variable, value = update

@@ -92,7 +92,7 @@ def jax_params(
             _check_trainable(leaf, trained, name)
             made[leaf.parts] = make_variable(leaf, parents, trained)
         value = scope.get_current_value(made[leaf.parts])
-        values.append(as_leaf(value, leaf.value))
+        values.append(as_leaf(value, leaf.key_impl))
     nest: Tree = jax.tree.unflatten(jax.tree.structure(tree), values)
     return nest
 
