@@ -16,8 +16,10 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
 from keras_tpu_estimator.ground.tracing.key_variable import is_key
+from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 Parts = tuple[str, ...]
 
@@ -171,3 +173,22 @@ def _flax_classes(node: object) -> Iterator[str]:
     for cls in type(node).__mro__:
         if cls.__module__.partition(".")[0] == "flax":
             yield cls.__name__
+
+
+def _names_in_layers(tree: Nest) -> list[str]:
+    """The names of weights of Keras's layers for models of JAX.
+
+    They take numbers of Python for arrays.
+    """
+    numbers = (jax.Array, np.ndarray, np.generic, bool, int, float)
+    return [
+        ".".join(leaf.parts) or "value"
+        for leaf in leaves_of(tree)
+        if isinstance(leaf.value, numbers)
+    ]
+
+
+# Such layers may be made before, and outside of, any `model_fn`.
+keras_internals.around_jax_layers(
+    lambda: current_scope() is not None, _names_in_layers
+)
