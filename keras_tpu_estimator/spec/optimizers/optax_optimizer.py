@@ -12,6 +12,7 @@ import keras
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.array_trees import Leaf
 from keras_tpu_estimator.ground.tracing.array_trees import as_leaf
 from keras_tpu_estimator.ground.tracing.array_trees import as_value
@@ -111,7 +112,9 @@ class Optax(keras.optimizers.Optimizer):
         """
         if trainable_variables is not None:
             self.build(trainable_variables)
-        variables = list(trainable_variables or self._trainable_variables)
+        variables = list(
+            trainable_variables or keras_internals.updated_variables(self)
+        )
         params = _nest(variables, (each.value for each in variables))
         updates, state = self.tx.update(
             _nest(variables, grads), self._current_state(), params
