@@ -55,6 +55,7 @@ def synchronize(
     before: Mapping[str, jax.Array],
     variables: Mapping[str, keras.Variable],
     cores: Cores,
+    differing: Mapping[str, bool],
 ) -> ArraysByPath:
     """One value for all cores of what each assigned in its forward pass.
 
@@ -77,6 +78,8 @@ def synchronize(
             them to each core.
         variables: The variables by path.
         cores: The cores.
+        differing: Which of the values may differ between cores. There is
+            nothing to send of the others, such as a count of steps.
 
     Returns:
         Values by path, equal on all cores.
@@ -85,9 +88,14 @@ def synchronize(
         return dict(updates)
     seeds = set(seed_paths(variables))
     shared = fold_seeds(updates, seeds, cores, -1)
+    are_equal = seeds | {
+        path
+        for path, differs in differing.items()
+        if not differs and variables[path].aggregation != "sum"
+    }
     return {
         path: value
-        if path in seeds
+        if path in are_equal
         else _of_all(variables[path].aggregation, before[path], value, cores)
         for path, value in shared.items()
     }

@@ -84,10 +84,11 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
-    differing = bool(cores.axes) and any(
-        any(rates)
-        for rates in forward.last.varying(seeds, cores.axes)[0]["rates"]
-    )
+    differing, changed = forward.last.varying(seeds, cores.axes)
+    is_grouped = _is_grouped(call, ops)
+    if is_grouped:  # So are the weights, of which anything may be computed.
+        changed = dict.fromkeys(changed, True)
+    rates_differ = bool(cores.axes) and any(map(any, differing["rates"]))
     # A step outlives the data it was traced with.
     example = call.example.without_data()
 
@@ -103,14 +104,15 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
                 example, ops, by_feature
             )
         rates = outputs.pop("rates")
-        if differing:
+        if rates_differ:
             rates = [tuple(map(cores.mean, each)) for each in rates]
         outputs[_REDUCED] = (
             _reduced(cores, ops, gradients, outputs.pop("carried")),
             rates,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
-        return synchronize(updates, own, forward.last.objects, cores), outputs
+        objects = forward.last.objects
+        return synchronize(updates, own, objects, cores, changed), outputs
 
     updated_by = functools.partial(_updated_by, cores, ops, update)
     function: Any = (
@@ -120,7 +122,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     )
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
-    return call.step(function, reads, assigned, _is_grouped(call, ops))
+    return call.step(function, reads, assigned, is_grouped)
 
 
 def _updated_by(
