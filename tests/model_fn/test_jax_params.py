@@ -246,6 +246,30 @@ def test_gradients_clipping_and_micro_batches(micro_batches, tmp_path):
     )
 
 
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_variables_that_a_trace_inside_makes(use_tpu, tmp_path):
+    def init(key):
+        return {"w": jax.random.normal(key, (3, 1)), "key": key}
+
+    def apply(features):
+        p = kte.jax_params("net", init)
+        return features @ p["w"] + 0 * jax.random.normal(p["key"], ())
+
+    def values(name, network):
+        directory = tmp_path / name
+        return values_of(trained(network, directory, 2, use_tpu=use_tpu))
+
+    def anew(features, is_training):
+        # JAX keeps the traces of functions that are the same.
+        return jax.checkpoint(lambda x: apply(x))(features)
+
+    expected = values("plain", lambda features, _: apply(features))
+    again = values("again", anew)
+    for name, value in expected.items():
+        np.testing.assert_allclose(again[name], value, rtol=1e-6)
+    assert again.keys() == expected.keys()
+
+
 def failing(tmp_path, build):
     """What a model_fn that does this raises."""
 

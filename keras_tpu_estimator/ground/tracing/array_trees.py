@@ -6,6 +6,7 @@ names of attributes, keys of dicts, and positions in lists.
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,7 @@ def make_variable(
     parents: Sequence[str],
     trainable: bool,
     of: type[keras.Variable] = keras.Variable,
+    initial: Callable[[], Any] | None = None,
 ) -> keras.Variable:
     """Makes the variable of an array, in the name scope that is open.
 
@@ -99,20 +101,27 @@ def make_variable(
         trainable: Whether it is trained, if it has floating-point numbers.
         of: The class of the variable, unless it holds a key. Defaults to
             `keras.Variable`.
+        initial: What makes the initial value when that is wanted. Defaults to
+            `None`, for the array itself.
     """
     *scopes, name = *parents, *leaf.parts
     with contextlib.ExitStack() as stack:
         for scope in scopes:
             stack.enter_context(keras.name_scope(scope))
-        if is_key(leaf.value):
-            data = jax.random.key_data(leaf.value)
-            return KeyVariable(data, trainable=False, name=name)
-        dtype = jax.dtypes.canonicalize_dtype(leaf.value.dtype)
-        return of(
-            leaf.value,
-            dtype=keras.backend.standardize_dtype(dtype),
-            trainable=trainable and jnp.issubdtype(dtype, jnp.floating),
-            name=name,
+        value = as_value(leaf.value)
+        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        settings: dict[str, Any] = {
+            "dtype": keras.backend.standardize_dtype(dtype),
+            "trainable": trainable and jnp.issubdtype(dtype, jnp.floating),
+            "name": name,
+        }
+        kind = of if leaf.key_impl is None else KeyVariable
+        if initial is None:
+            return kind(value, **settings)
+        return kind(
+            lambda shape, dtype=None: as_value(initial()),
+            shape=value.shape,
+            **settings,
         )
 
 

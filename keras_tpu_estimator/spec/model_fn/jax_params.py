@@ -1,5 +1,6 @@
 """Parameters of flax, equinox, haiku or plain JAX as variables."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -75,22 +76,36 @@ def jax_params(
     """
     scope = scope_for("jax_params")
     parents = _parents(name)
-    tree = _made(init)
+    make = _maker(init)
+    tree = make()
     leaves = leaves_of(tree)
+    # For variables that a trace inside of this one has made, such as that of
+    # `jax.checkpoint`, whose tensors end with it.
+    again = functools.cache(lambda: leaves_of(make()))
     if not any(leaf.is_array for leaf in leaves):
         raise ValueError(
             "`init` should be, or make, a nest with arrays in it. Received: "
             f"{shown(tree)}."
         )
     values, made = [], {}
-    for leaf, trained in zip(leaves, _flags(trainable, tree), strict=True):
+    flags = _flags(trainable, tree)
+    for number, leaf in enumerate(leaves):
         if not leaf.is_array:
             values.append(leaf.value)
             continue
         if not leaf.is_again:
-            trained = trained and not leaf.is_state
+            trained = flags[number] and not leaf.is_state
             _check_trainable(leaf, trained, name)
-            made[leaf.parts] = make_variable(leaf, parents, trained)
+            path = _path(parents, leaf)
+            is_given = path in scope.values and path not in scope.known
+            made[leaf.parts] = make_variable(
+                leaf,
+                parents,
+                trained,
+                initial=functools.partial(_value, again, number)
+                if is_given
+                else None,
+            )
         value = scope.get_current_value(made[leaf.parts])
         values.append(as_leaf(value, leaf.key_impl))
     nest: Tree = jax.tree.unflatten(jax.tree.structure(tree), values)
@@ -125,12 +140,11 @@ def assign_jax_params(name: str, tree: Nest) -> None:
     ...     return mean
     """
     scope = scope_for("assign_jax_params")
-    inside = split_path(keras_internals.name_path())
-    parents = (*inside, *_parents(name))
+    parents = _parents(name)
     for leaf in leaves_of(tree):
         if not leaf.is_array:
             continue
-        path = "/".join((*parents, *leaf.parts))
+        path = _path(parents, leaf)
         variable = scope.objects.get(path)
         if variable is None:
             question = did_you_mean(path, scope.objects)
@@ -159,13 +173,24 @@ def _parents(name: str) -> Parts:
     return parts
 
 
-def _made(init: Any) -> Nest:
-    """The nest, which a function may make. Modules can be called, too."""
+def _path(parents: Parts, leaf: Leaf) -> str:
+    """The path of the variable of an array, in the scopes that are open."""
+    inside = split_path(keras_internals.name_path())
+    return "/".join((*inside, *parents, *leaf.parts))
+
+
+def _value(leaves: Callable[[], list[Leaf]], number: int) -> Any:
+    return leaves()[number].value
+
+
+def _maker(init: Any) -> Callable[[], Nest]:
+    """What makes the nest, each time the same. Modules can be called, too."""
     if not (callable(init) and jax.tree_util.all_leaves([init])):
-        return init
+        return lambda: init
     if not _required(init):
-        return init()
-    return init(jax.random.key(keras_internals.default_seed()))
+        return lambda: init()
+    seed = keras_internals.default_seed()
+    return lambda: init(jax.random.key(seed))
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
