@@ -96,7 +96,7 @@ def test_jax_model(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     for name in ("flax", "optax"):
-        pytest.importorskip(name, reason=f"{name} has no such release")
+        pytest.importorskip(name, reason=f"{name} is not installed")
     jax_model = example("jax_model", CHANNELS=8, BLOCKS=1)
     result = jax_model.main(steps=100, model_dir=str(tmp_path))
     # One in ten is a guess; 800 steps of the whole come to 0.99.

@@ -115,7 +115,7 @@ def test_code_of_the_documentation(
         ),
     }
     for name in re.findall(_LIBRARY, page.read_text(), re.MULTILINE):
-        pytest.importorskip(name, reason=f"{name} has no such release")
+        pytest.importorskip(name, reason=f"{name} is not installed")
     for number, code in enumerate(code_blocks(page)):
         code = code.replace("/tmp/prices", str(tmp_path / "prices"))
         exec(compile(code, f"{page.name}, block {number}", "exec"), names)

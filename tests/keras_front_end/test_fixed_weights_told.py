@@ -64,7 +64,7 @@ def test_no_warning(features_of, tmp_path):
 
 
 def test_a_backbone_of_nnx(tmp_path):
-    nnx = pytest.importorskip("flax.nnx", reason="flax has no such release")
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
     net = nnx.Linear(3, 32, rngs=nnx.Rngs(0))
     with pytest.warns(UserWarning, match=r"\(3, 32\), closed over"):
         trained(net, tmp_path / "closed over")
@@ -76,7 +76,7 @@ def test_a_backbone_of_nnx(tmp_path):
 
 
 def test_a_backbone_of_equinox(tmp_path):
-    eqx = pytest.importorskip("equinox", reason="equinox has no such release")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     net = eqx.nn.Linear(3, 32, key=jax.random.key(0))
     with pytest.warns(UserWarning, match=r"\(32, 3\), closed over"):
         trained(jax.vmap(net), tmp_path / "closed over")

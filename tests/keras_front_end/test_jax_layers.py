@@ -78,7 +78,7 @@ def test_a_layer_that_was_made_before(tmp_path):
 
 
 def test_modules_of_linen(tmp_path):
-    nn = pytest.importorskip("flax.linen", reason="flax has no such release")
+    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
 
     class Net(nn.Module):
         @nn.compact

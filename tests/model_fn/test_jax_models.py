@@ -51,7 +51,7 @@ def constant(value):
 
 def nnx_resnet():
     """A convolution, a block with a shortcut, and a dense layer, all of nnx."""
-    nnx = pytest.importorskip("flax.nnx", reason="flax has no such release")
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
 
     class Block(nnx.Module):
         def __init__(self, rngs):
@@ -149,7 +149,7 @@ def two_dense_layers(network, first, second, names, axes):
 
 def equinox_mlp():
     """An MLP of equinox, whose activation is a leaf, too."""
-    eqx = pytest.importorskip("equinox", reason="equinox has no such release")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 
     def make():
         return eqx.nn.MLP(3, 1, 8, 1, key=jax.random.key(1))

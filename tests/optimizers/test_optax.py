@@ -17,7 +17,7 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
-optax = pytest.importorskip("optax", reason="optax has no such release")
+optax = pytest.importorskip("optax", reason="optax is not installed")
 
 X, Y = regression_data(size=8)
 START = {

@@ -120,7 +120,7 @@ def test_all_examples_are_compiled():
 @pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):
     for library in LIBRARIES.get(name, ()):
-        pytest.importorskip(library, reason=f"{library} has no such release")
+        pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))
     names = topologies_of(own)

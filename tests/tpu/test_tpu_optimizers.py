@@ -29,7 +29,7 @@ OPTIMIZERS = {
     **classes_in(_KERAS),
     **{f"kte.{n}": each for n, each in classes_in(optimizers).items()},
     "kte.Optax": lambda rate: optimizers.Optax(
-        pytest.importorskip("optax", reason="optax has no such release").adamw(
+        pytest.importorskip("optax", reason="optax is not installed").adamw(
             rate
         )
     ),

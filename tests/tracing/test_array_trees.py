@@ -51,7 +51,7 @@ def test_leaves_that_are_no_arrays():
 
 
 def test_variables_of_nnx():
-    nnx = pytest.importorskip("flax.nnx", reason="flax has no such release")
+    nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
 
     class Net(nnx.Module):
         def __init__(self, rngs):
@@ -79,7 +79,7 @@ def test_variables_of_nnx():
 
 
 def test_what_linen_says_about_axes_is_not_in_paths():
-    nn = pytest.importorskip("flax.linen", reason="flax has no such release")
+    nn = pytest.importorskip("flax.linen", reason="flax is not installed")
     init = nn.with_partitioning(nn.initializers.ones, ("in", "out"))
     layer = nn.Dense(2, kernel_init=init)
     tree = layer.init(jax.random.key(0), np.ones((1, 2), "float32"))
@@ -88,7 +88,7 @@ def test_what_linen_says_about_axes_is_not_in_paths():
 
 
 def test_modules_of_equinox():
-    eqx = pytest.importorskip("equinox", reason="equinox has no such release")
+    eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     net = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
     arrays = ["/".join(leaf.parts) for leaf in leaves_of(net) if leaf.is_array]
     assert arrays == [
