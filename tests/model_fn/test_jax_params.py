@@ -351,3 +351,15 @@ def test_no_variables_to_train_names_the_way(tmp_path):
     w = jnp.zeros((3, 1))
     with pytest.raises(ValueError, match=r"kte.jax_params\(name, init\)"):
         trained(lambda features, _: features @ w, tmp_path, 1)
+
+
+def test_exports_that_want_layers_of_keras_say_so(tmp_path):
+    trained(linear, tmp_path, 1)
+    estimator = estimator_of(
+        model_fn_of(lambda x, is_training: linear(x["x"], is_training)),
+        tmp_path,
+        config={"export_backend": "tensorflow"},
+    )
+    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
+    with pytest.raises(ValueError, match="jax_params.*export_backend='jax'"):
+        estimator.export_saved_model(tmp_path / "export", receiver)
