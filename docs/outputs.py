@@ -22,6 +22,7 @@ COMMANDS = {
     "bert_tiny": ("examples/bert_tiny.py",),
     "resnet": ("examples/resnet.py",),
     "gan": ("examples/gan.py",),
+    "jax_model": ("examples/jax_model.py",),
     "from_keras": ("examples/from_keras.py",),
     "many_hosts": (*_LAUNCH, "examples/many_hosts.py"),
     "tf1_mnist": (*_TF1, "examples/tf1_mnist.py", "--use_tpu"),

@@ -46,6 +46,8 @@ from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
 from keras_tpu_estimator.spec.model_fn.initialization import (
     init_from_checkpoint,
 )
+from keras_tpu_estimator.spec.model_fn.jax_params import assign_jax_params
+from keras_tpu_estimator.spec.model_fn.jax_params import jax_params
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.spec.model_fn.known_variables import global_variables
 from keras_tpu_estimator.spec.model_fn.known_variables import (
@@ -103,6 +105,7 @@ __all__ = [
     "TrainSpec",
     "VocabInfo",
     "WarmStartSettings",
+    "assign_jax_params",
     "checkpoints",
     "checkpoints_iterator",
     "clip_by_global_norm",
@@ -120,6 +123,7 @@ __all__ = [
     "identity",
     "init_from_checkpoint",
     "initialize",
+    "jax_params",
     "latest_checkpoint",
     "list_variables",
     "load_checkpoint",

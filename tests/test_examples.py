@@ -92,6 +92,25 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
 
 
 @pytest.mark.at_length
+def test_jax_model(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    for name in ("flax", "optax"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    jax_model = example("jax_model", CHANNELS=8, BLOCKS=1)
+    result = jax_model.main(steps=100, model_dir=str(tmp_path))
+    # One in ten is a guess; 800 steps of the whole come to 0.99.
+    assert result["accuracy"] > 0.6
+    names = dict(kte.list_variables(str(tmp_path))).keys()
+    assert {
+        "resnet/blocks/0/norm/mean",
+        "resnet/dropout/rngs/count",
+        "optax/inner_state/nu/resnet/head/kernel",
+    } < names
+    check_form("jax_model", capsys.readouterr().out)
+
+
+@pytest.mark.at_length
 def test_from_keras(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_tpu_estimator"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES_WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
+# What pages use that is an extra of the tests.
+_LIBRARY = r"^(?:import|from) (flax|equinox|optax)\b"
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 
 
@@ -112,6 +114,8 @@ def test_code_of_the_documentation(
             model_fn, shutil.copytree(trained, tmp_path / "given")
         ),
     }
+    for name in re.findall(_LIBRARY, page.read_text(), re.MULTILINE):
+        pytest.importorskip(name, reason=f"{name} is not installed")
     for number, code in enumerate(code_blocks(page)):
         code = code.replace("/tmp/prices", str(tmp_path / "prices"))
         exec(compile(code, f"{page.name}, block {number}", "exec"), names)

@@ -129,7 +129,8 @@ def _with_variables(
             return variables.get(value.path, value)
         if isinstance(value, keras.optimizers.Optimizer):
             return _with_variables(value, variables)
-        if isinstance(value, list | tuple):
+        # What optax makes is a named tuple, of functions.
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
             return type(value)(swapped(each) for each in value)
         return value
 

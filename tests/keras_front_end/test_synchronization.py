@@ -11,6 +11,7 @@ from helpers import at_length
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
@@ -142,3 +143,30 @@ def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
             rtol=1e-6,
             err_msg=name,
         )
+
+
+def test_nothing_is_sent_of_what_is_equal_on_all_cores():
+    variables = {
+        name: keras.Variable(0, dtype=dtype, aggregation=aggregation)
+        for name, dtype, aggregation in (
+            ("count", "int32", "none"),
+            ("rate", "float32", "mean"),
+            ("own", "float32", "mean"),
+            ("seen", "int32", "sum"),
+        )
+    }
+    values = {
+        name: jax.numpy.ones((), v.dtype) for name, v in variables.items()
+    }
+
+    def counted(cores):
+        differing = {name: name == "own" for name in values}
+        return jax.make_jaxpr(
+            lambda v: synchronize(v, v, variables, cores, differing),
+            axis_env=list(cores.axis_sizes),
+        )(values)
+
+    names = [e.primitive.name for e in counted(all_cores()).jaxpr.eqns]
+    # The mean of one, and the changes of all in another.
+    assert sum(name.startswith("psum") for name in names) == 2
+    assert not counted(ONE_CORE).jaxpr.eqns

@@ -3,6 +3,7 @@
 import keras
 import pytest
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 
 
@@ -46,3 +47,23 @@ def test_all_slots_of_keras(optimizer):
     ]
     assert slots
     assert slot_owners(variables) == dict.fromkeys(slots, "kernel")
+
+
+def test_what_the_state_of_optax_is_about():
+    class Adam:
+        def init(self, params):
+            return {"mu": params, "mean": keras.ops.zeros((1, 2))}
+
+        def update(self, updates, state, params):
+            return updates, state
+
+    kernel = keras.Variable([[1.0, 2.0]], name="kernel")
+    made = kte.optimizers.Optax(Adam(), name="adam")
+    made.build([kernel])
+    variables = {v.path: v for v in (kernel, *made.variables)}
+    assert "adam/mean" in variables
+    # A variable of the model that has a slot's shape and name is none.
+    other = keras.Variable([[1.0, 2.0]], name="mu")
+    assert slot_owners(variables | {"net/kernel": other}) == {
+        "adam/mu/kernel": "kernel"
+    }

@@ -31,6 +31,7 @@ PROGRAMS = {
     "digits": _ALL,
     "from_keras": ("train", "eval"),
     "gan": _ALL,
+    "jax_model": _ALL,
     "many_hosts": _ALL,
     "ported_mnist": _ALL,
     "recommender": _ALL,
@@ -54,6 +55,8 @@ ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # Without programs of their own.
 OTHERS = {"rest_server", "serve_digits"}
+# What some of them import that need not be installed.
+LIBRARIES = {"jax_model": ("flax", "optax")}
 
 
 def example(name):
@@ -116,6 +119,8 @@ def test_all_examples_are_compiled():
 @pytest.mark.usefixtures("pretrained")
 @pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):
+    for library in LIBRARIES.get(name, ()):
+        pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))
     names = topologies_of(own)

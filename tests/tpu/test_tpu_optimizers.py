@@ -28,6 +28,11 @@ def classes_in(module):
 OPTIMIZERS = {
     **classes_in(_KERAS),
     **{f"kte.{n}": each for n, each in classes_in(optimizers).items()},
+    "kte.Optax": lambda rate: optimizers.Optax(
+        pytest.importorskip("optax", reason="optax is not installed").adamw(
+            rate
+        )
+    ),
     "Adam, amsgrad": lambda rate: _KERAS.Adam(rate, amsgrad=True),
     "Adam, averaged": lambda rate: _KERAS.Adam(
         rate, use_ema=True, ema_overwrite_frequency=5
@@ -47,7 +52,10 @@ OPTIMIZERS = {
     "SGD, Nesterov": lambda rate: _KERAS.SGD(rate, 0.9, nesterov=True),
 }
 # Of each kind of slots one.
-SHARED = ("Adafactor", "Adam", "Ftrl", "SGD", "kte.LAMB", "kte.SM3")
+SHARED = (
+    *("Adafactor", "Adam", "Ftrl", "SGD"),
+    *("kte.LAMB", "kte.Optax", "kte.SM3"),
+)
 
 
 # Those that move each number of a variable by itself, in other ways.

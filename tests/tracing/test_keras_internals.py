@@ -476,3 +476,35 @@ def test_no_distribution_is_set_in_a_block():
                 assert keras.Variable(1.0)._layout is None
                 raise ZeroDivisionError
         assert keras.distribution.distribution() is told
+
+
+def test_a_seed_as_layers_get_it():
+    with keras_internals.default_seeds(random.Random(3)):
+        first = keras_internals.default_seed()
+    with keras_internals.default_seeds(random.Random(3)):
+        assert keras.initializers.RandomNormal().seed == first
+
+
+def test_the_path_of_open_name_scopes():
+    with keras.name_scope("a"), keras.name_scope("b"):
+        assert keras_internals.name_path() == "a/b"
+        assert keras.Variable(0.0, name="c").path == "a/b/c"
+    assert keras_internals.name_path() == ""
+
+
+def test_weights_of_jax_layers_are_named_by_their_leaves():
+    params = {"w": np.ones(2), "more": [1.0, "text"]}
+    layer = keras.layers.JaxLayer(
+        lambda params, state, inputs: (inputs, state),
+        params=params,
+        state={"w": 0},
+    )
+    names = [weight.name for weight in layer.weights]
+    assert sorted(names) == ["more.0", "state.w", "w"]
+    # Outside of our traces Keras refuses to build one, as ever.
+    with pytest.raises(ValueError, match="cannot be built in a tracing scope"):
+        jax.make_jaxpr(
+            lambda x: keras.layers.JaxLayer(
+                lambda params, inputs: inputs, lambda rng, inputs: {"w": 0.0}
+            )(x)
+        )(np.ones((1, 2)))

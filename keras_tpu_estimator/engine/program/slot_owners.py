@@ -4,12 +4,15 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
+
 
 def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
     """The paths of variables by those of what is kept for each of them.
 
-    That is what has its shape and is named after it: as Keras does,
-    `adam/dense_kernel_momentum`, or as TF1 does, `dense/kernel/Adam`.
+    That is what says so, as the state of optax does, and what has its shape and
+    is named after it: as Keras does, `adam/dense_kernel_momentum`, or as TF1
+    does, `dense/kernel/Adam`.
 
     Args:
         variables: All variables by path.
@@ -29,6 +32,10 @@ def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
         by_name[path] = by_name[path.replace("/", "_")] = path
     owners = {}
     for path, variable in variables.items():
+        if isinstance(variable, SlotVariable):
+            if variable.owner is not None:
+                owners[path] = variable.owner
+            continue
         for name in _prefixes(path):
             owner = by_name.get(name)
             if owner not in (None, path) and (

@@ -37,6 +37,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     if call.mode != ModeKeys.PREDICT:
         warn_of_label_shapes(forward, *args)
     seeds = seed_paths(forward.objects)
+    _, differing = forward.varying(seeds, cores.axes)
 
     def per_core(
         values: ArraysByPath, features: Features, labels: Labels
@@ -45,7 +46,8 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
-        return synchronize(updates, own, forward.objects, cores), outputs
+        shared = synchronize(updates, own, forward.objects, cores, differing)
+        return shared, outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
     return call.step(call.on_cores(per_core), reads, forward.assigned)

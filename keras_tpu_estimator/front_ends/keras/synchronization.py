@@ -16,7 +16,7 @@ _SEED_STRIDE = 0x9E3779B1
 
 
 def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
-    """Paths of the states of Keras's seed generators."""
+    """Paths of the states of Keras's seed generators, and of JAX's keys."""
     return tuple(path for path, v in objects.items() if is_seed(v))
 
 
@@ -44,7 +44,8 @@ def fold_seeds(
     for path in paths:
         if path in folded:
             seed = folded[path]
-            offset = jnp.stack([shift, jnp.uint32(0)]).astype(seed.dtype)
+            zeros = [jnp.uint32(0)] * (seed.shape[-1] - 1)
+            offset = jnp.stack([shift, *zeros]).astype(seed.dtype)
             folded[path] = seed + offset if sign > 0 else seed - offset
     return folded
 
@@ -54,6 +55,7 @@ def synchronize(
     before: Mapping[str, jax.Array],
     variables: Mapping[str, keras.Variable],
     cores: Cores,
+    differing: Mapping[str, bool],
 ) -> ArraysByPath:
     """One value for all cores of what each assigned in its forward pass.
 
@@ -76,6 +78,8 @@ def synchronize(
             them to each core.
         variables: The variables by path.
         cores: The cores.
+        differing: Which of the values may differ between cores. There is
+            nothing to send of the others, such as a count of steps.
 
     Returns:
         Values by path, equal on all cores.
@@ -84,9 +88,14 @@ def synchronize(
         return dict(updates)
     seeds = set(seed_paths(variables))
     shared = fold_seeds(updates, seeds, cores, -1)
+    are_equal = seeds | {
+        path
+        for path, differs in differing.items()
+        if not differs and variables[path].aggregation != "sum"
+    }
     return {
         path: value
-        if path in seeds
+        if path in are_equal
         else _of_all(variables[path].aggregation, before[path], value, cores)
         for path, value in shared.items()
     }

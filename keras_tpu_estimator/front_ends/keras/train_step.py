@@ -8,7 +8,6 @@ from typing import Any
 from typing import TypeAlias
 
 import jax
-from keras import ops as keras_ops
 
 from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
 from keras_tpu_estimator.engine.program.steps import REPORTS
@@ -24,6 +23,9 @@ from keras_tpu_estimator.front_ends.keras.feature_gradients import (
 )
 from keras_tpu_estimator.front_ends.keras.feature_gradients import (
     feature_gradients,
+)
+from keras_tpu_estimator.front_ends.keras.fixed_weights import (
+    warn_of_fixed_weights,
 )
 from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
@@ -75,16 +77,18 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     store.enter(forward.last, *args, forward.example_answers)
     check_can_be_sharded(call, forward.last)
     warn_of_label_shapes(forward.last, *args, forward.example_answers)
+    warn_of_fixed_weights(forward.last)
     ops = [op for op in call.spec.train_op if isinstance(op, Update)]
     seeds = seed_paths(forward.last.objects)
     check_features(call, ops, len(forward.partial))
     _check_reduced(call, ops, forward.last, seeds)
     _check_assigned(call, forward.last)
     update = _trace_update(store, call, ops, forward.last)
-    differing = bool(cores.axes) and any(
-        any(rates)
-        for rates in forward.last.varying(seeds, cores.axes)[0]["rates"]
-    )
+    differing, changed = forward.last.varying(seeds, cores.axes)
+    is_grouped = _is_grouped(call, ops)
+    if is_grouped:  # So are the weights, of which anything may be computed.
+        changed = dict.fromkeys(changed, True)
+    rates_differ = bool(cores.axes) and any(map(any, differing["rates"]))
     # A step outlives the data it was traced with.
     example = call.example.without_data()
 
@@ -100,14 +104,15 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
                 example, ops, by_feature
             )
         rates = outputs.pop("rates")
-        if differing:
+        if rates_differ:
             rates = [tuple(map(cores.mean, each)) for each in rates]
         outputs[_REDUCED] = (
             _reduced(cores, ops, gradients, outputs.pop("carried")),
             rates,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
-        return synchronize(updates, own, forward.last.objects, cores), outputs
+        objects = forward.last.objects
+        return synchronize(updates, own, objects, cores, changed), outputs
 
     updated_by = functools.partial(_updated_by, cores, ops, update)
     function: Any = (
@@ -117,7 +122,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     )
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
-    return call.step(function, reads, assigned, _is_grouped(call, ops))
+    return call.step(function, reads, assigned, is_grouped)
 
 
 def _updated_by(
@@ -189,14 +194,16 @@ def _trace_update(
 
     def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> ArraysByPath:
         with contextlib.ExitStack() as stack:
-            for op, rates in zip(ops, given, strict=True):
-                stack.enter_context(op.at(rates))
-            reported = _learning_rates(_of_optimizers(ops))
+            for op, at in zip(ops, given, strict=True):
+                stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
             stack.enter_context(leftovers.refused())
+            rates: dict[str, Any] = {}
             for op, tensors in zip(ops, reduced, strict=True):
-                op.apply(tensors)
-        return reported
+                rates |= op.apply(tensors)
+        if len(rates) == 1:
+            return {"learning_rate": rates.popitem()[1]}
+        return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
     def like(tensors: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
         return tuple(jax.ShapeDtypeStruct(t.shape, t.dtype) for t in tensors)
@@ -249,18 +256,6 @@ def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
 
 def _of_optimizers(ops: Sequence[Update]) -> list[TrainOp]:
     return [op for op in ops if isinstance(op, TrainOp)]
-
-
-def _learning_rates(train_ops: Sequence[TrainOp]) -> ArraysByPath:
-    """The learning rate of this step, or those of several optimizers."""
-    rates = {
-        each.name: keras_ops.cast(each.learning_rate, "float32")
-        for op in train_ops
-        for each in single_optimizers(op.optimizer)
-    }
-    if len(rates) == 1:
-        return {"learning_rate": rates.popitem()[1]}
-    return {f"learning_rate/{name}": rate for name, rate in rates.items()}
 
 
 def _check_reduced(

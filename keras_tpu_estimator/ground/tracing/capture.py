@@ -24,6 +24,8 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.broadcasting import Crossing
 from keras_tpu_estimator.ground.tracing.broadcasting import crossings
+from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
+from keras_tpu_estimator.ground.tracing.fixed_weights import fixed_weights
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
@@ -98,6 +100,11 @@ class Captured:
         rest = len(self._pure.jaxpr.invars) - len(own)
         flat = varying(self._pure, own + [True] * rest, axes)
         return jax.tree.unflatten(self._outputs, flat)
+
+    @property
+    def fixed_weights(self) -> list[FixedWeight]:
+        """Weights that it has as constants."""
+        return fixed_weights(self._pure)
 
     def crossings(self, labels: Sequence[bool]) -> list[Crossing]:
         """Where labels are broadcast against outputs, by mistake it seems.

@@ -9,11 +9,13 @@ import functools
 import inspect
 import random
 import sys
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
@@ -25,6 +27,8 @@ from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.tree import tree_api
+from keras.src.utils import jax_layer
+from keras.src.utils import jax_utils
 
 
 class _CountsByScope(dict[Any, int]):
@@ -88,6 +92,18 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
     finally:
         for name, value in saved.items():
             global_state.set_global_attribute(name, value)
+
+
+def name_path() -> str:
+    """The path of the name scopes that are open."""
+    path: str = current_path()
+    return path
+
+
+def default_seed() -> int:
+    """A seed such as Keras gives those that have none."""
+    seed: int = seed_generator.make_default_seed()
+    return seed
 
 
 class _DefaultSeeds:
@@ -335,6 +351,52 @@ def _of_drawn(
         return key_of(draw(seed))
 
     return drawn
+
+
+def around_jax_layers(
+    is_traced: Callable[[], bool], name_leaves: Callable[[Any], list[str]]
+) -> None:
+    """Has layers of JAX functions be built in a trace, and name their weights.
+
+    Keras refuses the former, and calls each weight `variable`, with a number
+    that shifts with what was made before.
+
+    Args:
+        is_traced: Whether a trace is running in which variables can be made.
+        name_leaves: Gives the names of a nest's leaves, in JAX's order.
+    """
+    layer: Any = keras.layers.JaxLayer
+    create, seed = layer._create_variables, layer._get_init_seed
+    if isinstance(jax_layer.jax_utils, types.SimpleNamespace):
+        return
+
+    def is_refused(x: Any = None) -> bool:
+        return not is_traced() and jax_utils.is_in_jax_tracing_scope(x)
+
+    @functools.wraps(create)
+    def create_named(self: Any, values: Any, trainable: bool) -> Any:
+        prefix = "" if trainable else "state."
+        names = iter(name_leaves(values))
+        add = self.add_weight
+
+        def add_named(*args: Any, **kwargs: Any) -> Any:
+            return add(*args, name=prefix + next(names), **kwargs)
+
+        vars(self)["add_weight"] = add_named
+        try:
+            return create(self, values, trainable)
+        finally:
+            del vars(self)["add_weight"]
+
+    @functools.wraps(seed)
+    def init_seed(self: Any) -> Any:
+        # The global generator would go on in every step.
+        return jnp.uint32([default_seed(), 0]) if is_traced() else seed(self)
+
+    jax_layer.jax_utils = types.SimpleNamespace(
+        is_in_jax_tracing_scope=is_refused
+    )
+    layer._create_variables, layer._get_init_seed = create_named, init_seed
 
 
 def around_creation(

@@ -23,6 +23,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import jaxprs
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
 
 ArraysByPath: TypeAlias = dict[str, jax.Array]
@@ -137,6 +138,11 @@ class VariableScope(keras.StatelessScope):
             self._introduce(path)
         return self.values[path]
 
+    def value_before(self, variable: keras.Variable) -> jax.Array:
+        """The value that a variable had before anything was assigned."""
+        self.get_current_value(variable)
+        return self.before[variable.path]
+
     def add_update(self, update: tuple[keras.Variable, jax.Array]) -> None:
         """Takes a new value. Keras calls this on every assignment."""
         variable, value = update
@@ -249,8 +255,11 @@ def is_accumulator(variable: keras.Variable) -> bool:
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether a variable is the state of one of Keras's seed generators."""
-    return variable.name == "seed_generator_state" and variable.shape == (2,)
+    """Whether a variable is what random numbers are made of."""
+    is_of_keras = variable.name == "seed_generator_state"
+    return isinstance(variable, KeyVariable) or (
+        is_of_keras and variable.shape == (2,)
+    )
 
 
 def is_recurrent_state(variable: keras.Variable) -> bool:

@@ -24,6 +24,10 @@ from keras_tpu_estimator.spec.model_fn.updates import ReduceDtype
 from keras_tpu_estimator.spec.model_fn.updates import Reduction
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
+    GradientTransformation,
+)
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
 
 GradientAndVariable = tuple[Gradient | None, keras.Variable]
 
@@ -31,11 +35,12 @@ GradientAndVariable = tuple[Gradient | None, keras.Variable]
 class CrossShardOptimizer:
     """Averages (or sums) gradients over all cores, then optimizes.
 
-    The counterpart of `tf.compat.v1.tpu.CrossShardOptimizer` for Keras
-    optimizers. On one core it is the optimizer itself.
+    The counterpart of `tf.compat.v1.tpu.CrossShardOptimizer` for optimizers of
+    Keras and optax. On one core it is the optimizer itself.
 
     Args:
-        opt: A `keras.optimizers.Optimizer`, with any schedule.
+        opt: A `keras.optimizers.Optimizer`, with any schedule, or a
+            transformation of gradients of optax.
         reduction: `"mean"` (the default) or `"sum"` over the cores.
         name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
         group_assignment: Lists of replica numbers. Each group combines its
@@ -50,7 +55,7 @@ class CrossShardOptimizer:
     Raises:
         ValueError: `reduction` or `reduce_dtype` is none of these, or
             `group_assignment` is malformed.
-        TypeError: `opt` is no Keras optimizer.
+        TypeError: `opt` is neither.
 
     Example:
 
@@ -63,16 +68,17 @@ class CrossShardOptimizer:
 
     def __init__(
         self,
-        opt: keras.optimizers.Optimizer,
+        opt: keras.optimizers.Optimizer | GradientTransformation,
         reduction: str = "mean",
         name: str = "CrossShardOptimizer",
         group_assignment: Groups | None = None,
         reduce_dtype: ReduceDtype | None = None,
     ):
+        opt = as_keras(opt)
         if not isinstance(opt, keras.optimizers.Optimizer):
             raise TypeError(
-                "`opt` should be a keras.optimizers.Optimizer. Received: "
-                f"{shown(opt)}. Replace an optimizer "
+                "`opt` should be a keras.optimizers.Optimizer, or one of "
+                f"optax. Received: {shown(opt)}. Replace an optimizer "
                 "of tf.train by the one of keras.optimizers with that name."
             )
         # The original's constants of tf.losses.Reduction, too.
@@ -254,7 +260,9 @@ def _variables(
     if not variables:
         raise ValueError(
             f"`{caller}` found no trainable variables. Expected at least one: "
-            "create the layers before the optimizer minimises."
+            "create the layers before the optimizer minimises, and make "
+            "variables of a model of flax, equinox or plain JAX by "
+            "kte.jax_params(name, init)."
         )
     # Of those that share a value, one.
     firsts = map(scope_for(caller).first, variables)

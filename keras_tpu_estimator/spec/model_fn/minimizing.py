@@ -11,6 +11,9 @@ from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
     CrossShardOptimizer,
 )
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
+    GradientTransformation,
+)
 
 # What programs of TensorFlow 1 call of an optimizer, and Keras's lacks.
 _OF_TENSORFLOW = {
@@ -22,7 +25,9 @@ _OF_TENSORFLOW = {
 
 
 def minimize(
-    optimizer: CrossShardOptimizer | keras.optimizers.Optimizer,
+    optimizer: CrossShardOptimizer
+    | keras.optimizers.Optimizer
+    | GradientTransformation,
     loss: Any,
     global_step: Any = None,
     var_list: Sequence[keras.Variable] | None = None,
@@ -34,7 +39,7 @@ def minimize(
     too, if there are several.
 
     Args:
-        optimizer: A `CrossShardOptimizer`, or any optimizer of Keras.
+        optimizer: A `CrossShardOptimizer`, or any optimizer of Keras or optax.
         loss: Scalar tensor.
         global_step: Accepted for compatibility. Defaults to `None`.
         var_list: Variables to update. Defaults to all trainable ones.

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class AverageOp(Update):
         """The decay, which `apply` is given."""
         return (self.decay,)
 
-    def apply(self, tensors: Sequence[Any]) -> None:
+    def apply(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
         """Moves the averages towards the variables."""
         (decay,) = tensors
         for variable, average in zip(
@@ -47,6 +48,7 @@ class AverageOp(Update):
         ):
             rate = ops.cast(1 - decay, average.dtype)
             average.assign(average - rate * (average - variable))
+        return {}
 
 
 class ExponentialMovingAverage:
@@ -179,8 +181,7 @@ def _warn_of_tables() -> None:
 
 def _create(scope: VariableScope, path: str, var: keras.Variable) -> None:
     """Makes the variable of an average, which starts as the variable does."""
-    scope.get_current_value(var)
-    before = scope.before[var.path]
+    before = scope.value_before(var)
     *parents, name = path.split("/")
     with contextlib.ExitStack() as stack:
         for parent in parents:

@@ -6,11 +6,12 @@ import keras
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
 
-# Keras's names by those of the optimizers of `tf.compat.v1.train`.
+# Keras's and optax's names by those of the optimizers of `tf.compat.v1.train`.
 _ORIGINALS = {
-    "m": ("momentum",),
-    "v": ("velocity", "norm"),
+    "m": ("momentum", "mu"),
+    "v": ("velocity", "norm", "nu"),
     "vhat": ("velocity_hat",),
     "rms": ("velocity",),
     "mg": ("average_gradient",),
@@ -29,7 +30,8 @@ def slot(
     Args:
         optimizers: The optimizers.
         variable: A variable that one of them updates.
-        name: Keras's name, such as "velocity", or that of the original, "v".
+        name: Keras's name, such as "velocity", or optax's, such as "nu", or
+            that of the original, "v".
 
     Returns:
         The slot variable, or `None` if there is none.
@@ -54,7 +56,7 @@ def slot(
     for optimizer in optimizers:
         made = {each.path: each for each in optimizer.variables}
         for own_name in (name, *_ORIGINALS.get(name, ())):
-            path = f"{_prefix(optimizer, variable)}{own_name}"
+            path = _path(optimizer, variable, own_name)
             if path in made:
                 return made[path]
     return None
@@ -80,17 +82,20 @@ def slot_names(
     """
     return sorted(
         {
-            made.path.removeprefix(prefix)
+            made.path.removeprefix(prefix).removesuffix(suffix)
             for optimizer in optimizers
             for updated in keras_internals.updated_variables(optimizer)
-            for prefix in [_prefix(optimizer, updated)]
+            for prefix, suffix in [_path(optimizer, updated, "\0").split("\0")]
             for made in optimizer.variables
-            if made.path.startswith(prefix)
+            if made.path.startswith(prefix) and made.path.endswith(suffix)
         }
     )
 
 
-def _prefix(
-    optimizer: keras.optimizers.Optimizer, variable: keras.Variable
+def _path(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable, name: str
 ) -> str:
-    return f"{optimizer.name}/{variable.path.replace('/', '_')}_"
+    """The path of what an optimizer keeps of a name for a variable."""
+    if isinstance(optimizer, Optax):
+        return optimizer.slot_path(variable, name)
+    return f"{optimizer.name}/{variable.path.replace('/', '_')}_{name}"

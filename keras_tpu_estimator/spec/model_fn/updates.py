@@ -4,6 +4,8 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,6 +20,8 @@ from keras_tpu_estimator.ground.tracing.variables import scope_for
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.spec.model_fn.learning_rates import at_rates
 from keras_tpu_estimator.spec.model_fn.learning_rates import computed_rates
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
 
 Gradient = Any
 Reduction = Literal["mean", "sum"]
@@ -62,11 +66,14 @@ class Update(abc.ABC):
         return tuple(tensors)
 
     @abc.abstractmethod
-    def apply(self, tensors: Sequence[Any]) -> None:
+    def apply(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
         """Updates the variables.
 
         Args:
             tensors: What `reduced` has returned.
+
+        Returns:
+            The learning rates that it used and knows, by optimizers' names.
         """
 
 
@@ -78,7 +85,7 @@ class TrainOp(Update):
     a spec as its `train_op`. It takes effect only there.
 
     Attributes:
-        optimizer: The Keras optimizer that makes the update.
+        optimizer: The optimizer of Keras, or of optax, that makes the update.
         variables: What it updates.
         loss: Scalar tensor to differentiate, or `None` if the gradients are
             given.
@@ -115,6 +122,7 @@ class TrainOp(Update):
     _rates: tuple[Any, ...] = dataclasses.field(init=False, default=())
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", as_keras(self.optimizer))
         check_unscaled(self.optimizer)
         scope = current_scope()
         if scope is not None:
@@ -160,13 +168,29 @@ class TrainOp(Update):
         # float16 may not hold their sum.
         return None if gradient.dtype == "float16" else gradient.dtype
 
-    def apply(self, tensors: Sequence[Gradient]) -> None:
+    def apply(self, tensors: Sequence[Gradient]) -> Mapping[str, Any]:
         """Updates the variables by gradients of all cores."""
+        singles = single_optimizers(self.optimizer)
         # They may have been built for an earlier trace's or another loss's.
-        for each in {self.optimizer, *single_optimizers(self.optimizer)}:
+        for each in {self.optimizer, *singles}:
             each.built = False
+        by_optax = [each for each in singles if isinstance(each, Optax)]
+        # Schedules of Keras go by a count, to which the update adds one. Those
+        # of optax are worked out in the update.
+        rates = _rates(each for each in singles if each not in by_optax)
         with scope_for("TrainOp.apply").numbering():
             self.optimizer.apply(list(tensors), self.variables)
+        return {**rates, **_rates(by_optax)}
+
+
+def _rates(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
+    """Learning rates by the names of optimizers, of those that know them."""
+    rates = {each.name: each.learning_rate for each in optimizers}
+    return {
+        name: keras.ops.cast(rate, "float32")
+        for name, rate in rates.items()
+        if rate is not None
+    }
 
 
 def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:

@@ -1,0 +1,43 @@
+"""A warning of weights that are no variables while others are trained."""
+
+import math
+import warnings
+
+from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
+
+
+def warn_of_fixed_weights(forward: Captured) -> None:
+    """Warns where `model_fn` has weights that are constants of its trace.
+
+    Args:
+        forward: The trace of `model_fn` in TRAIN.
+    """
+    weights = forward.fixed_weights
+    if not weights:
+        return
+    warnings.warn(
+        "Weights in model_fn should be variables. Received some that are not, "
+        f"which nothing trains or saves: {_shown(weights)}, "
+        f"{_why(weights)}. Make variables of a model of flax, equinox or plain "
+        "JAX by kte.jax_params(name, init), with trainable=False if they are "
+        "to stay as they are; or say that an array is meant to be a constant "
+        "by jax.lax.stop_gradient(array).",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _shown(weights: list[FixedWeight]) -> str:
+    largest = max(weights, key=lambda each: each.size)
+    text = f"{largest.dtype} of shape {largest.shape}"
+    if len(weights) > 1:
+        count = sum(math.prod(each.shape) for each in weights)
+        text += f" and {len(weights) - 1} more, {count:,} numbers in all"
+    return text
+
+
+def _why(weights: list[FixedWeight]) -> str:
+    if any(each.is_random for each in weights):
+        return "drawn from the same key in each step"
+    return "closed over as constants"
