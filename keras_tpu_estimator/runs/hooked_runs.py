@@ -114,6 +114,11 @@ class LiveModel:
         """The global step to stop at, or `None` if that is open."""
         return self._loop_state.last_step
 
+    @property
+    def loops(self) -> int | None:
+        """How many loops there will be, or `None` if that is open."""
+        return self._loop_state.loops
+
     def fetch(self, name: str) -> Any:
         """The value of a name, of variables as user code has them.
 

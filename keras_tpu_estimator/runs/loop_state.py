@@ -24,6 +24,7 @@ class LoopState:
     Args:
         values: The values of the call's variables.
         steps: How many steps there will be, or `None` if that is open.
+        loops: The same of loops.
 
     Attributes:
         values: The values of the call's variables.
@@ -36,9 +37,15 @@ class LoopState:
         summaries: What `model_fn` recorded in the last step, on the devices.
         outputs: What else the last run has for callbacks, by name.
         last_step: The global step to stop at, or `None` if that is open.
+        loops: How many loops there will be, or `None` if that is open.
     """
 
-    def __init__(self, values: RunState, steps: int | None = None):
+    def __init__(
+        self,
+        values: RunState,
+        steps: int | None = None,
+        loops: int | None = None,
+    ):
         self.values = values
         self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
@@ -51,6 +58,7 @@ class LoopState:
         self.summaries: Sequence[Collected] = ()
         self.outputs: dict[str, Any] = {}
         self.last_step = None if steps is None else self.step + steps
+        self.loops = loops
 
     def start_loop(self) -> None:
         """Tells that the next part is the first one of a loop."""

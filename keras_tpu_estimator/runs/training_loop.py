@@ -130,7 +130,7 @@ class TrainingLoop:
         """
         kept = self._runtime.values.handed_over(self._step, checkpoint)
         with self._context.reading(kept) as values:
-            self._loop_state = LoopState(values, steps)
+            self._loop_state = LoopState(values, steps, self._plan.loops)
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
             self._positions.start(values.step)
