@@ -35,6 +35,8 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.pickling import check_can_be_found
+from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -81,6 +83,11 @@ class EstimatorContext:
     log_every: int | None = None
     seed: int | None = None
     embeddings: EmbeddingConfigSpec | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What users said, without what was made of it."""
+        check_can_be_found("model_fn", self.model_fn)
+        return fields_of(self)
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:

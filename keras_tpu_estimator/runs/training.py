@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.lock import only_training
@@ -120,6 +121,16 @@ class Training:
             steps = self.max_steps - first
         return steps_until_stop(self.hooks, first, steps)
 
+    def _check_fits(self, checkpoint: str | None, pipeline: Pipeline) -> None:
+        """Compares the model with a checkpoint, before input is read again."""
+        if checkpoint is None or self.context.hosts.are_several:
+            return  # Several hosts go through their inputs together.
+        steps = pipeline.peek()
+        if steps is not None:
+            first, runtime = steps.step(0), self.context.runtime
+            step = runtime.prepare(ModeKeys.TRAIN, first.features, first.labels)
+            runtime.values.check_fits(step, checkpoint)
+
     @contextlib.contextmanager
     def _input(
         self,
@@ -136,23 +147,22 @@ class Training:
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
-        with (
-            context.pipeline(
-                mode, self.input_fn, steps, plan.chunk, start
-            ) as pipeline,
-            stage_ahead(
+        with context.pipeline(
+            mode, self.input_fn, steps, plan.chunk, start
+        ) as pipeline:
+            self._check_fits(checkpoint, pipeline)
+            with stage_ahead(
                 context.runtime,
                 mode,
                 context.steps(mode, pipeline),
                 plan,
                 lambda: is_alone and is_requested(),
-            ) as infeed,
-        ):
-            yield (
-                infeed,
-                PositionSaver(
-                    pipeline.position if resumes else None,
-                    lambda: is_requested() and not plan.is_done,
-                    context.hosts,
-                ),
-            )
+            ) as infeed:
+                yield (
+                    infeed,
+                    PositionSaver(
+                        pipeline.position if resumes else None,
+                        lambda: is_requested() and not plan.is_done,
+                        context.hosts,
+                    ),
+                )

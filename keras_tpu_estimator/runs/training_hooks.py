@@ -11,6 +11,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
@@ -184,6 +185,7 @@ class TrainingReport:
             batch_size=context.placement.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
             directory=context.model_dir if writes else None,
+            is_brief=notebook.is_here(),
             every_n_steps=None if timed else context.log_every,
             every_n_secs=iterations.value if timed else None,
         )

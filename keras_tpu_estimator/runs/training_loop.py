@@ -41,7 +41,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.spec.hooks.progress_bar import progress_hook
 from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
@@ -236,7 +236,8 @@ class TrainingLoop:
         """All hooks of this call, and what they may ask."""
         config = self._context.config
         if shows_progress(config.progress):
-            hooks = (*hooks, ProgressBarHook(steps))
+            size = self._context.placement.batch_sizes[ModeKeys.TRAIN]
+            hooks = (*hooks, progress_hook(steps, size))
         report = TrainingReport(
             self._loop_state, self._infeed, self._outfeed, self._metrics
         )

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -117,7 +118,8 @@ class TrainingSession(Session):
         if estimator is not self._estimator:
             raise ValueError(
                 "Values in memory are evaluated by the estimator that trains "
-                f"them, {self._estimator!r}. Received: {estimator!r}. Pass "
+                f"them, of {self._estimator.model_dir!r}. Received another: "
+                f"{shown(getattr(estimator, 'model_dir', estimator))}. Pass "
                 "the former, or evaluate a checkpoint with the latter."
             )
         return self._evaluate(input_fn, steps, hooks, name)

@@ -2,8 +2,10 @@
 
 import contextlib
 import itertools
+import pickle
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -59,6 +61,28 @@ def with_values(
         if variable.path in values:
             to.assign(values[variable.path])
     return copy
+
+
+def paths_of(model: keras.Model) -> list[str]:
+    """The paths of a model's variables, for when it is pickled.
+
+    Raises:
+        pickle.PicklingError: Keras would pickle another model.
+    """
+    for layer in keras_internals.layers_of(model):
+        if getattr(layer, "lora_enabled", False):
+            raise pickle.PicklingError(
+                f"The Keras model {model.name!r} has LoRA in {layer.path!r}, "
+                "which Keras does not pickle. Expected a model without it. "
+                "Make the estimator by from_keras where it is to be used."
+            )
+    return [variable.path for variable in _own(model)]
+
+
+def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
+    """Gives the variables of a model that was pickled their paths again."""
+    for variable, path in zip(_own(model), paths, strict=True):
+        keras_internals.set_path(variable, path)
 
 
 def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
