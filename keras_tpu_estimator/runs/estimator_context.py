@@ -29,6 +29,8 @@ from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.files.summary import metric_writers
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
@@ -132,6 +134,19 @@ class EstimatorContext:
         if self.placement.machine is None:
             return contextlib.nullcontext()
         return keras_internals.without_distribution()
+
+    def metric_writer(
+        self, directory: str | None = None, prefix: str = ""
+    ) -> SeveralWriters:
+        """What takes the reports of one place.
+
+        Args:
+            directory: Its directory. Defaults to `model_dir`.
+            prefix: As in `MetricWriter.at`. Defaults to that of training.
+        """
+        return metric_writers.opened(
+            self.config.metric_writers, directory or self.model_dir, prefix
+        )
 
     @functools.cached_property
     def hosts(self) -> Hosts:

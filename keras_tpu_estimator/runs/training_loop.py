@@ -108,7 +108,8 @@ class TrainingLoop:
         self._positions = positions
         self._metrics = self._context.host_metrics(step, REPORT_NAMES)
         self._summaries = EveryFewSteps(
-            self._context.model_dir, self._context.config.save_summary_steps
+            self._context.metric_writer(),
+            self._context.config.save_summary_steps,
         )
         self._outfeed = Outfeed(self._consume)
         self._validated: dict[Version, dict[str, Any]] = {}

@@ -18,6 +18,8 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.files.summary.json_lines import JsonLines
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.runs import training_hooks
 from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 
@@ -349,7 +351,7 @@ def test_a_notebook_gets_few_lines_of_all_that_files_get(tmp_path, caplog):
     hook = TrainingLogHook(
         batch_size=16,
         report=lambda: {"input_wait": 0.25},
-        directory=str(tmp_path),
+        writer=SeveralWriters([JsonLines(str(tmp_path))]),
         is_brief=True,
         clock=lambda: next(clock),
         every_n_steps=4,

@@ -17,6 +17,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
+from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config_checks import check_cluster
 from keras_tpu_estimator.spec.config.run_config_checks import check_fields
 from keras_tpu_estimator.spec.config.run_config_checks import check_one_interval
@@ -137,6 +138,10 @@ class RunConfig:
             and `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last
             two take a TPU less time. Defaults to `None`, which is JAX's
             `jax_default_prng_impl`, and that "threefry2x32".
+        metric_writers: What takes what training and evaluation report:
+            "tensorboard", "jsonl", "wandb", "mlflow", `summary.MetricWriter`
+            objects, or others with a `write_scalars(step, scalars)`. Defaults
+            to "tensorboard" and "jsonl".
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -192,6 +197,9 @@ class RunConfig:
     shard_optimizer: bool = False
     executables: PathLike | None = None
     random_bits: str | None = None
+    metric_writers: Any = dataclasses.field(
+        default=("tensorboard", "jsonl"), hash=False
+    )
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -309,6 +317,7 @@ class RunConfig:
             self._set(
                 "model_dir", directory_string("`model_dir`", self.model_dir)
             )
+        self._set("metric_writers", ChosenWriters.of(self.metric_writers))
         if self.executables is not None:
             self._set(
                 "executables",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.spec.hooks.metrics_file import MetricsFile
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
@@ -21,15 +21,15 @@ _BRIEF_SECS = 1.0
 class TrainingLogHook(StepCounterHook, LoopHook):
     """Reports the loss, rates, and what else the loop has to tell.
 
-    They go into the log, and, where there is a directory, into its event file
-    and `metrics.jsonl`. The first interval begins with the session, and the
-    last one ends with it, so that even a short training has a report. In a
-    notebook the log gets a line of it about once a second, and the files all.
+    They go into the log, and to metric writers. The first interval begins with
+    the session, and the last one ends with it, so that even a short training
+    has a report. In a notebook the log gets a line of it about once a second,
+    and writers all.
 
     Args:
         batch_size: Examples in a step, or `None` if that is not known.
         report: Returns other numbers of the interval by name.
-        directory: Where files are written, or `None` for nowhere.
+        writer: Takes the reports, or `None`.
         is_brief: Whether the log gets few lines. Defaults to `False`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
         **intervals: As in `StepCounterHook`.
@@ -41,17 +41,17 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self,
         batch_size: int | None,
         report: Callable[[], dict[str, float]],
-        directory: str | None,
+        writer: SeveralWriters | None,
         is_brief: bool = False,
         clock: Callable[[], float] = time.monotonic,
         **intervals: Any,
     ):
-        super().__init__(output_dir=directory, **intervals)
+        super().__init__(**intervals)
         self._batch_size = batch_size
         self._report = report
         self._is_brief = is_brief
         self._clock = clock
-        self._file = None if directory is None else MetricsFile(directory)
+        self._reports = writer
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""
@@ -95,10 +95,10 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         else:
             _logger.info(_line(told))
             self._log(rates)
-        if self._writer is not None:
-            self._writer.scalars(rates | numbers, global_step)
-        if self._file is not None:
-            self._file.write(global_step, {"loss": loss} | numbers | rates)
+        if self._reports is not None:
+            self._reports.write_report(
+                global_step, {"loss": loss} | numbers | rates
+            )
 
     def _rates(self, steps: int, seconds: float) -> dict[str, float]:
         rates = {"global_step/sec": steps / seconds}
