@@ -45,6 +45,7 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
@@ -144,9 +145,11 @@ class EstimatorContext:
             directory: Its directory. Defaults to `model_dir`.
             prefix: As in `MetricWriter.at`. Defaults to that of training.
         """
-        return metric_writers.opened(
-            self.config.metric_writers, directory or self.model_dir, prefix
-        )
+        chosen = self.config.metric_writers
+        if self.config.fast_dev_run:  # Nobody else is to hear of a trial.
+            chosen = ChosenWriters(("tensorboard", "jsonl"))
+        directory = directory or self.model_dir
+        return metric_writers.opened(chosen, directory, prefix)
 
     @functools.cached_property
     def hosts(self) -> Hosts:

@@ -1,7 +1,6 @@
 """What an estimator knows of itself, and of what it has trained."""
 
 import copy
-import dataclasses
 import html
 import inspect
 import os
@@ -21,6 +20,8 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import eval_dir
 from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.run_config import set_fields
+from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 
 # What the arguments are called that give batch sizes.
@@ -111,10 +112,6 @@ class TrainedEstimator:
             for called, mode in _SIZES.items()
             if placement.batch_sizes[mode] is not None
         }
-        config = context.config.replace(
-            model_dir=None, log_step_count_steps=context.log_every
-        )
-        is_set = _set_fields(config, RunConfig())
         told = {
             "model_fn": _place_of(context.model_fn),
             "model_dir": context.model_dir,
@@ -122,13 +119,30 @@ class TrainedEstimator:
             "use_tpu": placement.use_tpu,
             **sizes,
             "params": context.params or None,
-            "config": ", ".join(is_set) or None,
+            "config": ", ".join(self._set_fields()) or None,
         }
         return {
             name: shortened(str(value))
             for name, value in told.items()
             if value is not None
         }
+
+    def _set_fields(self) -> Iterator[str]:
+        """What the configuration has of its own, as in a call."""
+        # The directory has a row of its own.
+        config = self._context.config.replace(
+            model_dir=None, log_step_count_steps=self._context.log_every
+        )
+        usual = vars(TPUConfig())
+        fields = {
+            name: value
+            for name, value in vars(config.tpu_config).items()
+            if value != usual[name]
+        }
+        fields |= set_fields(config)
+        fields.pop("tpu_config", None)
+        for name, value in fields.items():
+            yield f"{name}={value!r}"
 
     def eval_dir(self, name: str | None = None) -> str:
         """The directory that `evaluate` writes its results to.
@@ -186,18 +200,6 @@ class TrainedEstimator:
                 "first, or set `model_dir` to where one is."
             )
         return checkpoint
-
-
-def _set_fields(record: Any, default: Any) -> Iterator[str]:
-    """What a record has of its own, field by field, as in a call."""
-    for field in dataclasses.fields(record):
-        value, usual = (getattr(each, field.name) for each in (record, default))
-        if not field.init or value == usual:
-            continue
-        if dataclasses.is_dataclass(value) and type(value) is type(usual):
-            yield from _set_fields(value, usual)
-        else:
-            yield f"{field.name}={value!r}"
 
 
 def _place_of(model_fn: Callable[..., Any]) -> str:

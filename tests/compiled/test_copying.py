@@ -97,6 +97,13 @@ def of_a_lambda():
     )
 
 
+def adapted():
+    rows = keras.Input((4,))
+    normalization = layers.Normalization()
+    normalization.adapt(3 * ROWS + 1)
+    return keras.Model(rows, layers.Dense(1)(normalization(rows)))
+
+
 MODELS = {
     each.__name__: each
     for each in (
@@ -106,6 +113,7 @@ MODELS = {
         lora_of_attention,
         frozen_inside,
         of_a_lambda,
+        adapted,
     )
 }
 
@@ -143,12 +151,20 @@ def test_a_copy_trains_as_the_model(make, tmp_path):
     estimator = estimator_of(model, model_dir=tmp_path)
     estimator.train(batches_of(features, labels), steps=4)
     model.fit(features, labels, BATCH, shuffle=False, verbose=0)
+    # Moments that were adapted are constants.
+    known = estimator.get_variable_names()
+    assert {v.path for v in model.trainable_weights} <= {*known}
     for variable in model.weights:
+        if variable.path not in known:
+            assert make is adapted
+            continue
         value = estimator.get_variable_value(variable.path)
         np.testing.assert_allclose(value, variable.numpy(), 1e-4, 1e-5)
     path = kte.export_keras(estimator, tmp_path / "m.weights.h5", features)
     expected = model.predict(features, verbose=0)
     same = make()
+    if make is adapted:  # What is loaded is used.
+        same.layers[1].adapt(ROWS)
     with pytest.warns(UserWarning, match="Skipping .* for optimizer"):
         compiled(same).load_weights(path)
     # A file has what adapters add in the weights themselves.

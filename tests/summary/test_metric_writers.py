@@ -140,6 +140,12 @@ def test_nothing_is_given_where_no_summaries_are_wanted(tmp_path):
     assert {name for _, got in own.calls for name in got} == {"eval/loss"}
 
 
+def test_a_trial_is_not_told(tmp_path):
+    own = Own()
+    run(tmp_path, own, fast_dev_run=True)
+    assert not own.calls
+
+
 def test_summaries_of_a_host_call(tmp_path):
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(linear)(features, labels, mode, params)

@@ -32,6 +32,7 @@ def copied(model: keras.Model) -> keras.Model:
     for to, variable in pairs:
         # Keras's own `fit` and `evaluate` use up the arrays of a model.
         to.assign(jnp.array(variable.value))
+    _take_moments(copy)
     return copy
 
 
@@ -41,7 +42,8 @@ def with_values(
     """A model like this one, with other values.
 
     Args:
-        model: The model, whose own values are not read.
+        model: The model, of whose own values only those are read that no
+            program has, such as what a layer was adapted to.
         values: Values by the paths that variables have in this model. What
             random layers draw from may be missing.
 
@@ -50,7 +52,8 @@ def with_values(
     """
     copy, pairs = _copy_of(model)
     weights = {variable.path for variable in model.weights}
-    missing = weights - values.keys()
+    missing = weights & {v.path for v in model.trainable_variables}
+    missing -= values.keys()
     if missing:
         raise ValueError(
             f"The checkpoint should have all weights of the Keras model "
@@ -60,7 +63,17 @@ def with_values(
     for to, variable in pairs:
         if variable.path in values:
             to.assign(values[variable.path])
+        elif variable.path in weights:
+            to.assign(jnp.array(variable.value))
+    _take_moments(copy)
     return copy
+
+
+def _take_moments(model: keras.Model) -> None:
+    """Has layers that are adapted use the moments that they have now."""
+    for layer in keras_internals.layers_of(model):
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
 
 
 def paths_of(model: keras.Model) -> list[str]:

@@ -286,11 +286,7 @@ class RunConfig:
         return new
 
     def __repr__(self) -> str:
-        shown = [
-            f"{name}={getattr(self, name)!r}"
-            for name, default in _settled_defaults().items()
-            if getattr(self, name) != default
-        ]
+        shown = [f"{name}={each!r}" for name, each in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
@@ -342,6 +338,24 @@ class RunConfig:
                 evaluation = master
         self._set("master", master)
         self._set("evaluation_master", evaluation)
+
+
+def set_fields(config: RunConfig) -> dict[str, Any]:
+    """The fields of a configuration that are not as in `RunConfig()`.
+
+    Args:
+        config: The configuration.
+
+    Example:
+
+    >>> set_fields(RunConfig(keep_checkpoint_max=2))
+    {'keep_checkpoint_max': 2}
+    """
+    return {
+        name: getattr(config, name)
+        for name, default in _settled_defaults().items()
+        if getattr(config, name) != default
+    }
 
 
 def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
