@@ -122,7 +122,7 @@ class TrainedEstimator:
             "config": ", ".join(self._set_fields()) or None,
         }
         return {
-            name: shortened(str(value))
+            name: shortened(" ".join(str(value).split()))
             for name, value in told.items()
             if value is not None
         }

@@ -177,3 +177,5 @@ def test_what_is_shown_is_short_and_needs_no_directory(tmp_path):
     told = repr(estimator)
     assert "checkpoint" in told and "none" in told
     assert max(map(len, told.splitlines())) < 300
+    # The name, and a line for each row.
+    assert len(told.splitlines()) == 1 + estimator._repr_html_().count("<tr>")
