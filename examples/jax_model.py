@@ -1,7 +1,7 @@
 """Digits by a small ResNet of flax.nnx, trained by an optimizer of optax.
 
-Run it with `pip install -e '.[examples,flax]' && python examples/jax_model.py`. It
-takes about a minute.
+Run it with `python examples/jax_model.py`, after `pip install -e
+'.[examples,flax]'`. It takes about a minute.
 """
 
 import logging

@@ -29,18 +29,23 @@ from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
+from keras_tpu_estimator.files.summary import metric_writers
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.pickling import check_can_be_found
+from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
@@ -79,6 +84,11 @@ class EstimatorContext:
     log_every: int | None = None
     seed: int | None = None
     embeddings: EmbeddingConfigSpec | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What users said, without what was made of it."""
+        check_can_be_found("model_fn", self.model_fn)
+        return fields_of(self)
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:
@@ -123,6 +133,21 @@ class EstimatorContext:
         if self.placement.machine is None:
             return contextlib.nullcontext()
         return keras_internals.without_distribution()
+
+    def metric_writer(
+        self, directory: str | None = None, prefix: str = ""
+    ) -> SeveralWriters:
+        """What takes the reports of one place.
+
+        Args:
+            directory: Its directory. Defaults to `model_dir`.
+            prefix: As in `MetricWriter.at`. Defaults to that of training.
+        """
+        chosen = self.config.metric_writers
+        if self.config.fast_dev_run:  # Nobody else is to hear of a trial.
+            chosen = ChosenWriters(("tensorboard", "jsonl"))
+        directory = directory or self.model_dir
+        return metric_writers.opened(chosen, directory, prefix)
 
     @functools.cached_property
     def hosts(self) -> Hosts:

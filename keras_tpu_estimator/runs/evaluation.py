@@ -20,7 +20,6 @@ from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.checkpoints.keep_best import note
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
@@ -147,18 +146,19 @@ class Evaluation:
         loop: "EvaluationLoop",
         checkpoint: str | None,
     ) -> None:
-        """Writes the result into the event file of its own directory."""
+        """Writes the result where its metric writers do."""
         name = self.name
         step = int(result[GLOBAL_STEP])
-        writer = EventWriter.for_dir(eval_dir(self.context.model_dir, name))
+        directory = eval_dir(self.context.model_dir, name)
+        prefix = f"{os.path.basename(directory)}/"
+        writer = self.context.metric_writer(directory, prefix)
         with shown_at_end():
-            writer.metrics(result, step)
+            writer.write_result(step, result, checkpoint)
             # A metric of the same name says more than the last batch's value.
             collecting.write(loop.summaries, writer, step, without=result)
             if self.context.config.save_summary_steps:
                 loop.recorded.write(writer)
-            if checkpoint is not None:
-                writer.text("checkpoint_path", checkpoint, step)
+            writer.flush()
         keep_best = self.context.config.keep_best
         if keep_best and checkpoint and (name or None) == keep_best.name:
             note(keep_best, self.context.model_dir, checkpoint, result)

@@ -13,6 +13,7 @@ from keras_tpu_estimator.export.exporting import run_export
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.hosts import forked
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
 
@@ -154,6 +155,7 @@ class ExportingEstimator(TrainedEstimator):
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             return rehearsal.export(export.base)
+        forked.check()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:
             path = self._context.warm_start.ckpt_to_initialize_from

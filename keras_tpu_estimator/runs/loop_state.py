@@ -36,6 +36,7 @@ class LoopState:
 
     Args:
         steps: How many steps there will be, or `None` if that is open.
+        loops: The same of loops.
 
     Attributes:
         step: The global step that values had after the part that was told of
@@ -47,9 +48,15 @@ class LoopState:
         summaries: What `model_fn` recorded in the last step, on the devices.
         outputs: What else the last run has for callbacks, by name.
         last_step: The global step to stop at, or `None` if that is open.
+        loops: How many loops there will be, or `None` if that is open.
     """
 
-    def __init__(self, values: RunState, steps: int | None = None):
+    def __init__(
+        self,
+        values: RunState,
+        steps: int | None = None,
+        loops: int | None = None,
+    ):
         self.values = values
         self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
@@ -62,6 +69,7 @@ class LoopState:
         self.summaries: Sequence[Collected] = ()
         self.outputs: dict[str, Any] = {}
         self.last_step = None if steps is None else self.step + steps
+        self.loops = loops
 
     def start_loop(self) -> None:
         """Tells that the next part is the first one of a loop."""
@@ -175,6 +183,11 @@ class LiveModel:
     def last_step(self) -> int | None:
         """The global step to stop at, or `None` if that is open."""
         return self._loop_state.last_step
+
+    @property
+    def loops(self) -> int | None:
+        """How many loops there will be, or `None` if that is open."""
+        return self._loop_state.loops
 
     def fetch(self, name: str) -> Any:
         """The value of a name, of variables as user code has them.

@@ -11,10 +11,10 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.kinds import Summary
-from keras_tpu_estimator.files.summary.writer import create_file_writer
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.files.summary.writer import integer_step
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
@@ -71,16 +71,33 @@ class OwnSummaries(Protocol):
         """
 
 
+class ToWriters(recording.Sink):
+    """Gives summaries to metric writers.
+
+    Args:
+        writer: Takes them.
+    """
+
+    def __init__(self, writer: SeveralWriters):
+        self._writer = writer
+
+    def take(self, summary: Summary, data: Any, step: Any) -> bool:
+        """Writes one summary."""
+        reduced = summary.reduced(summary.tensors(data, np))
+        self._writer.write_summary(integer_step(step), summary, reduced)
+        return True
+
+
 class EveryFewSteps:
     """Writes them for the first call, and then every so many steps.
 
     Args:
-        directory: The directory of the event file.
+        writer: Takes them.
         every: How many steps; `None` or 0 for never.
     """
 
-    def __init__(self, directory: str, every: int | None):
-        self._directory = directory
+    def __init__(self, writer: SeveralWriters, every: int | None):
+        self._writer = writer
         self._every = every
         self._last: int | None = None
 
@@ -90,7 +107,9 @@ class EveryFewSteps:
         if not self._every or not is_due:
             return contextlib.nullcontext()
         self._last = number
-        return create_file_writer(self._directory).as_default()
+        return recording.GoingTo(
+            ToWriters(self._writer), None, self._writer.flush
+        )
 
 
 class LastOfAll(recording.Sink):
@@ -110,10 +129,10 @@ class LastOfAll(recording.Sink):
         self._kept[summary.tag] = (summary, reduced, step)
         return True
 
-    def write(self, events: EventWriter) -> None:
+    def write(self, writer: SeveralWriters) -> None:
         """Writes what was kept."""
         for summary, reduced, step in self._kept.values():
-            events.write(summary.serialized(reduced), int(np.asarray(step)))
+            writer.write_summary(int(np.asarray(step)), summary, reduced)
 
 
 def call_for_steps(

@@ -35,6 +35,7 @@ class LoopPlan:
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
+        self._steps = steps
         self._remaining = steps
         self._to_run = steps
         self._clock = clock
@@ -50,6 +51,13 @@ class LoopPlan:
     def is_timed(self) -> bool:
         """Whether the time that loops take decides how many steps they make."""
         return self._is_timed
+
+    @property
+    def loops(self) -> int | None:
+        """How many loops there will be in all, or `None` if that is open."""
+        if self._is_timed or self._steps is None:
+            return None
+        return -(-self._steps // self._target)
 
     @property
     def is_done(self) -> bool:

@@ -12,7 +12,6 @@ from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
@@ -59,9 +58,9 @@ class StagedSteps:
 
 def _one_step_of(
     whole: jax.Array, part: np.ndarray[Any, Any]
-) -> jax.ShapeDtypeStruct:
-    """One step of all hosts, with the dtype of this one."""
-    return abstract_array(whole.shape[1:], part.dtype)
+) -> np.ndarray[Any, Any]:
+    """One step of all hosts, as wide as on this one: devices may have less."""
+    return np.broadcast_to(np.zeros((), part.dtype), whole.shape[1:])
 
 
 def stage_ahead(

@@ -1,20 +1,35 @@
 """What an estimator knows of itself, and of what it has trained."""
 
 import copy
+import html
+import inspect
+import os
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
+from keras_tpu_estimator.ground.base.shown import shortened
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import eval_dir
 from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.spec.config.run_config import set_fields
+from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
+
+# What the arguments are called that give batch sizes.
+_SIZES = {
+    "train": ModeKeys.TRAIN,
+    "eval": ModeKeys.EVAL,
+    "predict": ModeKeys.PREDICT,
+}
 
 
 class TrainedEstimator:
@@ -72,6 +87,63 @@ class TrainedEstimator:
             embeddings=context.embeddings,
         )
 
+    def __repr__(self) -> str:
+        rows = self._described().items()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"  {name:{width}}  {value}" for name, value in rows]
+        return "\n".join([type(self).__name__, *lines])
+
+    def _repr_html_(self) -> str:
+        """The same as a table, for notebooks."""
+        rows = "".join(
+            f"<tr><th style='text-align: left'>{html.escape(name)}</th>"
+            f"<td style='text-align: left'>{html.escape(value)}</td></tr>"
+            for name, value in self._described().items()
+        )
+        name = html.escape(type(self).__name__)
+        return f"<table><caption>{name}</caption>{rows}</table>"
+
+    def _described(self) -> dict[str, str]:
+        """What it is made of, and how far it has come, by name."""
+        context = self._context
+        placement = context.placement
+        sizes = {
+            f"{called}_batch_size": placement.batch_sizes[mode]
+            for called, mode in _SIZES.items()
+            if placement.batch_sizes[mode] is not None
+        }
+        told = {
+            "model_fn": _place_of(context.model_fn),
+            "model_dir": context.model_dir,
+            "checkpoint": _newest_of(context.model_dir),
+            "use_tpu": placement.use_tpu,
+            **sizes,
+            "params": context.params or None,
+            "config": ", ".join(self._set_fields()) or None,
+        }
+        return {
+            name: shortened(" ".join(str(value).split()))
+            for name, value in told.items()
+            if value is not None
+        }
+
+    def _set_fields(self) -> Iterator[str]:
+        """What the configuration has of its own, as in a call."""
+        # The directory has a row of its own.
+        config = self._context.config.replace(
+            model_dir=None, log_step_count_steps=self._context.log_every
+        )
+        usual = vars(TPUConfig())
+        fields = {
+            name: value
+            for name, value in vars(config.tpu_config).items()
+            if value != usual[name]
+        }
+        fields |= set_fields(config)
+        fields.pop("tpu_config", None)
+        for name, value in fields.items():
+            yield f"{name}={value!r}"
+
     def eval_dir(self, name: str | None = None) -> str:
         """The directory that `evaluate` writes its results to.
 
@@ -128,3 +200,24 @@ class TrainedEstimator:
                 "first, or set `model_dir` to where one is."
             )
         return checkpoint
+
+
+def _place_of(model_fn: Callable[..., Any]) -> str:
+    """What a function is called, and where it is written."""
+    name = getattr(model_fn, "__qualname__", type(model_fn).__name__)
+    code = getattr(inspect.unwrap(model_fn), "__code__", None)
+    if code is None:
+        return name
+    file = os.path.basename(code.co_filename)
+    return f"{name}, {file}:{code.co_firstlineno}"
+
+
+def _newest_of(model_dir: str) -> str:
+    """The newest checkpoint as the list of them has it, without opening it."""
+    try:
+        latest = checkpoints.latest(model_dir)
+    except (OSError, ValueError):  # Whoever reads it will be told.
+        return "unknown"
+    if latest is None:
+        return "none"
+    return os.path.basename(latest)

@@ -14,6 +14,7 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
@@ -50,7 +51,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.progress_bar import ProgressBarHook
+from keras_tpu_estimator.spec.hooks.progress_bar import progress_hook
 from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
@@ -136,6 +137,16 @@ class Training:
             steps = self.max_steps - first
         return steps_until_stop(self.hooks, first, steps)
 
+    def _check_fits(self, checkpoint: str | None, pipeline: Pipeline) -> None:
+        """Compares the model with a checkpoint, before input is read again."""
+        if checkpoint is None or self.context.hosts.are_several:
+            return  # Several hosts go through their inputs together.
+        steps = pipeline.peek()
+        if steps is not None:
+            first, runtime = steps.step(0), self.context.runtime
+            step = runtime.prepare(ModeKeys.TRAIN, first.features, first.labels)
+            runtime.values.check_fits(step, checkpoint)
+
     @contextlib.contextmanager
     def _input(
         self,
@@ -152,26 +163,25 @@ class Training:
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
-        with (
-            context.pipeline(
-                mode, self.input_fn, steps, plan.chunk, start
-            ) as pipeline,
-            stage_ahead(
+        with context.pipeline(
+            mode, self.input_fn, steps, plan.chunk, start
+        ) as pipeline:
+            self._check_fits(checkpoint, pipeline)
+            with stage_ahead(
                 context.runtime,
                 mode,
                 context.steps(mode, pipeline),
                 plan,
                 lambda: is_alone and is_requested(),
-            ) as infeed,
-        ):
-            yield (
-                infeed,
-                PositionSaver(
-                    pipeline.position if resumes else None,
-                    lambda: is_requested() and not plan.is_done,
-                    context.hosts,
-                ),
-            )
+            ) as infeed:
+                yield (
+                    infeed,
+                    PositionSaver(
+                        pipeline.position if resumes else None,
+                        lambda: is_requested() and not plan.is_done,
+                        context.hosts,
+                    ),
+                )
 
 
 class TrainingLoop:
@@ -206,7 +216,8 @@ class TrainingLoop:
         self._none_counted = self._runtime.program.metrics_state()
         self._metrics = self._context.host_metrics(step, REPORT_NAMES)
         self._summaries = EveryFewSteps(
-            self._context.model_dir, self._context.config.save_summary_steps
+            self._context.metric_writer(),
+            self._context.config.save_summary_steps,
         )
         self._outfeed = Outfeed(self._consume)
 
@@ -229,7 +240,7 @@ class TrainingLoop:
         with self._context.reading(kept) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
-            self._loop_state = LoopState(values, steps)
+            self._loop_state = LoopState(values, steps, self._plan.loops)
             saver = Saver(self._context, self._loop_state, self._positions)
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
@@ -332,7 +343,8 @@ class TrainingLoop:
         """All hooks of this call, and what they may ask."""
         context, training = self._context, self._training
         if shows_progress(context.config.progress):
-            hooks = (*hooks, ProgressBarHook(steps))
+            size = context.placement.batch_sizes[ModeKeys.TRAIN]
+            hooks = (*hooks, progress_hook(steps, size))
         report = TrainingReport(
             self._loop_state, self._infeed, self._outfeed, self._metrics
         )

@@ -10,7 +10,8 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
+from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
@@ -68,10 +69,12 @@ def training_hooks(
     )
     _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps and context.hosts.is_chief:
-        writer = EventWriter.for_dir(context.model_dir)
+        warn_if_autologging(config.metric_writers)
         hooks.append(
             RecordedSummariesHook(
-                writer, config.save_summary_steps, lambda: progress.summaries
+                context.metric_writer(),
+                config.save_summary_steps,
+                lambda: progress.summaries,
             )
         )
     callbacks = callbacks_of([*user, *spec])
@@ -183,7 +186,8 @@ class TrainingReport:
         return TrainingLogHook(
             batch_size=context.placement.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
-            directory=context.model_dir if writes else None,
+            writer=context.metric_writer() if writes else None,
+            is_brief=notebook.is_here(),
             every_n_steps=None if timed else context.log_every,
             every_n_secs=iterations.value if timed else None,
         )

@@ -12,6 +12,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -132,9 +133,9 @@ class TrainingSession(Session):
         if estimator is not self._evaluator.estimator:
             raise ValueError(
                 "Values in memory are evaluated by the estimator that trains "
-                f"them, {self._evaluator.estimator!r}. Received: "
-                f"{estimator!r}. Pass the former, or evaluate a checkpoint "
-                "with the latter."
+                f"them, of {self._evaluator.estimator.model_dir!r}. Received "
+                f"another: {shown(getattr(estimator, 'model_dir', estimator))}."
+                " Pass the former, or evaluate a checkpoint with the latter."
             )
         return self._run(
             self._evaluator.evaluation(input_fn, steps, hooks, name)

@@ -112,7 +112,9 @@ def properties_of(config):
 def test_every_field_says_what_it_may_be():
     """A new one needs a row in `options.py`, in its place."""
     fields = [f.name for f in dataclasses.fields(kte.RunConfig) if f.init]
-    given_another_type = {"tpu_config", "model_dir", "executables"}
+    given_another_type = {
+        *("tpu_config", "model_dir", "executables", "metric_writers"),
+    }
     assert [option.name for option in OPTIONS] == [
         name for name in fields if name not in given_another_type
     ]

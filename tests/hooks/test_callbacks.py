@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 
 import keras
 import numpy as np
@@ -109,15 +110,15 @@ def test_calls_of_train(estimator):
         ("train_batch_end", 3, "loss"),
         ("epoch_end", 0, "loss"),
         ("epoch_begin", 1),
-        ("train_batch_begin", 4),
-        ("train_batch_end", 5, "loss"),
+        ("train_batch_begin", 0),
+        ("train_batch_end", 1, "loss"),
         ("epoch_end", 1, "loss"),
         ("train_end", "loss"),
         *START,
         ("train_begin",),
         ("epoch_begin", 0),
-        ("train_batch_begin", 6),
-        ("train_batch_end", 7, "loss"),
+        ("train_batch_begin", 0),
+        ("train_batch_end", 1, "loss"),
         ("epoch_end", 0, "loss"),
         ("train_end", "loss"),
     ]
@@ -204,6 +205,79 @@ def test_epochs_of_several_runs(tmp_path, start, steps, epochs):
     hook = kte.hooks.CallbackHook(Ends(), steps_per_epoch=6)
     estimator.train(repeated(X, Y), [hook], steps=steps)
     assert ends == epochs
+
+
+class Counts(keras.callbacks.Callback):
+    """Writes down what Keras's bars go by."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.batches, self.last = [], [], []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epochs.append((epoch, self.params["epochs"]))
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.batches.append(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches.append(batch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.last.append(epoch == self.params["epochs"] - 1)
+
+
+OPEN = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "length, before, given, epochs, batches",
+    [
+        (8, 0, {"steps": 14}, [(0, 2), (1, 2)], [0, 3, 4, 7, 0, 3, 4, 5]),
+        # A resumed training counts those that were made before.
+        (8, 10, {"max_steps": 20}, [(1, 3), (2, 3)], [2, 5, 6, 9, 2, 3]),
+        (None, 4, {"steps": 6}, [(0, 2), (1, 2)], [0, 3, 0, 1]),
+        (None, 0, {}, [(0, OPEN), (1, OPEN)], [0, 3, 0, 3]),
+    ],
+)
+def test_epochs_are_known(tmp_path, length, before, given, epochs, batches):
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
+    if before:
+        estimator.train(repeated(X, Y), steps=before)
+    twice = batches_of(np.tile(X, (2, 1)), np.tile(Y, (2, 1)))
+    input_fn = repeated(X, Y) if given else twice
+    counts = Counts()
+    hook = kte.hooks.CallbackHook(counts, steps_per_epoch=length)
+    estimator.train(input_fn, [hook], **given)
+    assert (counts.epochs, counts.batches) == (epochs, batches)
+    is_known = epochs[0][1] != OPEN
+    assert counts.last == [False] * (len(epochs) - 1) + [is_known]
+
+
+@pytest.mark.parametrize("call", ["evaluate", "predict"])
+def test_evaluations_and_predictions_have_one_epoch(estimator, call):
+    seen = []
+
+    class Params(keras.callbacks.Callback):
+        def set_params(self, params):
+            seen.append(params["epochs"])
+
+    result = getattr(estimator, call)(batches_of(X, Y), hooks=[Params()])
+    assert list(result) and seen == [1]
+
+
+def test_the_bars_of_keras(tmp_path, capsys):
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
+    bar = keras.callbacks.ProgbarLogger()
+    hook = kte.hooks.CallbackHook(bar, steps_per_epoch=8)
+    capsys.readouterr()
+    estimator.train(repeated(X, Y), [hook], steps=16)
+    out = capsys.readouterr().out
+    told = re.findall(r"Epoch \d+/\d+|\d+/8\b", out)
+    assert told == [
+        *("Epoch 1/2", "4/8", "8/8"),
+        *("Epoch 2/2", "4/8", "8/8"),
+    ]
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(tmp_path):
@@ -519,13 +593,14 @@ def test_model_checkpoint_of_weights(estimator, tmp_path):
 def test_model_checkpoint_at_steps(tmp_path):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     checkpoint = keras.callbacks.ModelCheckpoint(
-        str(tmp_path / "{batch}.weights.h5"),
+        str(tmp_path / "{epoch}-{batch}.weights.h5"),
         save_weights_only=True,
         save_freq=8,
     )
-    trained(estimator, [checkpoint], epochs=5)
+    hook = kte.hooks.CallbackHook(checkpoint, steps_per_epoch=16)
+    trained(estimator, [hook], epochs=7)
     files = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
-    assert files == ["16.weights.h5", "8.weights.h5"]
+    assert files == [f"{n}.weights.h5" for n in ("1-16", "1-8", "2-8")]
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5"])

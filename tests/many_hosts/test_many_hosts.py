@@ -355,7 +355,9 @@ def test_one_host_writes_event_files_and_metrics(two, base):
         steps = [
             json.loads(line)["step"] for line in file.read_text().splitlines()
         ]
-        assert steps == sorted({*steps}), file
+        # A step may be evaluated several times.
+        told = steps if file.parent.name.startswith("eval") else {*steps}
+        assert steps == sorted(told), file
 
 
 def test_positions_in_the_input_are_of_each_host(base, two):

@@ -19,7 +19,10 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.files.summary.json_lines import JsonLines
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.runs import training_hooks
+from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 
 X, Y = regression_data(examples=64)
 
@@ -342,3 +345,33 @@ def test_debugging_changes_no_number(tmp_path):
 def test_wrong_settings(field, value):
     with pytest.raises(ValueError, match=f"`{field}` should be"):
         kte.RunConfig(**{field: value})
+
+
+def test_a_notebook_gets_few_lines_of_all_that_files_get(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    clock = iter([0.0, 0.4, 0.9, 1.1, 1.5])
+    hook = TrainingLogHook(
+        batch_size=16,
+        report=lambda: {"input_wait": 0.25},
+        writer=SeveralWriters([JsonLines(str(tmp_path))]),
+        is_brief=True,
+        clock=lambda: next(clock),
+        every_n_steps=4,
+    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), [hook], steps=20)
+    told = [each for each in caplog.messages if each.startswith("loss = ")]
+    # One a second, and the last one at the end.
+    assert [re.search(r"step = (\d+)", line)[1] for line in told] == [
+        *("4", "16", "20")
+    ]
+    assert all(
+        re.fullmatch(
+            r"loss = \S+, step = \d+, input_wait = 0.25, "
+            r"global_step/sec = \S+, examples/sec = \S+",
+            line,
+        )
+        for line in told
+    )
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [4, 8, 12, 16, 20]

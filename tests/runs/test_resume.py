@@ -305,3 +305,41 @@ def test_a_damaged_position_is_an_error(tmp_path):
     position.write_bytes(b"no zip")
     with pytest.raises(ValueError, match="Delete it to read the input from"):
         new_estimator(tmp_path).train(repeated(X, Y), max_steps=STEPS)
+
+
+def counted(count):
+    """An input_fn that counts the batches it is asked for."""
+
+    def input_fn(params):
+        for start in range(STEPS):
+            count.append(start)
+            rows = slice(5 * start, 5 * start + 16)
+            yield X[rows], Y[rows]
+
+    return input_fn
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (dropout, "has no variable"),
+        (lambda x, _: keras.layers.Dense(1)(x[:, :2]), "Restore the layer's"),
+    ],
+)
+def test_another_model_is_told_before_the_input_is_read_again(
+    tmp_path, other, message
+):
+    config = {"save_checkpoints_steps": 4}
+    estimator = estimator_of(model_fn_of(linear), tmp_path, config=config)
+    crash_at(estimator, counted([]), 8)
+    assert 8 in positions(tmp_path)
+    count, another = [], estimator_of(model_fn_of(other), tmp_path)
+    with pytest.raises(ValueError, match=message) as why:
+        another.train(counted(count), steps=4)
+    # Those of a loop at most, where eight steps would be passed over.
+    assert len(count) <= 4
+    assert not getattr(why.value, "__notes__", None)
+    # The right one goes on, and nothing of the input is lost.
+    count.clear()
+    estimator_of(model_fn_of(linear), tmp_path).train(counted(count), steps=4)
+    assert count == [*range(12)]

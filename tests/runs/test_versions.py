@@ -167,7 +167,8 @@ def in_callback(estimator, host, monkeypatch):
             raise Told
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=at_end)
-    return Told, {"hooks": [callback]}
+    hook = kte.hooks.CallbackHook(callback, steps_per_epoch=10 * LAST)
+    return Told, {"hooks": [hook]}
 
 
 def in_input(estimator, host, monkeypatch):

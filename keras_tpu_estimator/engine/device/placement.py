@@ -23,6 +23,8 @@ from keras_tpu_estimator.engine.program.steps import Partition
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.base.pickling import fields_of
+from keras_tpu_estimator.ground.hosts import forked
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
@@ -58,6 +60,10 @@ class Placement:
     batch_axis: Sequence[int] | None
     machine: Machine | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings, without the cores."""
+        return fields_of(self)
+
     def is_on_tpu(self, mode: str) -> bool:
         """Whether a mode runs on all cores."""
         return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
@@ -91,6 +97,7 @@ class Placement:
 
     def check(self, mode: str) -> None:
         """Checks a mode's settings against the cores there are."""
+        forked.check()
         validation.check_sliced(
             mode, self.config.tpu_config, self.is_on_tpu(mode)
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_tpu_estimator.engine.device import fitting
 from keras_tpu_estimator.engine.device import other_dtypes
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import VariableStore
@@ -130,12 +131,9 @@ def restored_values(
     """
     _logger.info("Restoring parameters from %s", checkpoint)
     reader = load_checkpoint(checkpoint)
-    there = reader.get_variable_to_shape_map().keys()
-    saved = set(store.saved_paths())
-    # A learning rate is there only if a callback has set it.
-    paths = wanted & saved & ({*required} | there)
-    paths |= wanted & there & store.constants
-    return _read(store, places, reader, {path: path for path in sorted(paths)})
+    return _read(
+        store, places, reader, fitting.names_of(store, reader, wanted, required)
+    )
 
 
 def _read(
@@ -152,25 +150,7 @@ def _read(
         ValueError: The checkpoint lacks a variable, or has it in another
             shape.
     """
-    there = reader.by_any_name()
-    missing = [name for name in names.values() if name not in there]
-    if missing:
-        raise ValueError(
-            f"The checkpoint {reader.path!r} does not fit the model: "
-            f"{reader.explain_missing(missing)} "
-            "Restore the layer's name, or start in another model_dir."
-        )
-    given = f" model_fn was given {store.inputs}." if store.inputs else ""
-    for path, name in names.items():
-        expected = tuple(store.variables[path].shape)
-        if there[name].shape != expected:
-            raise ValueError(
-                f"The variable {path!r} has shape "
-                f"{expected} in model_fn, but "
-                f"{there[name].shape} in the checkpoint {reader.path!r}. "
-                "Restore the layer's size, or start in another model_dir."
-                f"{given}"
-            )
+    there = fitting.described(store, reader, names)
     other_dtypes.tell(store, names, there)
     sharded = places.sharded(names)
     with reader.held_open():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.engine.device import fitting
 from keras_tpu_estimator.engine.device.kept_values import KeptValues
 from keras_tpu_estimator.engine.device.kept_values import usable
 from keras_tpu_estimator.engine.device.run_state import RunState
@@ -59,6 +60,20 @@ class VariableOwner:
         self._visible: list[RunState] = []
         self._shown: RunState | None = None
         self._lent: ArraysByPath = {}
+
+    def check_fits(self, step: Step, checkpoint: str) -> None:
+        """Checks that a step can begin with a checkpoint, without its values.
+
+        Args:
+            step: The step.
+            checkpoint: The prefix of the checkpoint.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
+        """
+        wanted = {*step.reads, *self._store.without_slots()}
+        fitting.check_fits(self._store, checkpoint, wanted, step.reads)
 
     @contextlib.contextmanager
     def handed_over(

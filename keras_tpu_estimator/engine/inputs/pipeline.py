@@ -1,6 +1,8 @@
 """From a user's `input_fn` to stacked steps on the host."""
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
@@ -47,6 +49,7 @@ class Pipeline:
         # Steps of earlier runs, known when the first batch is there.
         self._before = 0
         self._start = start
+        self._is_restored = False
         difference = start and start.what_differs(self._recipe)
         if difference:
             self._start = None
@@ -71,6 +74,15 @@ class Pipeline:
         """Whether each host reads the batches of all."""
         return self._request.plan.is_whole
 
+    def peek(self) -> StackedSteps | None:
+        """The first steps, where others are to be passed over, or `None`.
+
+        Raises:
+            Exception: As in `take`.
+        """
+        with self._noted():
+            return self._begin()
+
     def take(self, steps: int) -> StackedSteps | None:
         """Up to so many steps, stacked; `None` at the end of the input.
 
@@ -80,7 +92,7 @@ class Pipeline:
         Raises:
             Exception: Errors of the user's pipeline come as themselves.
         """
-        try:
+        with self._noted():
             if self._start is not None:
                 self._read_on(self._start)
                 self._start = None
@@ -90,12 +102,6 @@ class Pipeline:
             stacked = self._reader.steps.take(steps)
             if stacked is not None:
                 check_range(stacked)
-        except Exception as error:
-            error.add_note(
-                f"This happened while input_fn was read in mode "
-                f"{self._request.mode!r}, after {self._step} steps."
-            )
-            raise
         self._step += 0 if stacked is None else stacked.steps
         return stacked
 
@@ -126,12 +132,34 @@ class Pipeline:
         self._reader = InputReader(self._input_fn, self._request, start)
         self._opened_at = start.steps
 
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Says of an error of the user's pipeline where it came from."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"This happened while input_fn was read in mode "
+                f"{self._request.mode!r}, after {self._step} steps."
+            )
+            raise
+
     def _reopen(self) -> None:
         self._reader.close()
         self._open(RestorePoint())
 
-    def _read_on(self, start: Position) -> None:
-        """Goes to where an earlier run has come to."""
+    def _begin(self) -> StackedSteps | None:
+        """Goes to the restore point; what is passed over begins with these."""
+        if self._start is None:
+            return None
+        if not self._is_restored:
+            self._is_restored = True
+            self._restore()
+        if self._start.steps == self._opened_at:
+            return None
+        return self._reader.steps.peek()
+
+    def _restore(self) -> None:
         try:
             self._reader.restore()
         except Exception as error:  # The user's code, or TensorFlow.
@@ -143,6 +171,10 @@ class Pipeline:
                 error,
             )
             self._reopen()
+
+    def _read_on(self, start: Position) -> None:
+        """Goes to where an earlier run has come to."""
+        self._begin()
         missing = start.steps - self._opened_at
         skipped = self._reader.steps.skip(missing)
         if skipped < missing:

@@ -174,6 +174,11 @@ class Stacker:
         self._rest = piece
         return stack.stacked()
 
+    def peek(self) -> StackedSteps | None:
+        """What comes next, one step at least; it stays the next."""
+        self._rest = self._next()
+        return self._rest
+
     def skip(self, steps: int) -> int:
         """Passes over steps; how many there were, up to so many."""
         left = steps

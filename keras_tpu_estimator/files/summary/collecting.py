@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.kinds import Summary
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.recording import Sink
 
 
@@ -112,7 +113,7 @@ class Collector(Sink):
 
 def write(
     collected: Sequence[Collected],
-    events: EventWriter,
+    writer: SeveralWriters,
     step: int,
     without: Collection[str] = (),
 ) -> None:
@@ -131,9 +132,11 @@ def write(
     if not wanted:
         return
     for each in jax.device_get(_reduced(wanted)):
-        summary = each.summary.serialized(each.tensors)
         its_step = step if each.step is None else int(each.step)
-        (each.events or events).write(summary, its_step)
+        if each.events is None:
+            writer.write_summary(its_step, each.summary, each.tensors)
+        else:
+            each.events.write(each.summary.serialized(each.tensors), its_step)
 
 
 @jax.jit

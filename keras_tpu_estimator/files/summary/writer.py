@@ -70,7 +70,7 @@ class SummaryWriter(recording.Sink):
                 "`summary.experimental.set_step(...)`."
             )
         reduced = summary.reduced(summary.tensors(data, np))
-        self.events.write(summary.serialized(reduced), _integer(step))
+        self.events.write(summary.serialized(reduced), integer_step(step))
         return True
 
     def flush(self) -> None:
@@ -139,7 +139,8 @@ def create_file_writer(
     return SummaryWriter(EventWriter.for_dir(logdir, **settings))
 
 
-def _integer(step: Any) -> int:
+def integer_step(step: Any) -> int:
+    """A step as an integer, whatever kind of one it is."""
     if type(step) is int:
         return step
     array = np.asarray(step)

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import Self
 
 import jax
 import keras
@@ -13,8 +15,11 @@ from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     RecompiledModel,
 )
+from keras_tpu_estimator.front_ends.compiled.copying import give_paths
+from keras_tpu_estimator.front_ends.compiled.copying import paths_of
 from keras_tpu_estimator.front_ends.compiled.copying import with_values
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -91,6 +96,20 @@ class KerasModelFn:
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
         return TPUEstimatorSpec(mode, predictions, loss, train_op)
+
+    def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
+        """Its fields, and what Keras forgets of its model."""
+        return fields_of(self), paths_of(self.keras_model)
+
+    def __setstate__(self, state: tuple[dict[str, Any], list[str]]) -> None:
+        """Makes the model the one that it was."""
+        fields, paths = state
+        vars(self).update(fields)
+        give_paths(self.keras_model, paths)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself, since nobody changes it."""
+        return self
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
         """A copy of `keras_model` with what training has made of it.

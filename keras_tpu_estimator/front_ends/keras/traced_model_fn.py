@@ -1,5 +1,6 @@
 """One call of `model_fn` on one core's tensors, under a trace."""
 
+import contextlib
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from keras_tpu_estimator.engine.program.steps import StepFunction
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
+from keras_tpu_estimator.front_ends.keras import own_training
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
@@ -80,6 +82,7 @@ class TracedModelFn:
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
         in_one_pass()
+        training = self.mode == ModeKeys.TRAIN
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
             labels, is_padding = None, labels
@@ -96,6 +99,7 @@ class TracedModelFn:
             recording.only_to(collector),
             names_collected() as named,
             leftovers.refused(),
+            own_training.told_of() if training else contextlib.nullcontext(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()

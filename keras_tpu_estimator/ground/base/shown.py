@@ -50,11 +50,15 @@ def _shown(value: Any) -> str:
         return f"{value.dtype} {value.item()!r}"
     if _is_array(value):
         return f"{_dtype(value)} of shape {_shape(value)}"
-    text = _items(value) or repr(value)
-    if len(text) > _MOST_CHARACTERS:
-        half = (_MOST_CHARACTERS - 5) // 2
-        text = f"{text[:half]} ... {text[-half:]}"
-    return text
+    return shortened(_items(value) or repr(value))
+
+
+def shortened(text: str) -> str:
+    """A text, without its middle if it is long."""
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    half = (_MOST_CHARACTERS - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
 
 
 def _items(value: Any) -> str | None:

@@ -6,19 +6,21 @@ import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 
+from keras_tpu_estimator.ground.base import notebook
+
 _logger = logging.getLogger("keras_tpu_estimator")
 # Whether a `with` block around this shows what is told.
 _shows: ContextVar[bool] = ContextVar("shows", default=False)
 
 
 class Waiting:
-    """Shows on the terminal what `tell` says in a `with` block.
+    """Shows what `tell` says in a `with` block, where somebody looks.
 
     What is shown is gone again at its end.
 
     Args:
-        is_shown: Whether it is shown, if there is a terminal. Defaults to
-            `False`.
+        is_shown: Whether it is shown, if there is a terminal or a notebook.
+            Defaults to `False`.
     """
 
     def __init__(self, is_shown: bool = False):
@@ -30,6 +32,7 @@ class Waiting:
     def __exit__(self, *exception: object) -> None:
         _shows.set(False)  # Several threads may be in here.
         show("")
+        notebook.clear()
 
 
 def tell(text: str) -> None:
@@ -41,6 +44,7 @@ def tell(text: str) -> None:
     _logger.info("%s.", text)
     if _shows.get():
         show(f"{text} ...")
+        notebook.show(notebook.Line(f"{text} ..."), is_passing=True)
 
 
 _shown = ""

@@ -26,6 +26,7 @@ from keras.src.backend.jax import numpy as keras_numpy
 from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
+from keras.src.saving.serialization_lib import ObjectSharingScope
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer
 from keras.src.utils import jax_utils
@@ -304,6 +305,27 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     `get_compile_config` has it, too, but in place of functions their names.
     """
     return dict(model._compile_config.config)
+
+
+def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
+    """A model and all layers in it, inner ones after those they are in."""
+    return list(model._flatten_layers())
+
+
+def from_own_config(model: keras.Model) -> keras.Model:
+    """A model with new variables, made of the config of this one.
+
+    As in a file, objects that several layers have stay one object, which
+    `clone_model` makes several of.
+    """
+    with ObjectSharingScope():
+        config = keras.saving.serialize_keras_object(model)
+    classes = {type(each).__name__: type(each) for each in layers_of(model)}
+    with ObjectSharingScope():
+        # Safe, as nothing of it comes from elsewhere.
+        return keras.saving.deserialize_keras_object(
+            config, custom_objects=classes, safe_mode=False
+        )
 
 
 def mask_of(tensor: Any) -> Any:

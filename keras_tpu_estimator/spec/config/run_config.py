@@ -17,6 +17,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
+from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.options import check_cluster
 from keras_tpu_estimator.spec.config.options import check_fields
 from keras_tpu_estimator.spec.config.options import check_one_interval
@@ -141,6 +142,10 @@ class RunConfig:
             and `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last
             two take a TPU less time. Defaults to `None`, which is JAX's
             `jax_default_prng_impl`, and that "threefry2x32".
+        metric_writers: What takes what training and evaluation report:
+            "tensorboard", "jsonl", "wandb", "mlflow", `summary.MetricWriter`
+            objects, or others with a `write_scalars(step, scalars)`. Defaults
+            to "tensorboard" and "jsonl".
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -197,6 +202,9 @@ class RunConfig:
     shard_optimizer: bool = False
     executables: PathLike | None = None
     random_bits: str | None = None
+    metric_writers: Any = dataclasses.field(
+        default=("tensorboard", "jsonl"), hash=False
+    )
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -283,11 +291,7 @@ class RunConfig:
         return new
 
     def __repr__(self) -> str:
-        shown = [
-            f"{name}={getattr(self, name)!r}"
-            for name, default in _settled_defaults().items()
-            if getattr(self, name) != default
-        ]
+        shown = [f"{name}={each!r}" for name, each in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _set(self, name: str, value: object) -> None:
@@ -314,6 +318,7 @@ class RunConfig:
             self._set(
                 "model_dir", directory_string("`model_dir`", self.model_dir)
             )
+        self._set("metric_writers", ChosenWriters.of(self.metric_writers))
         if self.executables is not None:
             self._set(
                 "executables",
@@ -338,6 +343,24 @@ class RunConfig:
                 evaluation = master
         self._set("master", master)
         self._set("evaluation_master", evaluation)
+
+
+def set_fields(config: RunConfig) -> dict[str, Any]:
+    """The fields of a configuration that are not as in `RunConfig()`.
+
+    Args:
+        config: The configuration.
+
+    Example:
+
+    >>> set_fields(RunConfig(keep_checkpoint_max=2))
+    {'keep_checkpoint_max': 2}
+    """
+    return {
+        name: getattr(config, name)
+        for name, default in _settled_defaults().items()
+        if getattr(config, name) != default
+    }
 
 
 def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:

@@ -1,11 +1,9 @@
 """Keras callbacks as hooks of an estimator's loops."""
 
 import dataclasses
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
-from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -13,6 +11,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.epochs import Epochs
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
@@ -20,8 +19,6 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 
-# Gives numbers by name when they are wanted, which may take a while.
-Logs: TypeAlias = Callable[[], dict[str, Any]]
 # Keras's `params["epochs"]` is a number, even if the end is open.
 _OPEN_END = 2**31 - 1
 
@@ -56,13 +53,13 @@ class CallbackHook(LoopHook):
     Callbacks may be passed wherever hooks are; this class is for those whose
     epochs shall be longer than one run of the device loop.
 
-    A run is a batch to the callbacks: `on_train_batch_begin` is called with
-    the number of steps made so far, and `on_train_batch_end` with the index of
-    the last step of the run, counted from 0, and with `{"loss": ...}`, the mean
-    over the run. An epoch ends with the run that completes `steps_per_epoch`
-    steps, and with training; its logs are means over its steps, and with
-    `train(validation=...)` also `val_loss` and the like. Setting
-    `model.stop_training` makes the run the last one.
+    A run is a batch to the callbacks, as with Keras's `steps_per_execution`:
+    `on_train_batch_begin` is called with the index of its first step, and
+    `on_train_batch_end` with that of its last one, counted from 0 within the
+    epoch, and with `{"loss": ...}`, the mean over the run. An epoch ends with
+    the run that completes `steps_per_epoch` steps, and with training; its logs
+    are means over its steps, and with `train(validation=...)` also `val_loss`
+    and the like. Setting `model.stop_training` makes the run the last one.
 
     It allows a run ahead if each of its callbacks does: those that are told of
     epochs alone, and those with an attribute `allows_run_ahead` that is true.
@@ -108,7 +105,6 @@ class CallbackHook(LoopHook):
         if steps_per_epoch is not None:
             check_int("steps_per_epoch", steps_per_epoch, minimum=1)
         self.steps_per_epoch = steps_per_epoch
-        self._hears_of_runs = any(map(_hears_of_runs, self.callbacks))
         # Also if a subclass allows it.
         self.allows_run_ahead = type(self).allows_run_ahead and all(
             getattr(each, "allows_run_ahead", not _hears_of_runs(each))
@@ -121,12 +117,13 @@ class CallbackHook(LoopHook):
         self._live = session.live
         self._validate = session.validate
         self._calls = _CALLS[self._live.mode]
-        self._epochs = _Epochs(self.steps_per_epoch)
+        self._epochs = Epochs(self.steps_per_epoch)
+        self._all_epochs = self._count_epochs()
         self._runs = 0
         self._logs: dict[str, Any] = {}
         self._params = {
             "verbose": 1,
-            "epochs": _OPEN_END,
+            "epochs": self._all_epochs,
             "steps": self.steps_per_epoch,
         }
         setattr(self._live.model, self._calls.stop, False)
@@ -142,7 +139,7 @@ class CallbackHook(LoopHook):
         with self._live:
             if self._trains and not self._epochs.is_open:
                 self._tell_epoch("begin", self._epochs.begin(self._start), {})
-            self._tell("batch_begin", self._start, {})
+            self._tell("batch_begin", self._batch(self._start), {})
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -152,10 +149,11 @@ class CallbackHook(LoopHook):
         logs = self._live.logs_of_run()
         self._runs += 1
         end = self._live.step if self._trains else self._runs
-        if self._hears_of_runs or not self._trains:
+        # Some begin to listen only once there is an epoch.
+        if not self._trains or any(map(_hears_of_runs, self.callbacks)):
             self._logs = logs()
             with self._live:
-                self._tell("batch_end", end - 1, dict(self._logs))
+                self._tell("batch_end", self._batch(end - 1), dict(self._logs))
         if self._trains:
             self._epochs.count(logs, end - self._start)
             if self._epochs.is_over(end):
@@ -175,6 +173,17 @@ class CallbackHook(LoopHook):
     def _trains(self) -> bool:
         return self._live.mode == ModeKeys.TRAIN
 
+    def _batch(self, step: int) -> int:
+        """The index of a step within its epoch; elsewhere that of a run."""
+        return step - self._epochs.first_step if self._trains else step
+
+    def _count_epochs(self) -> int:
+        """How many epochs there will be, also those before this training."""
+        if not self._trains:
+            return 1
+        count = self._epochs.count_of(self._live.last_step, self._live.loops)
+        return _OPEN_END if count is None else count
+
     def _last_logs(self) -> dict[str, Any]:
         if self._live.mode == ModeKeys.PREDICT:
             return {}
@@ -183,7 +192,8 @@ class CallbackHook(LoopHook):
     def _end_epoch(self, is_last: bool) -> None:
         epoch, means = self._epochs.end()
         self._logs = means | _validation_logs(self._validate())
-        self._params["epochs"] = epoch + 1 if is_last else _OPEN_END
+        if is_last:  # Sooner than it seemed, perhaps.
+            self._params["epochs"] = epoch + 1
         with self._live:
             self._tell_epoch("end", epoch, dict(self._logs))
 
@@ -194,48 +204,6 @@ class CallbackHook(LoopHook):
     def _tell_epoch(self, event: str, *args: Any) -> None:
         for callback in self.callbacks:
             getattr(callback, f"on_epoch_{event}")(*args)
-
-
-class _Epochs:
-    """Which epoch it is, and the means over it.
-
-    Args:
-        steps: Steps of an epoch; with `None` each run is one.
-    """
-
-    def __init__(self, steps: int | None):
-        self._steps = steps
-        self._count = 0
-        self._runs: list[tuple[Logs, int]] = []
-        self.is_open = False
-
-    def begin(self, step: int) -> int:
-        """Begins an epoch at a step; returns its number."""
-        self.is_open = True
-        self._runs = []
-        if self._steps is not None:
-            self._count = step // self._steps
-        return self._count
-
-    def count(self, logs: Logs, steps: int) -> None:
-        """Takes the means over so many steps, which are asked for later."""
-        self._runs.append((logs, steps))
-
-    def is_over(self, step: int) -> bool:
-        """Whether the epoch ends with the run that ended at a step."""
-        return self._steps is None or step // self._steps > self._count
-
-    def end(self) -> tuple[int, dict[str, Any]]:
-        """Ends the epoch; returns its number and the means over it."""
-        self.is_open = False
-        number = self._count
-        self._count += 1
-        counted = max(sum(steps for _, steps in self._runs), 1)
-        sums: dict[str, float] = {}
-        for logs, steps in self._runs:
-            for name, value in logs().items():
-                sums[name] = sums.get(name, 0.0) + steps * value
-        return number, {name: value / counted for name, value in sums.items()}
 
 
 def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:

@@ -1,9 +1,13 @@
-"""A line on the terminal that tells how far training is."""
+"""A line that tells how far training is, on a terminal or in a notebook."""
 
 import sys
 
 import keras
 
+from keras_tpu_estimator.ground.base import notebook
+from keras_tpu_estimator.spec.hooks.notebook_progress import (
+    NotebookProgressHook,
+)
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 
@@ -45,4 +49,18 @@ class ProgressBarHook(LoopHook):
 
 def shows_progress(setting: bool | str) -> bool:
     """Whether `RunConfig.progress` asks for a line here and now."""
-    return sys.stdout.isatty() if setting == "auto" else bool(setting)
+    if setting == "auto":
+        return sys.stdout.isatty() or notebook.is_here()
+    return bool(setting)
+
+
+def progress_hook(steps: int | None, batch_size: int | None) -> LoopHook:
+    """What shows how far training is, here.
+
+    Args:
+        steps: How many steps there will be, or `None` if that is open.
+        batch_size: Examples in a step, or `None` if that is not known.
+    """
+    if notebook.is_here():
+        return NotebookProgressHook(steps, batch_size)
+    return ProgressBarHook(steps)

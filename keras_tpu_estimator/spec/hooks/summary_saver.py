@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import collecting
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -120,7 +121,7 @@ class RecordedSummariesHook(LoopHook):
 
     def __init__(
         self,
-        writer: EventWriter,
+        writer: SeveralWriters,
         save_steps: int,
         newest: Callable[[], Sequence[collecting.Collected]],
     ):
@@ -139,5 +140,5 @@ class RecordedSummariesHook(LoopHook):
             each.summary.tag == "loss" and each.events is None
             for each in newest
         ):
-            self._writer.scalars({"loss": float(session.run("loss"))}, step)
+            self._writer.write_loss(step, float(session.run("loss")))
         collecting.write(newest, self._writer, step)

@@ -1,39 +1,37 @@
 """What training reports without being asked to."""
 
-import json
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import GrowingFile
-from keras_tpu_estimator.ground.storage.growing_files import growing
+from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
 
-_FILE_NAME = "metrics.jsonl"
-
 _logger = logging.getLogger("keras_tpu_estimator")
+# A notebook keeps all lines, below a cell that one looks at.
+_BRIEF_SECS = 1.0
 
 
 class TrainingLogHook(StepCounterHook, LoopHook):
     """Reports the loss, rates, and what else the loop has to tell.
 
-    They go into the log, and, where there is a directory, into its event file
-    and `metrics.jsonl`. The first interval begins with the session, and the
-    last one ends with it, so that even a short training has a report.
+    They go into the log, and to metric writers. The first interval begins with
+    the session, and the last one ends with it, so that even a short training
+    has a report. In a notebook the log gets a line of it about once a second,
+    and writers all.
 
     Args:
         batch_size: Examples in a step, or `None` if that is not known.
         report: Returns other numbers of the interval by name.
-        directory: Where files are written, or `None` for nowhere.
+        writer: Takes the reports, or `None`.
+        is_brief: Whether the log gets few lines. Defaults to `False`.
+        clock: Returns the time in seconds. Defaults to `time.monotonic`.
         **intervals: As in `StepCounterHook`.
     """
 
@@ -43,13 +41,17 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self,
         batch_size: int | None,
         report: Callable[[], dict[str, float]],
-        directory: str | None,
+        writer: SeveralWriters | None,
+        is_brief: bool = False,
+        clock: Callable[[], float] = time.monotonic,
         **intervals: Any,
     ):
-        super().__init__(output_dir=directory, **intervals)
+        super().__init__(**intervals)
         self._batch_size = batch_size
         self._report = report
-        self._file = None if directory is None else MetricsFile(directory)
+        self._is_brief = is_brief
+        self._clock = clock
+        self._reports = writer
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""
@@ -57,6 +59,9 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
         self._report()
+        self._told_at = -math.inf
+        self._untold: dict[str, float] = {}
+        self._since_told = 0, 0.0
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
@@ -75,69 +80,53 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         Before the last checkpoint, which is no part of their time.
         """
         self._end_interval(int(session.run("global_step")))
+        if self._untold:
+            _logger.info(_line(self._untold))
 
     def _log_and_record(
         self, elapsed_steps: int, elapsed_time: float, global_step: int
     ) -> None:
         loss = float(self._session.run("loss"))
         numbers = self._report()
-        told = [f"loss = {loss:.6g}", f"step = {global_step}"]
-        told += [f"{name} = {number:.6g}" for name, number in numbers.items()]
-        _logger.info(", ".join(told))
-        rates = {"global_step/sec": elapsed_steps / elapsed_time}
+        rates = self._rates(elapsed_steps, elapsed_time)
+        told = {"loss": loss, "step": global_step} | numbers
+        if self._is_brief:
+            self._log_briefly(told, elapsed_steps, elapsed_time)
+        else:
+            _logger.info(_line(told))
+            self._log(rates)
+        if self._reports is not None:
+            self._reports.write_report(
+                global_step, {"loss": loss} | numbers | rates
+            )
+
+    def _rates(self, steps: int, seconds: float) -> dict[str, float]:
+        rates = {"global_step/sec": steps / seconds}
         if self._batch_size:
-            examples = elapsed_steps * self._batch_size
-            rates["examples/sec"] = examples / elapsed_time
-        self._log(rates)
-        if self._writer is not None:
-            self._writer.scalars(rates | numbers, global_step)
-        if self._file is not None:
-            self._file.write(global_step, {"loss": loss} | numbers | rates)
+            rates["examples/sec"] = steps * self._batch_size / seconds
+        return rates
+
+    def _log_briefly(
+        self, told: dict[str, float], steps: int, seconds: float
+    ) -> None:
+        """Logs a line, or has it wait for the next one, or the end."""
+        steps, seconds = (
+            self._since_told[0] + steps,
+            self._since_told[1] + seconds,
+        )
+        self._since_told = steps, seconds
+        self._untold = told | self._rates(steps, seconds)
+        now = self._clock()
+        if now >= self._told_at + _BRIEF_SECS:
+            _logger.info(_line(self._untold))
+            self._told_at, self._untold = now, {}
+            self._since_told = 0, 0.0
 
 
-class MetricsFile:
-    """Appends reports to `metrics.jsonl` in a directory.
-
-    Args:
-        directory: The directory, made if need be, or its URL.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> from keras_tpu_estimator.spec.hooks.training_log import MetricsFile
-    >>> directory = tempfile.mkdtemp()
-    >>> MetricsFile(directory).write(100, {"loss": 0.25})
-    >>> print(pathlib.Path(directory, "metrics.jsonl").read_text())
-    {"step": 100, "time": ..., "loss": 0.25}
-    """
-
-    def __init__(self, directory: str):
-        self._path = os.path.join(directory, _FILE_NAME)
-        self._file: GrowingFile | None = None
-
-    def write(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Appends a line.
-
-        Args:
-            numbers: By name; what is not finite becomes `null`, for JSON has
-                nothing else.
-        """
-        line = {"step": step, "time": time.time()} | {
-            name: number if math.isfinite(number) else None
-            for name, number in numbers.items()
-        }
-        if self._file is None:
-            self._file = growing(self._path, resumes=True)
-        written = json.dumps(line).encode() + b"\n"
-        try:
-            _append(written, self._file.path)
-        except FileNotFoundError:
-            paths.make_directory(os.path.dirname(self._path))
-            _append(written, self._file.path)
-        self._file.changed()
-
-
-def _append(line: bytes, path: str) -> None:
-    # Without a buffer, so that lines stay whole.
-    with open(path, "ab", buffering=0) as file:
-        file.write(line)
+def _line(numbers: dict[str, float]) -> str:
+    return ", ".join(
+        f"{name} = {number}"
+        if isinstance(number, int)
+        else f"{name} = {number:.6g}"
+        for name, number in numbers.items()
+    )

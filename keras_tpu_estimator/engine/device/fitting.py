@@ -1,0 +1,81 @@
+"""Whether a checkpoint has what a model wants of it."""
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.checkpoints.pairing import Described
+from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
+from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
+
+
+def check_fits(
+    store: VariableStore,
+    checkpoint: str,
+    wanted: set[str],
+    required: Iterable[str],
+) -> None:
+    """Checks that a checkpoint has some variables; reads none of them.
+
+    Args:
+        store: The variables.
+        checkpoint: The checkpoint's prefix.
+        wanted: Paths of those whose values are wanted, if they are there.
+        required: Paths of those that have to be there.
+
+    Raises:
+        ValueError: It lacks a variable, or has it in another shape.
+    """
+    reader = load_checkpoint(checkpoint)
+    described(store, reader, names_of(store, reader, wanted, required))
+
+
+def names_of(
+    store: VariableStore,
+    reader: CheckpointReader,
+    wanted: set[str],
+    required: Iterable[str],
+) -> dict[str, str]:
+    """The names of what a checkpoint is to give, by path."""
+    there = reader.get_variable_to_shape_map().keys()
+    saved = set(store.saved_paths())
+    # A learning rate is there only if a callback has set it.
+    paths = wanted & saved & ({*required} | there)
+    paths |= wanted & there & store.constants
+    return {path: path for path in sorted(paths)}
+
+
+def described(
+    store: VariableStore, reader: CheckpointReader, names: Mapping[str, str]
+) -> Mapping[str, Described]:
+    """What a checkpoint has by name; checks what is wanted of it.
+
+    Args:
+        store: The variables.
+        reader: The checkpoint.
+        names: Names in it, by the paths of the variables.
+
+    Raises:
+        ValueError: The checkpoint lacks a variable, or has it in another
+            shape.
+    """
+    there = reader.by_any_name()
+    missing = [name for name in names.values() if name not in there]
+    if missing:
+        raise ValueError(
+            f"The checkpoint {reader.path!r} does not fit the model: "
+            f"{reader.explain_missing(missing)} "
+            "Restore the layer's name, or start in another model_dir."
+        )
+    given = f" model_fn was given {store.inputs}." if store.inputs else ""
+    for path, name in names.items():
+        expected = tuple(store.variables[path].shape)
+        if there[name].shape != expected:
+            raise ValueError(
+                f"The variable {path!r} has shape "
+                f"{expected} in model_fn, but "
+                f"{there[name].shape} in the checkpoint {reader.path!r}. "
+                "Restore the layer's size, or start in another model_dir."
+                f"{given}"
+            )
+    return there

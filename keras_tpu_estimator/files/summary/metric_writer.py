@@ -1,0 +1,233 @@
+"""What takes the numbers, images and texts that runs report."""
+
+import threading
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.files.summary import kinds
+from keras_tpu_estimator.files.summary.buckets import Buckets
+
+
+class MetricWriter:
+    """Takes what training and evaluation report; a base class.
+
+    A subclass needs a `write_scalars`; what else it overrides, it gets. It is
+    called on the chief alone, by one thread at a time. The methods are those of
+    `clu.metric_writers`, whose writers may be chosen as well.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> class Printer(kte.summary.MetricWriter):
+    ...     def write_scalars(self, step, scalars):
+    ...         print(step, scalars)
+    >>> config = kte.RunConfig(metric_writers=["tensorboard", Printer()])
+    """
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Takes numbers.
+
+        Args:
+            step: The global step that they belong to.
+            scalars: Numbers by name. In training these are "loss" and what
+                else a report has; those of an evaluation begin with "eval/",
+                or with "eval_" and its name.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} should have a method "
+            "`write_scalars(step, scalars)`. Define it."
+        )
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Takes images that `summary.image` recorded; does nothing here.
+
+        Args:
+            step: The global step.
+            images: uint8 arrays of shape `[images, height, width, channels]`.
+        """
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Takes what `summary.text` recorded; does nothing here.
+
+        Args:
+            step: The global step.
+            texts: Texts in Markdown.
+        """
+
+    def write_bucket_counts(
+        self, step: int, counts: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        """Takes what `summary.histogram` recorded; does nothing here.
+
+        Args:
+            step: The global step.
+            counts: Counts of shape `[buckets]` and edges of shape
+                `[buckets + 1]`, as `np.histogram` returns them.
+        """
+
+    def flush(self) -> None:
+        """Makes all that was taken visible to others; does nothing here."""
+
+    def at(self, directory: str, prefix: str) -> "MetricWriter":
+        """The writer of what comes from one place.
+
+        Args:
+            directory: That of the place, for who writes files into it.
+            prefix: What distinguishes it elsewhere, such as "eval/"; empty for
+                training.
+        """
+        del directory
+        return _Prefixed(self, prefix) if prefix else self
+
+    def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Takes a report of training, with its loss."""
+        self.write_scalars(step, numbers)
+
+    def write_loss(self, step: int, loss: float) -> None:
+        """Takes the loss at the time of a summary; reports have it, too."""
+
+    def write_result(
+        self, step: int, result: Mapping[str, Any], checkpoint: str | None
+    ) -> None:
+        """Takes the result of an evaluation, and of which checkpoint it is."""
+        del checkpoint
+        self.write_scalars(step, scalars_of(result))
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Takes a summary that was recorded, with its reduced tensors."""
+        tag = summary.tag
+        match summary:
+            case kinds.Scalar():
+                self.write_scalars(step, {tag: float(reduced)})
+            case kinds.Image():
+                self.write_images(step, {tag: np.asarray(reduced)})
+            case kinds.Histogram():
+                self.write_bucket_counts(step, {tag: _counts(reduced)})
+            case kinds.Text():
+                text = b"\n\n".join(summary.strings).decode()
+                self.write_texts(step, {tag: text})
+
+
+class _Prefixed(MetricWriter):
+    """Hands everything on with a prefix before its name."""
+
+    def __init__(self, writer: MetricWriter, prefix: str):
+        self._writer, self._prefix = writer, prefix
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        self._writer.write_scalars(step, self._named(scalars))
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        self._writer.write_images(step, self._named(images))
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        self._writer.write_texts(step, self._named(texts))
+
+    def write_bucket_counts(
+        self, step: int, counts: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        self._writer.write_bucket_counts(step, self._named(counts))
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+    def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            f"{self._prefix}{name}": value for name, value in values.items()
+        }
+
+
+class Foreign(MetricWriter):
+    """A writer that is no `MetricWriter`, but has the methods of one.
+
+    Args:
+        writer: Such as one of `clu.metric_writers`.
+    """
+
+    def __init__(self, writer: Any):
+        self._writer = writer
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Hands them on."""
+        self._writer.write_scalars(step, scalars)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Hands them on, if they are wanted."""
+        if hasattr(self._writer, "write_images"):
+            self._writer.write_images(step, images)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Hands them on, if they are wanted."""
+        if hasattr(self._writer, "write_texts"):
+            self._writer.write_texts(step, texts)
+
+    def flush(self) -> None:
+        """Flushes, if it can."""
+        if hasattr(self._writer, "flush"):
+            self._writer.flush()
+
+
+class SeveralWriters:
+    """Gives the same to several writers, one thread at a time.
+
+    Args:
+        writers: The writers.
+    """
+
+    def __init__(self, writers: Sequence[MetricWriter]):
+        self._writers = writers
+        self._lock = threading.Lock()
+
+    def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Writes a report of training."""
+        with self._lock:
+            for writer in self._writers:
+                writer.write_report(step, numbers)
+
+    def write_loss(self, step: int, loss: float) -> None:
+        """Writes the loss at the time of a summary."""
+        with self._lock:
+            for writer in self._writers:
+                writer.write_loss(step, loss)
+
+    def write_result(
+        self, step: int, result: Mapping[str, Any], checkpoint: str | None
+    ) -> None:
+        """Writes the result of an evaluation."""
+        with self._lock:
+            for writer in self._writers:
+                writer.write_result(step, result, checkpoint)
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Writes a summary."""
+        with self._lock:
+            for writer in self._writers:
+                writer.write_summary(step, summary, reduced)
+
+    def flush(self) -> None:
+        """Makes all that was written visible to others."""
+        with self._lock:
+            for writer in self._writers:
+                writer.flush()
+
+
+def scalars_of(result: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the results of an evaluation."""
+    return {
+        name: float(value)
+        for name, value in result.items()
+        if name != "global_step"
+        and isinstance(value, int | float | np.number | np.bool_)
+    }
+
+
+def _counts(buckets: Buckets) -> tuple[np.ndarray, np.ndarray]:
+    table = buckets.table()
+    return table[:, 2], np.append(table[:, 0], table[-1:, 1])

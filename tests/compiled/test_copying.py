@@ -1,0 +1,255 @@
+"""Copies of Keras models: weights that layers share, LoRA, inner layers."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from keras import layers
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+BATCH = 8
+RNG = np.random.default_rng(4)
+IDS = RNG.integers(0, 6, size=(32, 4))
+ROWS = RNG.normal(size=(32, 4)).astype("float32")
+TOTALS = ROWS.sum(axis=1, keepdims=True)
+
+
+def tied_by_reverse():
+    ids = keras.Input((4,), dtype="int32")
+    embedding = layers.ReversibleEmbedding(6, 3, name="tokens")
+    return keras.Model(ids, embedding(embedding(ids), reverse=True))
+
+
+class Head(layers.Layer):
+    """Logits by the weights of another layer, which its config has."""
+
+    def __init__(self, embedding, **kwargs):
+        super().__init__(**kwargs)
+        self.embedding = embedding
+
+    def call(self, x):
+        return ops.matmul(x, ops.transpose(self.embedding.embeddings))
+
+    def get_config(self):
+        embedding = keras.saving.serialize_keras_object(self.embedding)
+        return {**super().get_config(), "embedding": embedding}
+
+    @classmethod
+    def from_config(cls, config):
+        embedding = config.pop("embedding")
+        return cls(keras.saving.deserialize_keras_object(embedding), **config)
+
+
+def tied_by_another_layer():
+    ids = keras.Input((4,), dtype="int32")
+    embedding = layers.Embedding(6, 3, name="tokens")
+    return keras.Model(ids, Head(embedding)(embedding(ids)))
+
+
+def lora_of_dense():
+    """LoRA that the layers' configs tell of."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "tanh")])
+    model.add(layers.Dense(1))
+    for layer in model.layers:
+        layer.enable_lora(2, lora_alpha=3)
+    return model
+
+
+def lora_of_attention():
+    """LoRA inside a layer whose config does not."""
+    ids = keras.Input((4,), dtype="int32")
+    x = layers.Embedding(6, 4)(ids)
+    attention = layers.MultiHeadAttention(2, 2)
+    model = keras.Model(ids, layers.Dense(6)(attention(x, x)))
+    attention.trainable = False
+    for inner in (attention.query_dense, attention.value_dense):
+        inner.trainable = True
+        inner.enable_lora(2)
+    return model
+
+
+class Block(layers.Layer):
+    """Two layers without names of their own."""
+
+    def build(self, shape):
+        self.first, self.second = layers.Dense(3), layers.Dense(1)
+        self.first.build(shape)
+        self.second.build((None, 3))
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def frozen_inside():
+    rows = keras.Input((4,))
+    block = Block()
+    model = keras.Model(rows, block(rows))
+    block.first.trainable = False
+    return model
+
+
+def of_a_lambda():
+    rows = keras.Input((4,))
+    return keras.Model(
+        rows, layers.Dense(1)(layers.Lambda(lambda x: 2 * x)(rows))
+    )
+
+
+def adapted():
+    rows = keras.Input((4,))
+    normalization = layers.Normalization()
+    normalization.adapt(3 * ROWS + 1)
+    return keras.Model(rows, layers.Dense(1)(normalization(rows)))
+
+
+MODELS = {
+    each.__name__: each
+    for each in (
+        tied_by_reverse,
+        tied_by_another_layer,
+        lora_of_dense,
+        lora_of_attention,
+        frozen_inside,
+        of_a_lambda,
+        adapted,
+    )
+}
+
+
+def data_of(model):
+    return (IDS, IDS) if model.inputs[0].dtype == "int32" else (ROWS, TOTALS)
+
+
+def compiled(model):
+    loss = "mse"
+    if model.inputs[0].dtype == "int32":
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    return model
+
+
+def estimator_of(model, **settings):
+    return kte.from_keras(
+        model,
+        use_tpu=False,
+        train_batch_size=BATCH,
+        eval_batch_size=BATCH,
+        predict_batch_size=BATCH,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_copy_trains_as_the_model(make, tmp_path):
+    model = compiled(make())
+    # Adapters begin with zeros, in whose place others would be noticed.
+    for variable in model.trainable_variables:
+        variable.assign(RNG.normal(size=variable.shape) / 2)
+    features, labels = data_of(model)
+    estimator = estimator_of(model, model_dir=tmp_path)
+    estimator.train(batches_of(features, labels), steps=4)
+    model.fit(features, labels, BATCH, shuffle=False, verbose=0)
+    # Moments that were adapted are constants.
+    known = estimator.get_variable_names()
+    assert {v.path for v in model.trainable_weights} <= {*known}
+    for variable in model.weights:
+        if variable.path not in known:
+            assert make is adapted
+            continue
+        value = estimator.get_variable_value(variable.path)
+        np.testing.assert_allclose(value, variable.numpy(), 1e-4, 1e-5)
+    path = kte.export_keras(estimator, tmp_path / "m.weights.h5", features)
+    expected = model.predict(features, verbose=0)
+    same = make()
+    if make is adapted:  # What is loaded is used.
+        same.layers[1].adapt(ROWS)
+    with pytest.warns(UserWarning, match="Skipping .* for optimizer"):
+        compiled(same).load_weights(path)
+    # A file has what adapters add in the weights themselves.
+    found = same.predict(features, verbose=0)
+    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+
+
+class Growing(layers.Layer):
+    """A layer whose config leaves out a weight."""
+
+    def __init__(self, extra=False, **kwargs):
+        super().__init__(**kwargs)
+        self.extra = extra
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), name="scale")
+        if self.extra:
+            self.shift = self.add_weight(shape=(7, 300), name="shift")
+
+    def call(self, x):
+        return x * self.scale
+
+    def get_config(self):
+        return super().get_config() | {"extra": False}
+
+
+def with_a_weight_left_out():
+    rows = keras.Input((4,))
+    return keras.Model(rows, Growing(extra=True, name="growing")(rows))
+
+
+def with_a_layer_in_two_models():
+    shared = layers.Dense(4)
+    one = keras.Sequential([keras.Input((4,)), shared])
+    other = keras.Sequential([keras.Input((4,)), shared, layers.Dense(2)])
+    rows = keras.Input((4,))
+    return keras.Model(rows, other(one(rows)))
+
+
+class Large(layers.Layer):
+    """A layer whose error has an array in it."""
+
+    def __init__(self, table=None, **kwargs):
+        if table is None:
+            raise TypeError(f"no table {np.arange(1000.0)}")
+        super().__init__(**kwargs)
+
+    def call(self, x):
+        return x
+
+    def get_config(self):
+        return super().get_config()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            with_a_weight_left_out,
+            r"Received one with none, where this one has 'growing/shift' of "
+            r"shape \(7, 300\)\. Have the `get_config`",
+        ),
+        (
+            with_a_layer_in_two_models,
+            "where this one has 'sequential.*/dense.*/kernel'",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((4,)), Large(table=1)]),
+            r"Received TypeError: no table \[.* \.\.\. .* Write a model_fn",
+        ),
+    ],
+)
+def test_the_first_weight_without_a_counterpart_is_named(make, message):
+    model = make()
+    model.compile("sgd", "mse")
+    message = f"(?s)cannot be copied.*{message}"
+    with pytest.raises(ValueError, match=message) as why:
+        kte.from_keras(model, use_tpu=False)
+    assert len(str(why.value)) < 700
+
+
+def test_weights_are_copied_not_shared():
+    model = compiled(tied_by_another_layer())
+    before = model.get_weights()
+    estimator = estimator_of(model)
+    estimator.train(batches_of(IDS, IDS), steps=2)
+    for weight, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)

@@ -1,0 +1,142 @@
+"""What a notebook is shown of training, at times that the test sets."""
+
+import sys
+import types
+
+import pytest
+
+from keras_tpu_estimator.ground.base import notebook
+from keras_tpu_estimator.ground.base import waiting
+from keras_tpu_estimator.spec.hooks import progress_bar
+from keras_tpu_estimator.spec.hooks.notebook_progress import (
+    NotebookProgressHook,
+)
+from keras_tpu_estimator.spec.hooks.session import Session
+
+
+def shown(runs, steps, batch_size=32, start=0):
+    """The lines for runs that end at some (step, second)."""
+    lines, now = [], [100.0]
+    hook = NotebookProgressHook(steps, batch_size, lines.append, lambda: now[0])
+    step = [start]
+    session = Session({"loss": 0.123456}.get)
+    session._fetch = lambda name: step[0] if name == "global_step" else 0.123456
+    hook.after_create_session(session, None)
+    for step[0], second in runs:
+        now[0] = 100.0 + second
+        hook.run_is_made(session)
+    hook.end(session)
+    return [repr(line) for line in lines], lines
+
+
+def test_lines_of_training():
+    # Compiling, and then ten steps a second.
+    runs = [(10, 60.0), (20, 61.0), (30, 62.0), (100, 69.0)]
+    texts, lines = shown(runs, steps=100)
+    assert texts == [
+        "step 0 of 100",
+        "step 10 of 100, loss 0.1235, 0.167 steps/s, 5.33 examples/s, "
+        "9:00 left",
+        "step 20 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 8.0 s left",
+        "step 30 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 7.0 s left",
+        "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 0.0 s left",
+        "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 1:09 in all",
+    ]
+    assert 'value="0.3000"' in lines[3]._repr_html_()
+
+
+def test_runs_that_come_fast_are_not_all_shown():
+    runs = [(n, 1 + n / 1000) for n in range(1, 1001)]
+    assert len(shown(runs, steps=1000)[0]) < 10
+
+
+def test_an_open_end_and_an_unknown_batch():
+    texts, lines = shown([(15, 1.0), (20, 7203.0)], None, None, start=10)
+    assert texts[0] == "step 10"
+    assert texts[-1] == "step 20, loss 0.1235, 0.000694 steps/s, 2:00:03 in all"
+    assert "<progress" not in lines[-1]._repr_html_()
+
+
+class Shell:
+    """A shell of IPython, with a kernel or without one."""
+
+    def __init__(self, **kernel):
+        self.execution_count = 1
+        vars(self).update(kernel)
+
+
+class Place:
+    def __init__(self, first):
+        self.lines = [first]
+
+    def update(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """What is displayed, in a notebook's shell."""
+    made = []
+
+    def display(line, display_id):
+        assert display_id is True
+        made.append(Place(line))
+        return made[-1]
+
+    shell = Shell(kernel=object())
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(
+        sys.modules, "IPython.display", types.SimpleNamespace(display=display)
+    )
+    made_in = types.SimpleNamespace(made=made, shell=shell)
+    yield made_in
+    notebook.leave()
+
+
+def texts(place):
+    return [repr(line) for line in place.lines]
+
+
+def test_one_place_for_each_cell_and_call(places):
+    notebook.show(notebook.Line("one"))
+    notebook.show(notebook.Line("two"))
+    notebook.leave()
+    notebook.show(notebook.Line("three"))
+    places.shell.execution_count += 1
+    notebook.show(notebook.Line("four"))
+    assert [texts(place) for place in places.made] == [
+        ["one", "two"],
+        ["three"],
+        ["four"],
+    ]
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_what_takes_its_time_is_shown_meanwhile(places, is_shown):
+    with waiting.Waiting(is_shown):
+        waiting.tell("Compiling")
+    notebook.clear()  # There is nothing left to clear.
+    told = [text for place in places.made for text in texts(place)]
+    assert told == (["Compiling ...", ""] if is_shown else [])
+
+
+def test_text_is_no_markup():
+    assert "&lt;b&gt;" in notebook.Line("<b>")._repr_html_()
+    assert notebook.Line("")._repr_html_() == ""
+
+
+@pytest.mark.usefixtures("places")
+def test_progress_is_on_in_a_notebook():
+    assert progress_bar.shows_progress("auto")
+    assert not progress_bar.shows_progress(False)
+    hook = progress_bar.progress_hook(10, 4)
+    assert isinstance(hook, NotebookProgressHook)
+
+
+def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
+    ipython = types.SimpleNamespace(get_ipython=Shell)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    assert not notebook.is_here()
+    hook = progress_bar.progress_hook(10, 4)
+    assert isinstance(hook, progress_bar.ProgressBarHook)

@@ -1,0 +1,314 @@
+"""Metric writers: what each is given, in training and in evaluation."""
+
+import copy
+import json
+import logging
+import pickle
+import sys
+import types
+
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator import summary
+
+X, Y = regression_data()
+
+
+def recording(features, is_training):
+    """A network that records a summary of each kind."""
+    outputs = linear(features, is_training)
+    summary.scalar("largest", outputs.max())
+    summary.histogram("rows", features, buckets=4)
+    summary.image("view", features[:, None, :, None])
+    summary.text("about", ["one", "two"])
+    return outputs
+
+
+def run(directory, writers, name=None, use_tpu=False, **settings):
+    """Trains eight steps in two loops, and evaluates."""
+    estimator = estimator_of(
+        model_fn_of(recording),
+        directory,
+        use_tpu,
+        save_summary_steps=settings.pop("save_summary_steps", 8),
+        log_step_count_steps=4,
+        config={"metric_writers": writers, **settings},
+    )
+    estimator.train(repeated(X, Y), steps=8)
+    return estimator, estimator.evaluate(batches_of(X, Y), name=name)
+
+
+class Own(summary.MetricWriter):
+    """Keeps all that it is given."""
+
+    def __init__(self):
+        self.calls = []
+        self.flushed = 0
+
+    def write_scalars(self, step, scalars):
+        assert all(type(value) is float for value in scalars.values())
+        self.calls.append((step, dict(scalars)))
+
+    def write_images(self, step, images):
+        self.calls.append((step, {n: i.shape for n, i in images.items()}))
+
+    def write_texts(self, step, texts):
+        self.calls.append((step, dict(texts)))
+
+    def write_bucket_counts(self, step, counts):
+        for counted, edges in counts.values():
+            assert len(edges) == len(counted) + 1 == 5
+        self.calls.append((step, {n: c[0].sum() for n, c in counts.items()}))
+
+    def flush(self):
+        self.flushed += 1
+
+    def named(self, name):
+        return {step: got[name] for step, got in self.calls if name in got}
+
+
+class OfClu:
+    """Has the methods of a writer of clu, and is none of ours."""
+
+    def __init__(self):
+        self.scalars = []
+
+    def write_scalars(self, step, scalars):
+        self.scalars.append((step, sorted(scalars)))
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_users_own_writer(tmp_path, use_tpu):
+    own = Own()
+    estimator, result = run(tmp_path, [own], use_tpu=use_tpu)
+    lines = [got for _, got in own.calls if "input_wait" in got]
+    assert [*own.named("input_wait")] == [4, 8]
+    assert lines[0].keys() == {
+        *("loss", "learning_rate", "input_wait"),
+        *("global_step/sec", "examples/sec"),
+    }
+    assert [*own.named("largest")] == [4]
+    assert own.named("view") == {4: (3, 1, 3, 1)}
+    assert own.named("rows") == {4: 16 * 3}
+    assert own.named("about") == {4: "one\n\ntwo"}
+    assert own.named("eval/loss") == {8: pytest.approx(float(result["loss"]))}
+    assert own.named("eval/view") == {8: (3, 1, 3, 1)}
+    assert own.flushed
+    # Nothing else is written.
+    assert not list(tmp_path.glob("**/events.*"))
+    assert not list(tmp_path.glob("**/*.jsonl"))
+    # Copies of a configuration have the very same writer.
+    assert estimator.config.metric_writers[0] is own
+    assert copy.deepcopy(estimator).config.metric_writers[0] is own
+
+
+def test_names_of_evaluations(tmp_path):
+    own = Own()
+    run(tmp_path, own, name="test")
+    assert [*own.named("eval_test/loss")] == [8]
+
+
+def test_the_methods_of_clu_are_enough(tmp_path):
+    writer = OfClu()
+    run(tmp_path, [writer, "jsonl"])
+    steps = [step for step, names in writer.scalars if "loss" in names]
+    assert steps == [4, 8]
+    assert (8, ["eval/loss"]) in writer.scalars
+    assert (tmp_path / "metrics.jsonl").exists()
+
+
+def test_results_are_json_lines_beside_their_events(tmp_path):
+    _, result = run(tmp_path, ["tensorboard", "jsonl"])
+    (line,) = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
+    line = json.loads(line)
+    assert line["step"] == 8
+    assert line["loss"] == pytest.approx(float(result["loss"]))
+    assert list((tmp_path / "eval").glob("events.*"))
+
+
+def test_nothing_is_given_where_no_summaries_are_wanted(tmp_path):
+    own = Own()
+    run(tmp_path, own, save_summary_steps=None)
+    assert {name for _, got in own.calls for name in got} == {"eval/loss"}
+
+
+def test_a_trial_is_not_told(tmp_path):
+    own = Own()
+    run(tmp_path, own, fast_dev_run=True)
+    assert not own.calls
+
+
+def test_summaries_of_a_host_call(tmp_path):
+    def model_fn(features, labels, mode, params):
+        spec = model_fn_of(linear)(features, labels, mode, params)
+        if mode == kte.ModeKeys.PREDICT:
+            return spec
+        return spec._replace(host_call=(write, [spec.loss[None]]))
+
+    def write(loss):
+        summary.scalar("of_host", loss.mean())
+
+    own = Own()
+    estimator = estimator_of(
+        model_fn, tmp_path, save_summary_steps=4, config={"metric_writers": own}
+    )
+    estimator.train(repeated(X, Y), steps=8)
+    assert [*own.named("of_host")] == [1, 5]
+    estimator.evaluate(batches_of(X, Y))
+    assert [*own.named("eval/of_host")] == [8]
+
+
+@pytest.mark.parametrize(
+    ("writers", "exception", "message"),
+    [
+        ("tensorbord", ValueError, "Did you mean 'tensorboard'"),
+        (["jsonl", 3], TypeError, "`write_scalars.*Received: 3 of type int"),
+        (None, TypeError, "Received: None"),
+        ([Own], TypeError, r"Received: <class"),
+    ],
+)
+def test_what_is_no_writer(writers, exception, message):
+    with pytest.raises(exception, match=message):
+        kte.RunConfig(metric_writers=writers)
+
+
+def test_a_writer_has_to_write():
+    with pytest.raises(NotImplementedError, match="MetricWriter should have"):
+        summary.MetricWriter().write_scalars(1, {})
+
+
+class FakeRun:
+    """A run of Weights & Biases."""
+
+    def __init__(self):
+        self.metrics, self.logged = [], []
+
+    def define_metric(self, name, step_metric=None):
+        self.metrics.append((name, step_metric))
+
+    def log(self, values):
+        self.logged.append(values)
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """What of the package is called, by its documentation."""
+    fake = types.ModuleType("wandb")
+    fake.run, fake.settings = None, []
+
+    def init(**settings):
+        fake.settings.append(settings)
+        fake.run = FakeRun()
+        return fake.run
+
+    fake.init = init
+    for name in ("Image", "Html", "Histogram"):
+        setattr(fake, name, lambda *args, _n=name, **kwargs: _n)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_weights_and_biases(tmp_path, wandb):
+    run(tmp_path, [summary.Wandb(project="digits"), "jsonl"])
+    assert wandb.settings == [{"project": "digits"}]
+    # Once for the run, whatever is logged later.
+    assert wandb.run.metrics == [
+        ("global_step", None),
+        ("*", "global_step"),
+    ]
+    by_name = {
+        name: (values["global_step"], value)
+        for values in wandb.run.logged
+        for name, value in values.items()
+    }
+    assert by_name["loss"][0] == by_name["eval/loss"][0] == 8
+    assert by_name["view"] == (4, ["Image"] * 3)
+    assert by_name["rows"] == (4, "Histogram")
+    assert by_name["about"] == (4, "Html")
+
+
+def test_a_writer_is_pickled_without_its_run(tmp_path, wandb):
+    writer = summary.Wandb(project="digits")
+    writer.write_scalars(1, {"loss": 0.5})
+    wandb.run.cannot = lambda: None  # What pickle does not take.
+    pickle.loads(pickle.dumps(writer)).write_scalars(2, {"loss": 0.25})
+    assert [values["loss"] for values in wandb.run.logged] == [0.5, 0.25]
+
+
+def test_a_run_that_there_is_already_is_used(tmp_path, wandb):
+    started = wandb.run = FakeRun()
+    run(tmp_path, "wandb")
+    assert not wandb.settings and started.logged
+    # Another run is told of steps as well.
+    wandb.run = FakeRun()
+    run(tmp_path / "again", "wandb")
+    assert wandb.run.metrics == started.metrics
+
+
+@pytest.fixture
+def mlflow(monkeypatch):
+    fake = types.ModuleType("mlflow")
+    fake.metrics, fake.images = [], []
+
+    def log_metrics(metrics, step=None):
+        fake.metrics.append((step, metrics))
+
+    def log_image(image, key=None, step=None):
+        fake.images.append((step, key, np.shape(image)))
+
+    fake.log_metrics, fake.log_image = log_metrics, log_image
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    return fake
+
+
+def test_mlflow(tmp_path, mlflow):
+    run(tmp_path, ["mlflow"])
+    found = {name: step for step, got in mlflow.metrics for name in got}
+    assert found["loss"] == found["eval/loss"] == 8
+    assert found["largest"] == 4
+    assert (4, "view/0", (1, 3)) in mlflow.images
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_what_is_chosen_has_to_be_installed(tmp_path, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match=f"pip install {name}"):
+        run(tmp_path, [name])
+
+
+@pytest.mark.parametrize(
+    ("setting", "writers", "is_told"),
+    [
+        ({"disable": False}, "jsonl", True),
+        ({"disable": False}, ["jsonl", "mlflow"], False),
+        ({"disable": True}, "jsonl", False),
+        (None, "jsonl", False),
+    ],
+)
+def test_autologging_that_logs_nothing_is_told(
+    tmp_path, monkeypatch, caplog, mlflow, setting, writers, is_told
+):
+    integrations = {} if setting is None else {"keras": setting}
+    monkeypatch.setitem(
+        sys.modules,
+        "mlflow.utils.autologging_utils",
+        types.SimpleNamespace(AUTOLOGGING_INTEGRATIONS=integrations),
+    )
+    caplog.set_level(logging.WARNING, "keras_tpu_estimator")
+    run(tmp_path, writers)
+    told = [m for m in caplog.messages if "autologging logs nothing" in m]
+    assert len(told) == is_told
+    assert all('metric_writers=["tensorboard"' in each for each in told)
+
+
+def test_neither_is_imported_unless_it_is_chosen(tmp_path):
+    run(tmp_path, ["tensorboard", "jsonl"])
+    assert not {"wandb", "mlflow"} & sys.modules.keys()
