@@ -34,6 +34,7 @@ from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
@@ -81,6 +82,13 @@ class EstimatorContext:
     log_every: int | None = None
     seed: int | None = None
     embeddings: EmbeddingConfigSpec | None = None
+
+    @property
+    def iterations(self) -> IterationsPerLoop | None:
+        """How long loops of training are; `None` if hooks choose that."""
+        config = self.config.tpu_config
+        is_chosen = self.placement.use_tpu or config.chooses_iterations
+        return config.iterations if is_chosen else None
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:

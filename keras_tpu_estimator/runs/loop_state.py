@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.program.steps import LAST_LOSS
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
@@ -24,6 +25,8 @@ class LoopState:
     Args:
         values: The values of the call's variables.
         steps: How many steps there will be, or `None` if that is open.
+        is_of_step: Whether `"loss"` is that of the last step, rather than the
+            mean. Defaults to `False`.
 
     Attributes:
         values: The values of the call's variables.
@@ -31,6 +34,7 @@ class LoopState:
             last; the next one may be on its way.
         losses: The mean loss of the last loop so far, after each step of its
             parts.
+        last_loss: The loss of the last step.
         fetched: The tensors that hooks asked for, by name.
         reports: Numbers of the last step to report, by name.
         summaries: What `model_fn` recorded in the last step, on the devices.
@@ -38,12 +42,19 @@ class LoopState:
         last_step: The global step to stop at, or `None` if that is open.
     """
 
-    def __init__(self, values: RunState, steps: int | None = None):
+    def __init__(
+        self,
+        values: RunState,
+        steps: int | None = None,
+        is_of_step: bool = False,
+    ):
+        self._is_of_step = is_of_step
         self.values = values
         self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
             np.full(1, np.nan, "float32")
         ]
+        self.last_loss: jax.Array | np.ndarray = self.losses[0][0]
         self._newest_losses: jax.Array | np.ndarray = self.losses[0]
         self._begins_loop = True
         self.fetched: Outputs = {}
@@ -72,6 +83,7 @@ class LoopState:
             self._begins_loop, self.losses = False, []
         self._newest_losses = losses
         self.losses.append(losses)
+        self.last_loss = outputs[LAST_LOSS]
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -87,8 +99,11 @@ class LoopState:
             KeyError: There is nothing of that name.
         """
         if name == LOSS:
-            self.losses[-1] = np.asarray(self.losses[-1])
-            return self.losses[-1][-1]
+            mean = self.losses[-1] = np.asarray(self.losses[-1])
+            # It is not a number either if that of any step is none.
+            if self._is_of_step and not np.isnan(mean[-1]):
+                return np.asarray(self.last_loss)
+            return mean[-1]
         if name == GLOBAL_STEP:
             return np.int64(self.step)
         for known in (self.values, self.fetched):

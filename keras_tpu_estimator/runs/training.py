@@ -83,7 +83,7 @@ class Training:
                 return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
-            plan = LoopPlan(config.tpu_config.iterations, steps)
+            plan = LoopPlan(self.context.iterations, steps)
             with self._input(plan, steps, checkpoint, preemption) as (
                 infeed,
                 positions,

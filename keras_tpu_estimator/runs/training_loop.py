@@ -130,7 +130,9 @@ class TrainingLoop:
         """
         kept = self._runtime.values.handed_over(self._step, checkpoint)
         with self._context.reading(kept) as values:
-            self._loop_state = LoopState(values, steps)
+            self._loop_state = LoopState(
+                values, steps, is_of_step=self._plan.follows_hooks
+            )
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
             self._positions.start(values.step)
@@ -141,6 +143,10 @@ class TrainingLoop:
             try:
                 with self._saver:
                     hook_list = self._hook_list = self._hooks(hooks, steps)
+                    start = values.step
+                    self._plan.end_at(
+                        end - start for end in hook_list.run_ends(start)
+                    )
                     hook_list.begin()
                     hook_list.after_create_session()
                     with self._outfeed, self._call.told_of_errors():
@@ -160,7 +166,7 @@ class TrainingLoop:
             finally:
                 if has_ended:
                     self._positions.end(values.step)
-        loss = self._loop_state.fetch("loss")
+        loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
 
     def _agree(self, stops: bool) -> bool:

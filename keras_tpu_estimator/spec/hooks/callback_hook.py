@@ -1,6 +1,7 @@
 """Keras callbacks as hooks of an estimator's loops."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -114,6 +115,13 @@ class CallbackHook(LoopHook):
             getattr(each, "allows_run_ahead", not _hears_of_runs(each))
             for each in self.callbacks
         )
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """The ends of epochs, and every step for who hears of runs."""
+        every = self.steps_per_epoch
+        if every is None or self._hears_of_runs:
+            return super().run_ends(start)
+        return itertools.count(start - start % every + every, every)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Shows the callbacks their model, and begins."""

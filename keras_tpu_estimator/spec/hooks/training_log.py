@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.spec.hooks.metrics_file import MetricsFile
@@ -41,6 +42,10 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._batch_size = batch_size
         self._report = report
         self._file = None if directory is None else MetricsFile(directory)
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it reports, if it counts steps."""
+        return self._timer.steps_from(start)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""
