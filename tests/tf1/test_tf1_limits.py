@@ -102,14 +102,14 @@ def evaluate(network, tmp_path):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_checker_refuses_is_refused(name, tmp_path):
-    assert limits.advice_on(name, "model_fn")
+    assert limits.advice_on(name)
     with pytest.raises((ValueError, NotImplementedError, tf.OpError)):
         evaluate(REFUSED[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_it_does_not_refuse_runs(name, tmp_path):
-    assert not limits.advice_on(name, "model_fn")
+    assert not limits.advice_on(name)
     assert np.isfinite(evaluate(ALLOWED[name], tmp_path)["loss"])
 
 
