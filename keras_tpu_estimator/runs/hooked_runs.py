@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
-import numpy as np
-
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
@@ -136,8 +134,8 @@ class LiveModel:
         outputs = dict(self._loop_state.outputs)
         if self.mode == ModeKeys.PREDICT:
             return lambda: outputs
-        losses = self._loop_state.losses[-1]
-        return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
+        state, losses = self._loop_state, [*self._loop_state.losses]
+        return lambda: {"loss": float(state.loss(losses))} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
         """Gives variables other values, for the next run.

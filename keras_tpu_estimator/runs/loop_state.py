@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.program.steps import LAST_LOSS
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
@@ -25,16 +24,13 @@ class LoopState:
     Args:
         values: The values of the call's variables.
         steps: How many steps there will be, or `None` if that is open.
-        is_of_step: Whether `"loss"` is that of the last step, rather than the
-            mean. Defaults to `False`.
 
     Attributes:
         values: The values of the call's variables.
         step: The global step that values had after the part that was told of
             last; the next one may be on its way.
-        losses: The mean loss of the last loop so far, after each step of its
-            parts.
-        last_loss: The loss of the last step.
+        losses: Those of the last loop, as `DeviceLoop.run` gives them for each
+            of its parts.
         fetched: The tensors that hooks asked for, by name.
         reports: Numbers of the last step to report, by name.
         summaries: What `model_fn` recorded in the last step, on the devices.
@@ -42,19 +38,12 @@ class LoopState:
         last_step: The global step to stop at, or `None` if that is open.
     """
 
-    def __init__(
-        self,
-        values: RunState,
-        steps: int | None = None,
-        is_of_step: bool = False,
-    ):
-        self._is_of_step = is_of_step
+    def __init__(self, values: RunState, steps: int | None = None):
         self.values = values
         self.step = values.step
         self.losses: list[jax.Array | np.ndarray] = [
             np.full(1, np.nan, "float32")
         ]
-        self.last_loss: jax.Array | np.ndarray = self.losses[0][0]
         self._newest_losses: jax.Array | np.ndarray = self.losses[0]
         self._begins_loop = True
         self.fetched: Outputs = {}
@@ -73,7 +62,7 @@ class LoopState:
         Waits for the part before it.
 
         Args:
-            losses: The mean loss of the loop so far, after each of them.
+            losses: Those of its steps.
             outputs: Its other outputs.
         """
         # The devices hold the data of few parts, however fast they are fed.
@@ -83,7 +72,6 @@ class LoopState:
             self._begins_loop, self.losses = False, []
         self._newest_losses = losses
         self.losses.append(losses)
-        self.last_loss = outputs[LAST_LOSS]
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -99,17 +87,21 @@ class LoopState:
             KeyError: There is nothing of that name.
         """
         if name == LOSS:
-            mean = self.losses[-1] = np.asarray(self.losses[-1])
-            # It is not a number either if that of any step is none.
-            if self._is_of_step and not np.isnan(mean[-1]):
-                return np.asarray(self.last_loss)
-            return mean[-1]
+            return self.loss(self.losses)
         if name == GLOBAL_STEP:
             return np.int64(self.step)
         for known in (self.values, self.fetched):
             if name in known:
                 return known[name]
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
+
+    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+        """What `"loss"` is after a run: the mean over examples so far.
+
+        Args:
+            losses: `losses`, as they were after that run.
+        """
+        return np.asarray(losses[-1], "float32")[-1]
 
     def wait(self) -> None:
         """Waits until the devices have made the last part of a loop."""
@@ -129,6 +121,34 @@ class LoopState:
         losses = np.concatenate([np.asarray(each) for each in self.losses])
         bad = np.flatnonzero(np.isnan(losses))
         return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
+
+
+class TrainingState(LoopState):
+    """What hooks may fetch in `train`, where losses are those of steps.
+
+    Args:
+        values: As in `LoopState`.
+        steps: As in `LoopState`.
+        is_mean: Whether `"loss"` is the mean over a loop, rather than that of
+            its last step. It is NaN in either case if that of any step is.
+    """
+
+    def __init__(self, values: RunState, steps: int | None, is_mean: bool):
+        super().__init__(values, steps)
+        self._is_mean = is_mean
+
+    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+        """What `"loss"` is after a run."""
+        of_steps = [np.asarray(each, "float32") for each in losses]
+        mean = np.concatenate(of_steps).mean()
+        if self._is_mean or np.isnan(mean):
+            return mean
+        return super().loss(losses)
+
+    @property
+    def last_loss(self) -> Any:
+        """The loss of the last step."""
+        return super().loss(self.losses)
 
 
 class PredictionState(LoopState):

@@ -19,7 +19,7 @@ from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.hooked_runs import run_hooked
-from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import EveryFewSteps
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.outfeed import call_for_steps
@@ -130,8 +130,8 @@ class TrainingLoop:
         """
         kept = self._runtime.values.handed_over(self._step, checkpoint)
         with self._context.reading(kept) as values:
-            self._loop_state = LoopState(
-                values, steps, is_of_step=self._plan.follows_hooks
+            self._loop_state = TrainingState(
+                values, steps, is_mean=not self._plan.follows_hooks
             )
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")

@@ -44,12 +44,13 @@ IS_PADDING = "is_padding"
 SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 
 # Outputs that are wanted of the last step only: a list of `Collected`, tensors
-# by the names that hooks fetch them under, numbers to report, and its loss.
+# by the names that hooks fetch them under, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
-LAST_LOSS = "last_loss"
+# The loss of a step, beside the mean over the steps before it.
+STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
-NEWEST = (SUMMARIES, NAMED, REPORTS, LAST_LOSS)
+NEWEST = (SUMMARIES, NAMED, REPORTS)
 
 
 class Names(Protocol):
