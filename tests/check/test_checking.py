@@ -412,7 +412,10 @@ GRADED = """
 
 
     def make_spec(mode, loss, metric_fn):
-        return tf.estimator.EstimatorSpec(mode, eval_metric_ops=metric_fn(loss))
+        own = tf.metrics.mean(tf.numpy_function(len, [loss], tf.float32))
+        return tf.estimator.EstimatorSpec(
+            mode, eval_metric_ops=metric_fn(loss, tf.py_function(len, [own], 1))
+        )
 
 
     def main(_):
@@ -434,7 +437,7 @@ def b(x):
     return [tf.shape(y) for y in x]
 def loss(x):
     return tf.add_n([tf.gone_from_loss(y) for y in x])
-def count_metrics(x):
+def count_metrics(x, y):
     return {"n": tf.metrics.mean(tf.py_func(len, [x], tf.float32))}
 if __name__ == "__main__":
     tf.gone_from_another_program()
