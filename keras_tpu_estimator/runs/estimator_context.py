@@ -36,6 +36,7 @@ from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
+from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.pickling import check_can_be_found
 from keras_tpu_estimator.ground.base.pickling import fields_of
@@ -89,6 +90,13 @@ class EstimatorContext:
         """What users said, without what was made of it."""
         check_can_be_found("model_fn", self.model_fn)
         return fields_of(self)
+
+    @property
+    def iterations(self) -> IterationsPerLoop | None:
+        """How long loops of training are; `None` if hooks choose that."""
+        config = self.config.tpu_config
+        is_chosen = self.placement.use_tpu or config.chooses_iterations
+        return config.iterations if is_chosen else None
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:

@@ -41,8 +41,8 @@ class LoopState:
     Attributes:
         step: The global step that values had after the part that was told of
             last; the next one may be on its way.
-        losses: The mean loss of the last loop so far, after each step of its
-            parts.
+        losses: Those of the last loop, as `DeviceLoop.run` gives them for each
+            of its parts.
         fetched: The tensors that hooks asked for, by name.
         reports: Numbers of the last step to report, by name.
         summaries: What `model_fn` recorded in the last step, on the devices.
@@ -81,7 +81,7 @@ class LoopState:
         Waits for the part before it.
 
         Args:
-            losses: The mean loss of the loop so far, after each of them.
+            losses: Those of its steps.
             outputs: Its other outputs.
         """
         # The devices hold the data of few parts, however fast they are fed.
@@ -106,14 +106,21 @@ class LoopState:
             KeyError: There is nothing of that name.
         """
         if name == LOSS:
-            self.losses[-1] = np.asarray(self.losses[-1])
-            return self.losses[-1][-1]
+            return self.loss(self.losses)
         if name == GLOBAL_STEP:
             return np.int64(self.step)
         for known in (self.values, self.fetched):
             if name in known:
                 return known[name]
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
+
+    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+        """What `"loss"` is after a run: the mean over examples so far.
+
+        Args:
+            losses: `losses`, as they were after that run.
+        """
+        return np.asarray(losses[-1], "float32")[-1]
 
     def wait(self) -> None:
         """Waits until the devices have made the last part of a loop."""
@@ -133,6 +140,41 @@ class LoopState:
         losses = np.concatenate([np.asarray(each) for each in self.losses])
         bad = np.flatnonzero(np.isnan(losses))
         return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
+
+
+class TrainingState(LoopState):
+    """What hooks may fetch in `train`, where losses are those of steps.
+
+    Args:
+        values: As in `LoopState`.
+        steps: As in `LoopState`.
+        loops: As in `LoopState`.
+        is_mean: Whether `"loss"` is the mean over a loop, rather than that of
+            its last step. It is NaN in either case if that of any step is.
+    """
+
+    def __init__(
+        self,
+        values: RunState,
+        steps: int | None,
+        loops: int | None,
+        is_mean: bool,
+    ):
+        super().__init__(values, steps, loops)
+        self._is_mean = is_mean
+
+    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+        """What `"loss"` is after a run."""
+        of_steps = [np.asarray(each, "float32") for each in losses]
+        mean = np.concatenate(of_steps).mean()
+        if self._is_mean or np.isnan(mean):
+            return mean
+        return super().loss(losses)
+
+    @property
+    def last_loss(self) -> Any:
+        """The loss of the last step."""
+        return super().loss(self.losses)
 
 
 class PredictionState(LoopState):
@@ -211,8 +253,8 @@ class LiveModel:
         outputs = dict(self._loop_state.outputs)
         if self.mode == ModeKeys.PREDICT:
             return lambda: outputs
-        losses = self._loop_state.losses[-1]
-        return lambda: {"loss": float(np.asarray(losses)[-1])} | outputs
+        state, losses = self._loop_state, [*self._loop_state.losses]
+        return lambda: {"loss": float(state.loss(losses))} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
         """Gives variables other values, for the next run."""

@@ -2,9 +2,14 @@
 
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+
+# Where nobody chooses: long enough for the time between loops not to count, and
+# short enough for clocks and signals, which are looked at between loops.
+_UNCHOSEN = IterationsPerLoop(1, "seconds")
 
 
 class LoopPlan:
@@ -13,9 +18,10 @@ class LoopPlan:
     With a count, every loop has that many steps and the last one the rest.
     With a duration, the first loop has one step and the others as many as
     recent ones suggest: a power of two, so that few programs are compiled.
+    With neither, that is about a second, and loops end where hooks want it.
 
     Args:
-        iterations: Steps, or seconds, of one loop.
+        iterations: Steps, or seconds, of one loop; `None` for neither.
         steps: Steps to make, or `None` for no end.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
 
@@ -24,23 +30,33 @@ class LoopPlan:
     >>> from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
     >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
     [4, 4, 2]
+    >>> plan = LoopPlan(None, steps=4)
+    >>> plan.end_at([2, 3, 5])
+    >>> list(plan)
+    [2, 1, 1]
     """
 
     def __init__(
         self,
-        iterations: IterationsPerLoop,
+        iterations: IterationsPerLoop | None,
         steps: int | None,
         clock: Callable[[], float] = time.monotonic,
     ):
+        self.follows_hooks = iterations is None
+        iterations = iterations or _UNCHOSEN
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
         self._steps = steps
         self._remaining = steps
+        self._planned = 0
+        self._ends: Iterator[int] = iter(())
+        self._next_end: int | None = None
         self._to_run = steps
         self._clock = clock
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
+        self._compiled: set[int] = set()
 
     @property
     def chunk(self) -> int:
@@ -64,6 +80,17 @@ class LoopPlan:
         """Whether all steps have been made."""
         return self._to_run is not None and self._to_run <= 0
 
+    def end_at(self, ends: Iterable[int]) -> None:
+        """Ends loops at some steps, unless their length was chosen.
+
+        Loops that are planned already have one step.
+
+        Args:
+            ends: Numbers of steps from the first one on, in ascending order.
+        """
+        if self.follows_hooks:
+            self._ends = iter(ends)
+
     def __iter__(self) -> Iterator[int]:
         """Yields the steps of each loop, which may be planned ahead."""
         return self.agreed(int)
@@ -76,23 +103,37 @@ class LoopPlan:
                 clock is another one.
         """
         while self._remaining is None or self._remaining > 0:
-            size = agree(self._size) if self._is_timed else self._size
+            size = agree(self._wanted()) if self._is_timed else self._size
             if self._remaining is not None:
                 size = min(size, self._remaining)
                 self._remaining -= size
+            self._planned += size
             yield size
+
+    def _wanted(self) -> int:
+        """The size of the next loop, as far as its end and the time go."""
+        while self._next_end is None or self._next_end <= self._planned:
+            self._next_end = next(self._ends, None)
+            if self._next_end is None:
+                return self._size
+        left = self._next_end - self._planned
+        # One that is somewhat longer, rather than one more to compile.
+        return left if left <= 2 * self._size else self._size
 
     def ran(self, steps: int) -> None:
         """Tells that a loop of so many steps has ended just now."""
         if self._to_run is not None:
             self._to_run -= steps
         now = self._clock()
-        if self._is_timed and self._last is not None:
+        # What a new size takes is mostly the time to compile it.
+        is_known = steps in self._compiled
+        self._compiled.add(steps)
+        if self._is_timed and self._last is not None and is_known:
             self._recent = [*self._recent[-4:], (steps, now - self._last)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
-            # Not more than eightfold at a time: compiling took its time, too.
+            # Not more than eightfold at a time: few steps are a small sample.
             wanted = min(wanted, 8 * steps)
             self._size = 1 << (wanted.bit_length() - 1)
         self._last = now

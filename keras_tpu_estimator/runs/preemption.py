@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 from typing import Self
@@ -57,6 +58,11 @@ class Preemption(SessionRunHook):
 
     def __exit__(self, *exception: object) -> None:
         self._signals.__exit__(*exception)
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """None: any end will do."""
+        del start
+        return ()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues

@@ -26,7 +26,7 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import EveryFewSteps
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.outfeed import call_for_steps
@@ -100,7 +100,7 @@ class Training:
                 return
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
-            plan = LoopPlan(config.tpu_config.iterations, steps)
+            plan = LoopPlan(self.context.iterations, steps)
             with self._input(plan, steps, checkpoint, preemption) as (
                 infeed,
                 positions,
@@ -240,10 +240,19 @@ class TrainingLoop:
         with self._context.reading(kept) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
-            self._loop_state = LoopState(values, steps, self._plan.loops)
+            self._loop_state = TrainingState(
+                values,
+                steps,
+                self._plan.loops,
+                is_mean=not self._plan.follows_hooks,
+            )
             saver = Saver(self._context, self._loop_state, self._positions)
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
+                start = values.step
+                self._plan.end_at(
+                    end - start for end in hook_list.run_ends(start)
+                )
                 hook_list.begin()
                 hook_list.after_create_session()
                 with self._outfeed, self._call.told_of_errors():
@@ -265,7 +274,7 @@ class TrainingLoop:
                 hook_list.end()
                 # What was assigned last is compared, too.
                 self._call.barrier()
-        loss = self._loop_state.fetch("loss")
+        loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:

@@ -1,6 +1,7 @@
 """A TF1 `host_call` in a TensorFlow session on the host."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -55,6 +56,11 @@ class CloseHostCall(LoopHook):
 
     def __init__(self, host_call: HostCall):
         self._host_call = host_call
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """None: any end will do."""
+        del start
+        return ()
 
     def close(self, session: Session) -> None:
         """Ends them, before the `end` of any hook."""

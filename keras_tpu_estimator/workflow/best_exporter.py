@@ -60,8 +60,9 @@ def loss_smaller(
 class BestExporter(SavedModelExporter):
     """Exports after an evaluation that is better than all before.
 
-    The best result is kept in a file beside the exports, so that a process
-    that goes on training exports nothing worse. Where there is no such file,
+    The best result is kept in `<name>.best_eval_result.json`, beside the folder
+    of the exports, so that a process that goes on training exports nothing
+    worse. Where there is no such file,
     but there are exports, the best result is looked for in the event files of
     earlier evaluations. The counterpart of `tf.estimator.BestExporter`.
 
@@ -226,7 +227,7 @@ def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load(export_path: str) -> dict[str, Any] | None:
-    path = os.path.join(export_path, _BEST)
+    path = _kept_in(export_path)
     try:
         with paths.opened(path) as file:
             best = json.load(file)
@@ -241,9 +242,15 @@ def _load(export_path: str) -> dict[str, Any] | None:
     return best
 
 
+def _kept_in(export_path: str) -> str:
+    """Beside the folder, which has exports alone: programs list it."""
+    return f"{export_path.rstrip('/')}.{_BEST}"
+
+
 def _store(export_path: str, best: Mapping[str, Any]) -> None:
-    if not is_url(export_path):
-        partial_files.remove_abandoned(export_path)
-    with commit.replacing(os.path.join(export_path, _BEST)) as partial:
+    path = _kept_in(export_path)
+    if not is_url(path):
+        partial_files.remove_abandoned(os.path.dirname(path) or os.curdir)
+    with commit.replacing(path) as partial:
         with open(partial, "w", encoding="utf-8") as file:
             json.dump(best, file, indent=2, sort_keys=True)

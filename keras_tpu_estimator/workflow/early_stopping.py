@@ -6,6 +6,7 @@ checkpoints already.
 
 import logging
 from collections.abc import Callable
+from collections.abc import Iterable
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.shown import shown
@@ -32,6 +33,10 @@ class EarlyStoppingHook(SessionRunHook):
     ):
         self._should_stop_fn = should_stop_fn
         self._timer = timer
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it asks, if it counts steps."""
+        return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
         """Asks after the first run, also if the hook is used again."""

@@ -64,7 +64,7 @@ def test_a_count_does_not_heed_the_clock(seconds):
 def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
     sizes = sizes_run("10s", None, lambda size: 0.1 * size, loops=8)
     # The first loop has no duration: nobody knows when it began.
-    assert sizes == [1, 1, 8, 64, 64, 64, 64, 64]
+    assert sizes == [1, 1, 8, 8, 64, 64, 64, 64]
 
 
 def test_a_duration_is_not_exceeded_by_a_steady_loop():
@@ -95,12 +95,12 @@ def test_a_duration_adapts_to_slower_steps():
 
 
 def test_a_clock_that_stands_still_is_survived():
-    assert sizes_run("1s", 20, lambda size: 0.0) == [1, 1, 8, 10]
+    assert sizes_run("1s", 20, lambda size: 0.0) == [1, 1, 8, 8, 2]
 
 
 def test_the_rest_caps_a_timed_loop():
     sizes = sizes_run("10s", 20, lambda size: 0.1 * size)
-    assert sizes == [1, 1, 8, 10]
+    assert sizes == [1, 1, 8, 8, 2]
 
 
 def test_the_chunk_is_the_size_of_a_whole_loop():
@@ -116,3 +116,40 @@ def test_sizes_may_be_asked_for_ahead_of_runs():
     clock.now += 1
     plan.ran(1)
     assert list(plan) == []
+
+
+def followed(ends, steps, seconds_of, loops=None):
+    """The sizes of loops that end where hooks want it."""
+    clock = Clock()
+    plan = LoopPlan(None, steps, clock)
+    plan.end_at(ends)
+    sizes = []
+    for size in itertools.islice(plan, loops):
+        clock.now += seconds_of(size)
+        plan.ran(size)
+        sizes.append(size)
+    return sizes
+
+
+def test_without_a_length_loops_end_where_they_are_wanted_to():
+    sizes = followed([1, 3, 3, 10, 12], 14, lambda size: 2.0 * size)
+    assert [*itertools.accumulate(sizes)] == [
+        *(1, 3, 4, 5, 6, 7, 8, 10, 12),
+        *(13, 14),
+    ]
+
+
+def test_between_wanted_ends_loops_are_as_long_as_about_a_second_allows():
+    every = itertools.count(100, 100)
+    quick = followed(every, None, lambda size: 1e-4 * size, loops=20)
+    assert quick[-5:] == [100] * 5
+    slow = followed(itertools.count(100, 100), 2000, lambda n: 0.1 * n)
+    assert max(slow) * 0.1 <= 2 and {100 * n for n in range(1, 21)} <= {
+        *itertools.accumulate(slow)
+    }
+
+
+def test_a_chosen_length_is_kept_whatever_hooks_want():
+    plan = plan_of(4, 10)
+    plan.end_at([1, 2, 3])
+    assert list(plan) == [4, 4, 2]

@@ -109,6 +109,19 @@ def test_what_is_missing_is_named_when_it_is_imported():
         from tensorflow.contrib import no_such_area  # noqa: F401
 
 
+def test_modules_of_which_nothing_is_used_are_imported():
+    from tensorflow.contrib import bigtable
+    from tensorflow.contrib import model_pruning
+    from tensorflow.contrib.learn.python.learn.datasets import mnist
+    from tensorflow.examples.tutorials.mnist import input_data
+
+    with pytest.raises(AttributeError, match=r"read_data_sets.*with NumPy\."):
+        input_data.read_data_sets("data")
+    for module in (bigtable, model_pruning, mnist):
+        with pytest.raises(AttributeError, match="not supplied here"):
+            module.anything()
+
+
 def test_installing_leaves_what_is_there():
     had = {name: getattr(tf2, name) for name in dir(tf2) if name != "keras"}
     modules = dict(sys.modules)

@@ -129,8 +129,12 @@ def test_what_is_best_outlives_a_process(tmp_path):
     assert offer(best_exporter(), writer, losses(2, 1)) == [0, 1]
     assert offer(best_exporter(), writer, losses(1.5, 1, 0.5)) == [2]
     assert offer(best_exporter(), writer, losses(0.7)) == []
-    kept = tmp_path / "export" / "best_exporter" / "best_eval_result.json"
+    kept = tmp_path / "export" / "best_exporter.best_eval_result.json"
     assert json.loads(kept.read_text()) == {"global_step": 2, "loss": 0.5}
+    # A program that lists the folder finds exports alone.
+    assert not [
+        p for p in (kept.parent / "best_exporter").iterdir() if p.is_file()
+    ]
 
 
 def test_two_exporters_know_of_two_best_results(tmp_path):
@@ -199,7 +203,7 @@ def test_a_loss_is_needed_to_compare_losses(tmp_path):
 def test_a_damaged_record_of_the_best_is_named(tmp_path):
     writer = Writer(tmp_path)
     offer(best_exporter(), writer, losses(1))
-    kept = tmp_path / "export" / "best_exporter" / "best_eval_result.json"
+    kept = tmp_path / "export" / "best_exporter.best_eval_result.json"
     kept.write_text("{")
     with pytest.raises(ValueError, match="best_eval_result.json.*Delete it"):
         offer(best_exporter(), writer, losses(1))

@@ -26,6 +26,7 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
+from keras_tpu_estimator.engine.program.steps import STEP_LOSS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -191,8 +192,8 @@ class DeviceLoop:
 
         Returns:
             The new values of what the step assigns; those of the metrics; the
-            mean loss after each step; and the other outputs: of every step,
-            stacked, or of the last.
+            loss of each step in TRAIN, and the mean after it in EVAL; and the
+            other outputs: of every step, stacked, or of the last.
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, others = step.split(values)
@@ -248,7 +249,8 @@ class DeviceLoop:
             changed, metrics, outputs = run_step(
                 others | assigned, metrics, batch
             )
-            loss = outputs.pop("loss")
+            mean, own = outputs.pop("loss"), outputs.pop(STEP_LOSS)
+            loss = own if step.mode == ModeKeys.TRAIN else mean
             newest = {name: outputs.pop(name, {}) for name in NEWEST}
             newest[NAMED] = _only(newest[NAMED], fetch)
             assigned = self._places.pinned(assigned | changed)

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import STEP_LOSS
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
@@ -102,7 +103,8 @@ class DistributedProgram:
 
         Returns:
             The values that changed, the metrics' new values, and the outputs;
-            among them as `loss` the mean over examples so far.
+            among them as `loss` the mean over examples so far, and as
+            `STEP_LOSS` that of the step.
         """
         changed, outputs = self.to_compile(step)(values, *batch)
         weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
@@ -110,7 +112,8 @@ class DistributedProgram:
             metrics, outputs["loss"], sample_weight=weight
         )
         mean = self.loss_mean.stateless_result(metrics)
-        return changed, metrics, outputs | {"loss": mean}
+        outputs = outputs | {"loss": mean, STEP_LOSS: outputs["loss"]}
+        return changed, metrics, outputs
 
     def metrics_state(self) -> MetricsState:
         """The metrics' values before anything was counted."""

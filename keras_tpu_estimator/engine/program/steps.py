@@ -46,6 +46,8 @@ SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
 # Outputs that are wanted of the last step only: a list of `Collected`, tensors
 # by the names that hooks fetch them under, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
+# The loss of a step, beside the mean over the steps before it.
+STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
 NEWEST = (SUMMARIES, NAMED, REPORTS)

@@ -48,6 +48,10 @@ class InputPipelineConfig(enum.IntEnum):
 _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
+class _NotChosen(int):
+    """A number that loops need not have: the original's default, say."""
+
+
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUConfig(NamedTupleLike):
@@ -58,7 +62,9 @@ class TPUConfig(NamedTupleLike):
     Args:
         iterations_per_loop: Steps of one device program, or the time that it
             is to take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
-            checkpoints come between programs. Defaults to 2.
+            checkpoints come between programs. Defaults to 2 with `use_tpu`;
+            without it, programs end by default where a checkpoint, a summary,
+            a log line or a hook wants it, and after about a second.
         num_shards: Number of replicas; if set, there must be so many. 1 uses
             one core, or those of one replica. Defaults to `None`.
         num_cores_per_replica: Cores that one copy of the model is spread
@@ -91,7 +97,7 @@ class TPUConfig(NamedTupleLike):
     100
     """
 
-    iterations_per_loop: int | str = 2
+    iterations_per_loop: int | str = _NotChosen(2)
     num_shards: int | None = None
     num_cores_per_replica: int | None = None
     per_host_input_for_training: bool | int = True
@@ -129,6 +135,35 @@ class TPUConfig(NamedTupleLike):
         IterationsPerLoop(value=3600, unit='seconds')
         """
         return IterationsPerLoop.parse(self.iterations_per_loop)
+
+    @property
+    def chooses_iterations(self) -> bool:
+        """Whether `iterations_per_loop` is more than the default.
+
+        Example:
+
+        >>> import keras_tpu_estimator as kte
+        >>> kte.TPUConfig(iterations_per_loop=2).chooses_iterations
+        True
+        >>> kte.TPUConfig().chooses_iterations
+        False
+        """
+        return not isinstance(self.iterations_per_loop, _NotChosen)
+
+    def without_chosen_iterations(self) -> "TPUConfig":
+        """The same settings, with a number that has no effect off TPUs.
+
+        Example:
+
+        >>> import keras_tpu_estimator as kte
+        >>> config = kte.TPUConfig(100).without_chosen_iterations()
+        >>> config.iterations_per_loop, config.chooses_iterations
+        (100, False)
+        """
+        given = self.iterations_per_loop
+        if not is_int(given):
+            return self
+        return self._replace(iterations_per_loop=_NotChosen(given))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

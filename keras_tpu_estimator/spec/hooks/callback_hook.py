@@ -1,6 +1,7 @@
 """Keras callbacks as hooks of an estimator's loops."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -111,6 +112,13 @@ class CallbackHook(LoopHook):
             for each in self.callbacks
         )
 
+    def run_ends(self, start: int) -> Iterable[int]:
+        """The ends of epochs, and every step for who hears of runs."""
+        every = self.steps_per_epoch
+        if every is None or self._hears_of_runs:
+            return super().run_ends(start)
+        return itertools.count(start - start % every + every, every)
+
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Shows the callbacks their model, and begins."""
         del coord
@@ -149,8 +157,7 @@ class CallbackHook(LoopHook):
         logs = self._live.logs_of_run()
         self._runs += 1
         end = self._live.step if self._trains else self._runs
-        # Some begin to listen only once there is an epoch.
-        if not self._trains or any(map(_hears_of_runs, self.callbacks)):
+        if not self._trains or self._hears_of_runs:
             self._logs = logs()
             with self._live:
                 self._tell("batch_end", self._batch(end - 1), dict(self._logs))
@@ -168,6 +175,11 @@ class CallbackHook(LoopHook):
             self._end_epoch(is_last=True)
         with self._live:
             self._tell("end", self._last_logs())
+
+    @property
+    def _hears_of_runs(self) -> bool:
+        # Some begin to listen only once there is an epoch.
+        return any(map(_hears_of_runs, self.callbacks))
 
     @property
     def _trains(self) -> bool:

@@ -140,6 +140,10 @@ class CheckpointSaverHook(SessionRunHook):
         """
         self._listeners = _each_once((*self._own_listeners, *listeners))
 
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it saves, if it counts steps."""
+        return self._timer.steps_from(start)
+
     def begin(self) -> None:
         """Tells the listeners."""
         for listener in self._listeners:

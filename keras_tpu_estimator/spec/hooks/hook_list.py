@@ -1,6 +1,7 @@
 """Several hooks as one, called in order around each run."""
 
 import dataclasses
+import heapq
 from collections.abc import Iterable
 
 from keras_tpu_estimator.spec.hooks.fetches import names_in
@@ -29,6 +30,14 @@ class HookList:
     def allows_run_ahead(self) -> bool:
         """Whether all of them allow it."""
         return all(hook.allows_run_ahead for hook in self.hooks)
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Steps at which any of them wants a run to end, in ascending order.
+
+        Args:
+            start: The global step that training starts from.
+        """
+        return heapq.merge(*(hook.run_ends(start) for hook in self.hooks))
 
     def begin(self) -> None:
         """Calls every hook's `begin`."""

@@ -1,6 +1,7 @@
 """Stopping when the loss is no number any more."""
 
 import logging
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -80,6 +81,11 @@ class NanLossHook(LoopHook):
     """
 
     allows_run_ahead = True
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """None: any end will do."""
+        del start
+        return ()
 
     def run_is_made(self, session: Session) -> None:
         """Looks at the loss."""

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 
 import jax
 
@@ -64,6 +65,10 @@ class ProfilerHook(SessionRunHook):
                 "a local directory, and copy it afterwards."
             )
         self._is_tracing = False
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those that a profile begins with, if it counts steps."""
+        return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
         """Starts to count."""

@@ -1,6 +1,7 @@
 """A line that tells how far training is, on a terminal or in a notebook."""
 
 import sys
+from collections.abc import Iterable
 
 import keras
 
@@ -31,6 +32,11 @@ class ProgressBarHook(LoopHook):
         """Starts at no steps."""
         del coord
         self._start = int(session.run("global_step"))
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """None: any end will do."""
+        del start
+        return ()
 
     def run_is_made(self, session: Session) -> None:
         """Moves on."""

@@ -1,6 +1,8 @@
 """The protocol by which user code takes part in a run of the device loop."""
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
 from typing import Any
 from typing import TypeAlias
 
@@ -95,6 +97,8 @@ class SessionRunContext:
 
 # What is called around each run, of this class and of `LoopHook`.
 _AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
+# What is said of these, and of nothing else.
+_SAID_OF_THEM = ("allows_run_ahead", "run_ends")
 
 
 class SessionRunHook:
@@ -128,13 +132,27 @@ class SessionRunHook:
         """Forgets what was said of code that a subclass replaces."""
         super().__init_subclass__(**kwargs)
         # As Python does with `__hash__` where there is another `__eq__`.
-        name = "allows_run_ahead"
-        said = next(each for each in cls.__mro__ if name in vars(each))
-        if any(
-            getattr(cls, method, None) is not getattr(said, method, None)
-            for method in _AROUND_RUNS
-        ):
-            cls.allows_run_ahead = False
+        for name in _SAID_OF_THEM:
+            said = next(each for each in cls.__mro__ if name in vars(each))
+            if _differ_around_runs(cls, said):
+                setattr(cls, name, vars(SessionRunHook)[name])
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Global steps at which this hook wants a run of training to end.
+
+        Asked once, where the length of runs is not chosen: with
+        `use_tpu=False` and without `iterations_per_loop`.
+
+        Args:
+            start: The global step that training starts from.
+
+        Returns:
+            Steps after `start` in ascending order. Defaults to every step, if
+            the hook does something around runs, and to none otherwise.
+        """
+        if _differ_around_runs(type(self), SessionRunHook):
+            return itertools.count(start + 1)
+        return ()
 
     def begin(self) -> None:
         """Called once, before variables are restored."""
@@ -175,6 +193,14 @@ class SessionRunHook:
         Args:
             session: Reads variables.
         """
+
+
+def _differ_around_runs(one: type, other: type) -> bool:
+    """Whether two classes of hooks do different things around runs."""
+    return any(
+        getattr(one, method, None) is not getattr(other, method, None)
+        for method in _AROUND_RUNS
+    )
 
 
 # What is accepted as a hook.

@@ -7,6 +7,7 @@ import time
 import traceback
 import types
 from collections.abc import Generator
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 from typing import Self
@@ -68,6 +69,11 @@ class StallHook(SessionRunHook):
 
     def __init__(self, watch: StallWatch):
         self._watch = watch
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """None: any end will do."""
+        del start
+        return ()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues

@@ -1,6 +1,7 @@
 """Steps per second."""
 
 import logging
+from collections.abc import Iterable
 
 from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -58,6 +59,10 @@ class StepCounterHook(SessionRunHook):
             )
         self._timer = SecondOrStepTimer(every_n_secs, every_n_steps)
         self._writer = writer_of(output_dir, summary_writer)
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it logs, if it counts steps."""
+        return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
         """Starts to count."""

@@ -15,9 +15,10 @@ class StopAtStepHook(SessionRunHook):
 
     Passed to `train`, it stops at exactly that step: the last loop is made as
     short as it has to be. Among the `training_hooks` of a spec it stops at the
-    end of the loop in which the step is reached, for loops are planned before
-    `model_fn` is called. If the step has been reached already, one more step
-    is made. The counterpart of `tf.compat.v1.train.StopAtStepHook`.
+    end of the loop in which the step is reached: loops of a chosen length are
+    planned before `model_fn` is called. If the step has been reached already,
+    one more step is made. The counterpart of
+    `tf.compat.v1.train.StopAtStepHook`.
 
     Args:
         num_steps: Steps to make, counted anew in each `train`. Defaults to
@@ -58,6 +59,10 @@ class StopAtStepHook(SessionRunHook):
             A global step; it may lie before `start`.
         """
         return start + self._steps if self._counts_anew else self._steps
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """The step to stop at, which may be made already."""
+        return (max(start + 1, self.stop_from(start)),)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""

@@ -1,6 +1,7 @@
 """Writing values into the event file."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -78,6 +79,10 @@ class SummarySaverHook(SessionRunHook):
             )
         self._writer = writer
 
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it writes, if it counts steps."""
+        return self._timer.steps_from(start + 1)
+
     def begin(self) -> None:
         """Starts to count."""
         self._timer.reset()
@@ -128,6 +133,10 @@ class RecordedSummariesHook(LoopHook):
         self._writer = writer
         self._timer = SecondOrStepTimer(every_steps=save_steps)
         self._newest = newest
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it writes, if it counts steps."""
+        return self._timer.steps_from(start + 1)
 
     def run_is_made(self, session: Session) -> None:
         """Writes if it is time."""

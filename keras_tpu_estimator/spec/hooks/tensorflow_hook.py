@@ -5,6 +5,7 @@ All that is private of these classes is used in this file alone.
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
@@ -95,6 +96,15 @@ class TensorFlowHook(LoopHook):
         # TensorFlow's own wait for what they fetch, and for nothing else.
         is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Every step, if the hook does something around steps."""
+        base = _train().SessionRunHook
+        does = any(
+            getattr(type(self.hook), name) is not getattr(base, name)
+            for name in ("before_run", "after_run")
+        )
+        return super().run_ends(start) if does else ()
 
     def open(self, session: Session) -> None:
         """Finds out about the graph."""

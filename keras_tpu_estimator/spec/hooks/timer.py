@@ -1,8 +1,10 @@
 """When something periodic is due."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 
 
 class SecondOrStepTimer:
@@ -84,6 +86,18 @@ class SecondOrStepTimer:
     def reset(self) -> None:
         """Forgets the interval, so that the next question gets a yes."""
         self._last = None
+
+    def steps_from(self, first: int) -> Iterable[int]:
+        """The steps at which it is time, if it is at a first one.
+
+        With seconds there are none: who asks looks at a clock.
+
+        Args:
+            first: The step at which the first interval begins.
+        """
+        if self._every_secs is not None:
+            return ()
+        return itertools.count(first, int(self._every_steps))
 
     def elapsed_since_last(self, step: int) -> tuple[int, float] | None:
         """Steps and seconds since the interval began, if it has."""

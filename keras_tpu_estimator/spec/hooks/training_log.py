@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
@@ -52,6 +53,10 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._is_brief = is_brief
         self._clock = clock
         self._reports = writer
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Those after which it reports, if it counts steps."""
+        return self._timer.steps_from(start)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Starts to count."""

@@ -6,12 +6,12 @@ import enum
 import functools
 import pathlib
 from collections.abc import Iterable
-from collections.abc import Iterator
 
 from keras_tpu_estimator.ground.base.sources import read_program
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1_tools.check import limits
-from keras_tpu_estimator.tf1_tools.check.reached import nodes_reached
+from keras_tpu_estimator.tf1_tools.check.reached import Grade
+from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
 from keras_tpu_estimator.tf1_tools.check.scopes import scopes_of
 from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
@@ -41,6 +41,7 @@ class Finding:
     Attributes:
         name: Such as "tf.layers.dense".
         verdict: What becomes of it.
+        grade: Whether the program comes to one of the places.
         places: Where it is used.
         advice: What to do, if it does not run, or not without what is to be
             installed; else "".
@@ -49,6 +50,7 @@ class Finding:
 
     name: str
     verdict: Verdict
+    grade: Grade
     places: tuple[Use, ...]
     advice: str
     counterpart: table.Counterpart | None
@@ -72,14 +74,27 @@ class Report:
 
     @property
     def runs(self) -> bool:
-        """Whether nothing stands against running it as it is."""
-        return not self.unreadable and all(
-            finding.verdict is Verdict.RUNS for finding in self.findings
-        )
+        """Whether nothing that is needed stands against running it."""
+        return not self.unreadable and not self.needed
 
-    def with_verdict(self, verdict: Verdict) -> list[Finding]:
-        """The findings with one verdict."""
-        return [each for each in self.findings if each.verdict is verdict]
+    @property
+    def needed(self) -> list[Finding]:
+        """What does not run, and is needed."""
+        return [
+            each
+            for each in self.findings
+            if each.verdict is not Verdict.RUNS and each.grade is Grade.NEEDED
+        ]
+
+    def with_verdict(
+        self, verdict: Verdict, grade: Grade | None = None
+    ) -> list[Finding]:
+        """The findings with one verdict, and one grade if there is one."""
+        return [
+            each
+            for each in self.findings
+            if each.verdict is verdict and grade in (None, each.grade)
+        ]
 
 
 def check(path: pathlib.Path) -> Report:
@@ -105,7 +120,9 @@ def check(path: pathlib.Path) -> Report:
                 uses.append(each)
             else:
                 unfollowed.append(each)
-    judged, dismissed = _judged(uses, program)
+    starts = [each for each in program.values() if each.source.path == path]
+    code = RunningCode.of(program, starts[0] if starts else None)
+    judged, dismissed = _judged(uses, program, code)
     return Report(
         tuple(source.path for source in sources),
         tuple(judged),
@@ -119,12 +136,11 @@ def check(path: pathlib.Path) -> Report:
 
 
 def _judged(
-    uses: Iterable[Use], program: dict[str, Scope]
+    uses: Iterable[Use], program: dict[str, Scope], code: RunningCode
 ) -> tuple[list[Finding], list[Unfollowed]]:
     """Findings, and uses that the program may do without."""
-    places: dict[tuple[Verdict, str, str], list[Use]] = {}
+    places: dict[tuple[Verdict, Grade, str, str], list[Use]] = {}
     dismissed: list[Unfollowed] = []
-    in_parts = {part: nodes_reached(program, part) for part in limits.LIMITS}
     calls = {
         node.func: node
         for module in program.values()
@@ -132,17 +148,21 @@ def _judged(
         if isinstance(node, ast.Call)
     }
     for use in uses:
-        parts = [part for part, nodes in in_parts.items() if use.node in nodes]
-        verdict, advice = _verdict(use, parts, calls)
+        verdict, advice = _verdict(use, use.node in code.in_steps, calls)
+        where = code.in_steps if verdict is Verdict.REFUSED else code.anywhere
+        grade = where.get(use.node, Grade.IN_BRANCH)
+        if verdict is Verdict.RUNS:
+            grade = Grade.NEEDED  # One row is enough.
         if verdict is Verdict.MISSING and use.is_guarded:
             what = f"{use.name}, which is missing, where it may be"
             dismissed.append(Unfollowed(use.path, use.line, what))
         else:
-            places.setdefault((verdict, use.name, advice), []).append(use)
+            key = verdict, grade, use.name, advice
+            places.setdefault(key, []).append(use)
     owners = {use.name.rpartition(".")[0] for use in uses}
     findings = [
-        Finding(name, verdict, tuple(found), advice, table.find(name))
-        for (verdict, name, advice), found in places.items()
+        Finding(name, verdict, grade, tuple(found), advice, table.find(name))
+        for (verdict, grade, name, advice), found in places.items()
         # Of a module that is there, what is used of it says enough.
         if verdict is not Verdict.RUNS or name not in owners
     ]
@@ -150,24 +170,18 @@ def _judged(
 
 
 def _verdict(
-    use: Use, parts: Iterable[str], calls: dict[ast.expr, ast.Call]
+    use: Use, is_in_step: bool, calls: dict[ast.expr, ast.Call]
 ) -> tuple[Verdict, str]:
     found = shims.lookup(use.name)
     if found.status is shims.Status.MISSING:
         return Verdict.MISSING, _of_version_2(use.name) or found.advice
-    for advice in _limits(use, parts, calls):
+    if is_in_step:
+        advice = limits.advice_on(use.name)
+        if not advice and use.node in calls:
+            advice = limits.advice_on_call(use.name, calls[use.node])
         if advice:
             return Verdict.REFUSED, advice
     return Verdict.RUNS, found.advice
-
-
-def _limits(
-    use: Use, parts: Iterable[str], calls: dict[ast.expr, ast.Call]
-) -> Iterator[str]:
-    for part in parts:
-        yield limits.advice_on(use.name, part)
-        if part == "model_fn" and use.node in calls:
-            yield limits.advice_on_call(use.name, calls[use.node])
 
 
 def _of_version_2(name: str) -> str:

@@ -10,7 +10,7 @@ import fnmatch
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """Names that do not work in some part of a program.
+    """Names that do not work in a `model_fn`.
 
     Attributes:
         names: The names, with "*" for any characters.
@@ -21,7 +21,7 @@ class Limit:
     advice: str
 
 
-_IN_MODEL_FN = (
+LIMITS = (
     Limit(
         ("tf.py_func", "tf.py_function", "tf.numpy_function"),
         "Calls Python in the middle of a step. Do it in input_fn, metric_fn "
@@ -50,6 +50,14 @@ _IN_MODEL_FN = (
             "tf.substr",
         ),
         "Devices have no strings. Do it in input_fn.",
+    ),
+    Limit(
+        (
+            "tf.compat.v2.summary.create_file_writer",
+            "tf.contrib.summary.create_file_writer",
+        ),
+        "Devices write no files. Use tf.summary, which is written, or do it in "
+        "host_call.",
     ),
     Limit(
         ("tf.contrib.lookup.*", "tf.lookup.*"),
@@ -89,8 +97,6 @@ _IN_MODEL_FN = (
         ),
         "XLA does not have it. Do it in input_fn, or by other operations.",
     ),
-)
-_IN_INPUT_FN = (
     Limit(
         (
             "tf.*FIFOQueue",
@@ -104,33 +110,27 @@ _IN_INPUT_FN = (
             "tf.train.*_input_producer",
             "tf.train.shuffle_batch*",
         ),
-        "Nothing runs the threads that fill queues. Read by tf.data.",
+        "Queues are filled and read on the host. Do it in input_fn.",
     ),
 )
-# By the names of the functions in which they hold.
-LIMITS = {
-    "model_fn": (*_IN_MODEL_FN, *_IN_INPUT_FN),
-    "input_fn": _IN_INPUT_FN,
-}
 _REFS = "Variables are resources. Leave `use_resource` out."
 
 
-def advice_on(name: str, part: str) -> str:
-    """Why a name does not work in a part of a program, and what to do.
+def advice_on(name: str) -> str:
+    """Why a name does not work in a `model_fn`, and what to do.
 
     Args:
         name: Such as "tf.py_func".
-        part: "model_fn" or "input_fn".
 
     Returns:
         The advice, or "" if it works.
 
     Example:
 
-    >>> advice_on("tf.lookup.StaticHashTable", "model_fn")
+    >>> advice_on("tf.lookup.StaticHashTable")
     'Devices have no tables. Look up in input_fn.'
     """
-    for limit in LIMITS[part]:
+    for limit in LIMITS:
         if any(fnmatch.fnmatchcase(name, each) for each in limit.names):
             return limit.advice
     return ""

@@ -11,11 +11,17 @@ from typing import Any
 from keras_tpu_estimator.tf1_tools.check.checking import Finding
 from keras_tpu_estimator.tf1_tools.check.checking import Report
 from keras_tpu_estimator.tf1_tools.check.checking import Verdict
+from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
 from keras_tpu_estimator.tf1_tools.check.uses import Use
 from keras_tpu_estimator.tf1_tools.porting import table
 
 _RUN = "python -m keras_tpu_estimator tf1"
+_TITLES = {
+    Verdict.MISSING: "Missing",
+    Verdict.REFUSED: "Refused on devices",
+}
+_GRADES = {Grade.NEEDED: "and needed", Grade.IN_BRANCH: "in a branch"}
 # How many places of one name are printed; all are in the JSON.
 _PLACES = 5
 
@@ -48,15 +54,15 @@ def as_text(report: Report, start: pathlib.Path) -> str:
             path = path.relative_to(start)
         return f"{path}:{place.line}"
 
-    missing = report.with_verdict(Verdict.MISSING)
-    refused = report.with_verdict(Verdict.REFUSED)
     running = report.with_verdict(Verdict.RUNS)
     lines = [
         f"{len(report.files)} files, "
         f"{len({each.name for each in report.findings})} names of TensorFlow."
     ]
-    lines += _titled("Missing", _problems(missing, where))
-    lines += _titled("Refused on devices", _problems(refused, where))
+    for grade, what in _GRADES.items():
+        for verdict, title in _TITLES.items():
+            found = report.with_verdict(verdict, grade)
+            lines += _titled(f"{title}, {what}", _problems(found, where))
     lines += _titled("Not Python 3", _remarks(report.unreadable, where))
     lines += _table(running)
     wanted = dict.fromkeys(each.advice for each in running if each.advice)
@@ -68,10 +74,9 @@ def as_text(report: Report, start: pathlib.Path) -> str:
 
 def _conclusion(report: Report) -> str:
     if report.runs:
-        return f"Nothing stands against running it: {_RUN} SCRIPT"
-    count = len(report.unreadable) + sum(
-        each.verdict is not Verdict.RUNS for each in report.findings
-    )
+        nothing = "Nothing that is needed stands against running it"
+        return f"{nothing}: {_RUN} SCRIPT"
+    count = len(report.unreadable) + len(report.needed)
     return (
         f"{count} things to change before {_RUN} can run it. For a port to "
         f"Keras see {table.PAGE}."
@@ -130,6 +135,7 @@ def _name_as_json(finding: Finding) -> dict[str, Any]:
     return {
         "name": finding.name,
         "verdict": finding.verdict.value,
+        "grade": finding.grade.name.lower(),
         "advice": finding.advice,
         "counterpart": found.now if found else None,
         "note": found.note if found else None,

@@ -1,115 +1,296 @@
-"""Which functions of a program run in a step on the devices.
+"""Which code of a program runs, as far as that can be followed.
 
-They are the `model_fn`s and what these call, as far as that can be followed.
-What is only passed on, such as a `metric_fn`, runs on the host.
+It begins with the code that a start runs, and with the `model_fn`s, and goes on
+to what these call. Code is needed if nothing but the mode decides whether it
+runs; what any other condition chooses stands in a branch.
 """
 
 import ast
+import enum
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
+from typing_extensions import TypeIs
+
+from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.tf1_tools.check.conditions import Condition
+from keras_tpu_estimator.tf1_tools.check.conditions import condition_of
 from keras_tpu_estimator.tf1_tools.check.scopes import Found
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
 from keras_tpu_estimator.tf1_tools.check.scopes import canonical
 
-# Control flow, which calls the functions that it is given.
+# What calls the functions that it is given, where a step calls it.
 _CALLERS = (
+    "functools.partial",
     "tf.case",
     "tf.cond",
     "tf.contrib.tpu.repeat",
+    "tf.custom_gradient",
     "tf.foldl",
+    "tf.make_template",
     "tf.map_fn",
+    "tf.recompute_grad",
     "tf.scan",
     "tf.while_loop",
 )
+# What is called of an object without its name.
+_UNNAMED = ("build", "call", "input_fn", "model_fn")
 
 
-def nodes_reached(program: Mapping[str, Scope], suffix: str) -> set[ast.AST]:
-    """The nodes of the functions whose names end so, and of what they call.
+class Grade(enum.IntEnum):
+    """How sure it is that code runs.
+
+    Attributes:
+        IN_BRANCH: Something chooses it, or nothing is known to.
+        NEEDED: It runs whatever the settings are.
+    """
+
+    IN_BRANCH = 1
+    NEEDED = 2
+
+
+class Reached:
+    """The code that is reached, and how surely.
 
     Args:
-        program: The scopes of the modules.
-        suffix: Such as "model_fn".
+        program: The scopes of the modules, by their names.
+        entries: The modules that are started.
+        in_steps: Whether it is about steps on the devices: what is only
+            passed on, such as a `metric_fn`, runs on the host then.
+            Defaults to `False`.
+        objects: Classes of which there are objects already, by their scopes.
+            Defaults to none.
 
-    Returns:
-        The nodes, without those of functions that are only defined or passed
-        on within them.
+    Attributes:
+        grades: The grades of all nodes that are reached.
+        classes: Those of classes of which there are objects.
+        bodies: Those of modules and functions.
+        model_fns: What estimators are given as such.
     """
-    waiting = list(_named(program.values(), suffix))
-    done: set[ast.AST] = set()
-    reached: set[ast.AST] = set()
-    while waiting:
-        found = waiting.pop()
-        if found.node in done:
-            continue
-        done.add(found.node)
-        scope = found.scope.children[found.node]
-        for inner, node in _own_nodes(scope):
-            reached.add(node)
-            if isinstance(node, ast.Call):
-                waiting += _called(inner, node)
-    return reached
 
-
-def _named(modules: Iterable[Scope], suffix: str) -> Iterator[Found]:
-    for module in modules:
-        for scope, node in module.walk():
-            if isinstance(node, ast.FunctionDef) and node.name.strip(
-                "_"
-            ).endswith(suffix):
-                yield Found(node, scope)
-
-
-def _own_nodes(scope: Scope) -> Iterator[tuple[Scope, ast.AST]]:
-    """What is below a function, but for the functions defined in it."""
-    waiting = [(scope, node) for node in ast.iter_child_nodes(scope.node)]
-    while waiting:
-        inner, node = waiting.pop()
-        yield inner, node
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            continue
-        inner = inner.children.get(node, inner)
-        waiting += [(inner, child) for child in ast.iter_child_nodes(node)]
-
-
-def _called(scope: Scope, call: ast.Call) -> Iterator[Found]:
-    meaning = scope.meaning(call.func)
-    if isinstance(meaning, Found):
-        yield from _entry(meaning)
-    elif isinstance(meaning, str) and canonical(meaning) in _CALLERS:
-        values = [*call.args, *(each.value for each in call.keywords)]
-        for value in values:
-            passed = scope.meaning(value)
-            if isinstance(passed, Found):
-                yield from _entry(passed)
-    elif (
-        isinstance(call.func, ast.Attribute)
-        and isinstance(call.func.value, ast.Name)
-        and call.func.value.id == "self"
+    def __init__(
+        self,
+        program: Mapping[str, Scope],
+        entries: Iterable[Scope] = (),
+        in_steps: bool = False,
+        objects: Mapping[Scope, Grade] | None = None,
     ):
-        yield from _method(scope, call.func.attr)
+        self._program = program
+        self._entries = {*entries}
+        self._in_steps = in_steps
+        self.grades: dict[ast.AST, Grade] = {}
+        self.classes: dict[Scope, Grade] = {}
+        self.bodies: dict[Scope, Grade] = {}
+        self.model_fns: set[Scope] = set()
+        self._called_names: dict[str, Grade] = {}
+        self._waiting: list[tuple[Scope, Grade]] = []
+        self._objects = objects or {}
+
+    def add(self, roots: Iterable[Scope], grade: Grade = Grade.NEEDED) -> None:
+        """Follows some modules and functions.
+
+        Args:
+            roots: Their scopes.
+            grade: How sure it is that they run. Defaults to `NEEDED`.
+        """
+        self._waiting += [(scope, grade) for scope in roots]
+        while self._waiting:
+            scope, grade = self._waiting.pop()
+            if self._raise(self.bodies, scope, grade):
+                for node in _body(scope.node):
+                    self._walk(scope, node, grade)
+
+    def _walk(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
+        if self._in_steps and self._counts_metrics(scope, node):
+            return  # Which run on the host, with what they are given.
+        self._raise(self.grades, node, grade)
+        if isinstance(node, ast.If | ast.IfExp):
+            self._choose(scope, node, grade)
+            return
+        self._follow(scope, node, grade)
+        if isinstance(node, ast.ExceptHandler):
+            grade = Grade.IN_BRANCH
+        children = ast.iter_child_nodes(node)
+        if is_function(node):
+            children = _evaluated_with(node)
+        inner = scope.children.get(node, scope)
+        for child in children:
+            if isinstance(node, ast.Dict) and self._is_callable(scope, child):
+                # In a table, of which one is chosen.
+                self._refer(scope, child, Grade.IN_BRANCH)
+            else:
+                self._walk(inner, child, grade)
+
+    def _follow(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
+        """Goes to what a node by itself leads to."""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self._import(scope, node, grade)
+        elif isinstance(node, ast.Call):
+            self._call(scope, node, grade)
+        elif isinstance(node, ast.Return | ast.Assign) and node.value:
+            self._refer(scope, node.value, grade)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            self._mention(scope, node, grade)
+
+    def _counts_metrics(self, scope: Scope, node: ast.AST) -> bool:
+        if isinstance(node, ast.keyword):
+            return node.arg in ("eval_metric_ops", "eval_metrics")
+        if not isinstance(node, ast.Call):
+            return False
+        called = scope.meaning(node.func)
+        return isinstance(called, str) and ".metrics." in called
+
+    def _is_callable(self, scope: Scope, node: ast.AST) -> bool:
+        return isinstance(scope.meaning(node), Found)
+
+    def _choose(
+        self, scope: Scope, node: ast.If | ast.IfExp, grade: Grade
+    ) -> None:
+        self._walk(scope, node.test, grade)
+        condition = condition_of(node.test)
+        chosen = list(_nodes(node.body)), list(_nodes(node.orelse))
+        if condition is Condition.IS_STARTED:
+            if not {scope, *_around(scope)} & self._entries:
+                chosen = [], chosen[1]
+        elif condition is Condition.OTHER:
+            grade = min(grade, Grade.IN_BRANCH)
+        for each in (*chosen[0], *chosen[1]):
+            self._walk(scope, each, grade)
+
+    def _import(
+        self, scope: Scope, node: ast.Import | ast.ImportFrom, grade: Grade
+    ) -> None:
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            module = from_module(node, scope.source)
+            names = [module, *(f"{module}.{name}" for name in names)]
+        for name in names:
+            for full in (name, f"{scope.source.package}.{name}"):
+                parts = full.split(".")
+                for number in range(1, len(parts) + 1):
+                    found = self._program.get(".".join(parts[:number]))
+                    if found is not None:
+                        self._waiting.append((found, grade))
+
+    def _call(self, scope: Scope, node: ast.Call, grade: Grade) -> None:
+        self._refer(scope, node.func, grade)
+        self._note_model_fn(scope, node)
+        callee = scope.meaning(node.func)
+        if isinstance(callee, str) and canonical(callee) not in _CALLERS:
+            return
+        for value in (*node.args, *(each.value for each in node.keywords)):
+            self._refer(scope, value, grade)
+
+    def _note_model_fn(self, scope: Scope, node: ast.Call) -> None:
+        """Keeps what an estimator is given as its `model_fn`."""
+        given = [e.value for e in node.keywords if e.arg == "model_fn"]
+        if ast.unparse(node.func).endswith("Estimator"):
+            given += node.args[:1]
+        for value in given:
+            found = scope.meaning(value)
+            if isinstance(found, Found) and is_function(found.node):
+                self.model_fns.add(found.scope.children[found.node])
+
+    def _mention(
+        self, scope: Scope, node: ast.Name | ast.Attribute, grade: Grade
+    ) -> None:
+        if not self._in_steps:
+            self._refer(scope, node, grade)
+        if not isinstance(node, ast.Attribute):
+            return
+        if _is_self(node.value):
+            self._call_own(scope, node.attr, grade)
+        if self._raise(self._called_names, node.attr, grade):
+            for each, known in {**self._objects, **self.classes}.items():
+                self._call_methods(each, [node.attr], min(known, grade))
+
+    def _call_own(self, scope: Scope, name: str, grade: Grade) -> None:
+        for outer in (scope, *_around(scope)):
+            if isinstance(outer.node, ast.ClassDef):
+                self._call_methods(outer, [name], grade)
+                return
+
+    def _call_methods(
+        self, scope: Scope, names: Iterable[str], grade: Grade
+    ) -> None:
+        for node, inner in scope.children.items():
+            if is_function(node) and node.name in names:
+                self._waiting.append((inner, grade))
+
+    def _refer(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
+        """Follows what an expression stands for, which is called."""
+        found = scope.meaning(node)
+        if not isinstance(found, Found):
+            return
+        inner = found.scope.children[found.node]
+        if isinstance(found.node, ast.ClassDef):
+            self._make_object(inner, grade)
+        elif self._in_steps and "metric" in found.node.name:
+            return  # Whoever calls it, its metrics are the host's.
+        elif is_named(found.node, "model_fn", "input_fn"):
+            self._waiting.append((inner, Grade.NEEDED))
+        else:
+            self._waiting.append((inner, grade))
+
+    def _make_object(self, scope: Scope, grade: Grade) -> None:
+        if not self._raise(self.classes, scope, grade):
+            return
+        for base in getattr(scope.node, "bases", ()):
+            found = scope.meaning(base)
+            if isinstance(found, Found):
+                self._make_object(found.scope.children[found.node], grade)
+        names = [each.name for each in filter(is_function, scope.children)]
+        unnamed = [n for n in names if n.startswith("__") or n in _UNNAMED]
+        self._call_methods(scope, unnamed, grade)
+        for name, known in [*self._called_names.items()]:
+            self._call_methods(scope, [name], min(grade, known))
+
+    def _raise(self, grades: dict, key: object, grade: Grade) -> bool:
+        if grades.get(key, 0) >= grade:
+            return False
+        grades[key] = grade
+        return True
 
 
-def _entry(found: Found) -> Iterator[Found]:
-    """A function, or the one that makes an object of a class."""
-    if isinstance(found.node, ast.ClassDef):
-        inside = found.scope.children[found.node]
-        yield from _methods(inside, "__init__")
-    else:
-        yield found
+def is_function(
+    node: ast.AST,
+) -> TypeIs[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Whether a node defines a function with a name."""
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
-def _method(scope: Scope, name: str) -> Iterator[Found]:
-    """A method of the class that the code is in."""
-    outer: Scope | None = scope
-    while outer is not None and not isinstance(outer.node, ast.ClassDef):
+def is_named(node: ast.AST, *suffixes: str) -> bool:
+    """Whether a function has a name that ends so."""
+    return is_function(node) and node.name.strip("_").endswith(suffixes)
+
+
+def _body(node: ast.AST) -> Iterable[ast.AST]:
+    """What runs of a module or function when it is called."""
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    return getattr(node, "body", [])
+
+
+def _nodes(body: ast.AST | list[ast.stmt]) -> Iterable[ast.AST]:
+    return body if isinstance(body, list) else [body]
+
+
+def _evaluated_with(
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[ast.AST]:
+    """What a definition evaluates."""
+    yield from node.decorator_list
+    yield from node.args.defaults
+    yield from (each for each in node.args.kw_defaults if each is not None)
+
+
+def _around(scope: Scope) -> Iterator[Scope]:
+    outer = scope.parent
+    while outer is not None:
+        yield outer
         outer = outer.parent
-    if outer is not None:
-        yield from _methods(outer, name)
 
 
-def _methods(inside: Scope, name: str) -> Iterator[Found]:
-    for node in inside.children:
-        if isinstance(node, ast.FunctionDef) and node.name == name:
-            yield Found(node, inside)
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"

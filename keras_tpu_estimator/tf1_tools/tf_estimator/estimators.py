@@ -28,12 +28,15 @@ class TPUEstimator(estimator.TPUEstimator):
 
     It is the one of this package around `tf1.model_fn(model_fn)`. With
     `use_tpu=True` it uses the cores that JAX has, whatever they are, and
-    however many `TPUConfig.num_shards` were there once.
+    however many `TPUConfig.num_shards` were there once. With `use_tpu=False`
+    `TPUConfig.iterations_per_loop` has no effect, as in TensorFlow.
 
     Args:
         model_fn: A function that builds a TF1 graph.
         model_dir: As in `keras_tpu_estimator.TPUEstimator`, like all others.
         config: See there.
+        params: See there.
+        use_tpu: See there.
         *args: See there.
         **kwargs: See there.
 
@@ -58,13 +61,18 @@ class TPUEstimator(estimator.TPUEstimator):
         model_fn: Callable[..., Any] | None = None,
         model_dir: PathLike | None = None,
         config: run_config.RunConfig | None = None,
+        params: Any = None,
+        use_tpu: bool = True,
         *args: Any,
         **kwargs: Any,
     ):
+        config = _on_these_cores(config)
         super().__init__(
             _marked(model_fn),
             model_dir,
-            _on_these_cores(config),
+            config if use_tpu else _without_loops(config),
+            params,
+            use_tpu,
             *args,
             **kwargs,
         )
@@ -102,7 +110,7 @@ class Estimator(estimator.TPUEstimator):
         super().__init__(
             _marked(_with_params(model_fn, self._own_params)),
             model_dir,
-            RunConfig() if config is None else config,
+            RunConfig() if config is None else _without_loops(config),
             use_tpu=False,
             eval_on_tpu=False,
             warm_start_from=warm_start_from,
@@ -170,6 +178,16 @@ def _on_these_cores(
     return config.replace(
         tpu_config=config.tpu_config._replace(num_shards=None)
     )
+
+
+def _without_loops(
+    config: run_config.RunConfig | None,
+) -> run_config.RunConfig | None:
+    """A configuration whose loops end where hooks want it."""
+    if not isinstance(config, run_config.RunConfig):
+        return config
+    tpu_config = config.tpu_config.without_chosen_iterations()
+    return config.replace(tpu_config=tpu_config)
 
 
 def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:

@@ -31,4 +31,5 @@ AREAS: tuple[Area, ...] = (
         if isinstance(value, Area)
     ),
     *LOST,
+    *contrib.OTHERS,
 )

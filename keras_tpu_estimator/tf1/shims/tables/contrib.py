@@ -106,4 +106,27 @@ SAVED_MODEL = Area(
     "contrib.saved_model", advice="Use estimator.export_saved_model."
 )
 TENSORRT = Area("contrib.tensorrt", advice="Convert an exported SavedModel.")
+DATASETS = Area(
+    "contrib.learn.python.learn.datasets.mnist",
+    advice="Read the data with NumPy.",
+)
+TUTORIALS = Area(
+    "examples.tutorials.mnist.input_data", advice="Read the data with NumPy."
+)
 TFPROF = Area("contrib.tfprof", advice="Use tf.train.ProfilerHook.")
+# All others that TensorFlow 1.15 had: there is nothing in them, and importing
+# one that is not used does no harm.
+OTHERS = tuple(
+    Area(f"contrib.{name}")
+    for name in (
+        "all_reduce batching bayesflow bigtable boosted_trees "
+        "constrained_optimization decision_trees deprecated factorization "
+        "ffmpeg fused_conv grid_rnn hadoop hooks ignite input_pipeline "
+        "integrate kafka kernel_methods kinesis labeled_tensor libsvm "
+        "linear_optimizer meta_graph_transform model_pruning nearest_neighbor "
+        "optimizer_v2 periodic_resample proto quantization receptive_field "
+        "recurrent reduce_slice_ops remote_fused_graph resampler rpc "
+        "session_bundle solvers sparsemax specs staging stat_summarizer "
+        "tensor_forest tensorboard testing text timeseries"
+    ).split()
+)

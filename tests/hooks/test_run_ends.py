@@ -1,0 +1,116 @@
+"""Where runs of training end if their length is not chosen: as hooks want."""
+
+import itertools
+
+import pytest
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
+
+X, Y = regression_data(examples=32)
+
+
+class Counting(kte.hooks.SessionRunHook):
+    """Keeps the steps at which runs end, and has some wanted."""
+
+    def __init__(self, every=None):
+        self.every, self.ends = every, []
+
+    def run_ends(self, start):
+        if self.every is None:
+            return super().run_ends(start)
+        return itertools.count(start + self.every, self.every)
+
+    def after_run(self, run_context, run_values):
+        self.ends.append(int(run_context.session.run("global_step")))
+
+
+class Again(Counting):
+    """Does something else after runs, and says nothing of their ends."""
+
+    def after_run(self, run_context, run_values):
+        super().after_run(run_context, run_values)
+
+
+class AtEnd(kte.hooks.SessionRunHook):
+    """Wants nothing of runs."""
+
+    def end(self, session):
+        pass
+
+
+def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
+    estimator = kte.TPUEstimator(
+        model_fn_of(linear),
+        config=kte.RunConfig(
+            model_dir=str(tmp_path),
+            tpu_config=tpu_config or kte.TPUConfig(),
+            save_summary_steps=None,
+            log_step_count_steps=None,
+            **config,
+        ),
+        use_tpu=False,
+        train_batch_size=16,
+    )
+    estimator.train(repeated(X, Y), hooks=hooks, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("hook", "ends"),
+    [
+        (kte.hooks.SessionRunHook(), []),
+        (AtEnd(), []),
+        (Counting(), [6, 7, 8]),
+        (Counting(4), [9, 13, 17]),
+        (Again(4), [6, 7, 8]),
+        (NanLossHook(), []),
+        (kte.hooks.StopAtStepHook(last_step=9), [9]),
+        (kte.hooks.StopAtStepHook(last_step=2), [6]),
+        (kte.hooks.StepCounterHook(10), [6, 16, 26]),
+        (kte.hooks.StepCounterHook(None, 10), []),
+        (kte.hooks.CheckpointSaverHook("x", save_steps=3), [5, 8, 11]),
+        (kte.hooks.CallbackHook((), steps_per_epoch=4), [8, 12, 16]),
+        (kte.hooks.CallbackHook(()), [6, 7, 8]),
+        (kte.hooks.LoggingTensorHook("loss", 10), [6, 7, 8]),
+    ],
+)
+def test_hooks_say_at_which_steps_they_are_wanted(hook, ends):
+    assert [*itertools.islice(hook.run_ends(5), 3)] == ends
+
+
+def test_runs_end_where_a_hook_wants_it_and_where_checkpoints_are(tmp_path):
+    hook = Counting(4)
+    train(tmp_path, [hook], save_checkpoints_steps=5, keep_checkpoint_max=9)
+    assert {4, 5, 8, 10, 12} <= {*hook.ends}
+    for step in (0, 5, 10, 12):
+        assert (tmp_path / f"model.ckpt-{step}.h5").exists()
+
+
+def test_a_number_that_is_chosen_is_kept(tmp_path):
+    hook = Counting()
+    train(tmp_path, [hook], kte.TPUConfig(iterations_per_loop=5))
+    assert hook.ends == [5, 10, 12]
+
+
+def test_the_loss_is_that_of_the_step(tmp_path, caplog):
+    class Losses(kte.hooks.SessionRunHook):
+        def __init__(self):
+            self.losses = []
+
+        def before_run(self, run_context):
+            return kte.hooks.SessionRunArgs("loss")
+
+        def after_run(self, run_context, run_values):
+            self.losses.append(float(run_values.results))
+
+    each, last = Losses(), Losses()
+    last.run_ends = lambda start: [start + 12]
+    train(tmp_path / "each", [each], tf_random_seed=1)
+    caplog.set_level("INFO")
+    train(tmp_path / "last", [last], tf_random_seed=1)
+    assert last.losses[-1] == pytest.approx(each.losses[-1], rel=1e-6)
+    assert f"Loss for final step: {each.losses[-1]:.6g}." in caplog.text
