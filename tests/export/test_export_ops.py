@@ -36,6 +36,8 @@ def every_op(features):
         "softmax": ops.softmax(x),
         "sorted": ops.sort(x),
         "argsort": ops.argsort(x),
+        "argmax": ops.argmax(x, -1),
+        "truncated normal": keras.random.truncated_normal((5,), seed=3) + x,
         "one hot": ops.one_hot(features["ids"], 20),
         "cumsum": ops.cumsum(series, 1),
         "conv": layers.Dense(3)(layers.Flatten()(pooled)),
