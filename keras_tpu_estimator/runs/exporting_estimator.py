@@ -156,7 +156,8 @@ class ExportingEstimator(TrainedEstimator):
             return rehearsal.export(export.base)
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:
-            path = self._context.warm_start.ckpt_to_initialize_from
+            start = self._context.warm_start.ckpt_to_initialize_from
+            path = None if isinstance(start, Mapping) else start
         checkpoint = (
             self._existing_checkpoint()
             if path is None
