@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.engine.device.placement import Placement
@@ -90,8 +91,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         export_to_cpu: Whether they have one with the tag 'serve' alone.
             Defaults to `True`.
         warm_start_from: A checkpoint to start from as long as `model_dir` has
-            none: anything that `load_checkpoint` reads, for all trainable
-            variables, or a `WarmStartSettings`. Defaults to `None`.
+            none: anything that `load_checkpoint` reads, such as a dict of
+            arrays, for all trainable variables, or a `WarmStartSettings`.
+            Defaults to `None`.
         embedding_config_spec: An `experimental.EmbeddingConfigSpec`: tables
             over all cores, whose activations `model_fn` has among its features
             in place of ids. Defaults to `None`.
@@ -144,7 +146,10 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         eval_on_tpu: bool = True,
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
-        warm_start_from: PathLike | WarmStartSettings | None = None,
+        warm_start_from: PathLike
+        | Mapping[str, Any]
+        | WarmStartSettings
+        | None = None,
         embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):

@@ -50,7 +50,11 @@ MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = "tf1.reimplemented."
 # What is installed under another name than it is imported under.
-DISTRIBUTIONS = {"google": "protobuf", "tensorflow": "tensorflow-cpu"}
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "orbax": "orbax-checkpoint",
+    "tensorflow": "tensorflow-cpu",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +237,7 @@ def test_all_that_is_imported_is_declared() -> None:
         {re.match(r"[\w-]+", each).group() for each in requirements}
         for requirements in (
             project["project"]["dependencies"],
-            extras["remote"],
+            [*extras["remote"], *extras["orbax"], *extras["safetensors"]],
         )
     )
     undeclared = {

@@ -158,7 +158,8 @@ class ExportingEstimator(TrainedEstimator):
         forked.check()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:
-            path = self._context.warm_start.ckpt_to_initialize_from
+            start = self._context.warm_start.ckpt_to_initialize_from
+            path = None if isinstance(start, Mapping) else start
         checkpoint = (
             self._existing_checkpoint()
             if path is None

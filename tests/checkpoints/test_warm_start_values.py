@@ -320,7 +320,7 @@ VARIABLE = keras.Variable(np.zeros(1), name="a")
     [
         ({"ckpt_to_initialize_from": ""}, ValueError, "be a checkpoint. Recei"),
         ({"ckpt_to_initialize_from": None}, ValueError, "Received: None"),
-        ({"ckpt_to_initialize_from": 3}, TypeError, "should be a path. Receiv"),
+        ({"ckpt_to_initialize_from": 3}, TypeError, "be a path, or a dict"),
         ({"vars_to_warm_start": 3}, ValueError, "a string, a list or None. Re"),
         ({"vars_to_warm_start": ["a", VARIABLE]}, ValueError, "only strings, "),
         ({"vars_to_warm_start": ["a", 3]}, ValueError, "of only strings, or "),

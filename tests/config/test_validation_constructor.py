@@ -176,8 +176,8 @@ ALSO_REFUSED = {
     "warm start": (
         {"warm_start_from": 3},
         ValueError,
-        "`warm_start_from` should be the path of a checkpoint or a "
-        "WarmStartSettings. Received: 3 of type int",
+        "`warm_start_from` should be the path of a checkpoint, a dict of "
+        "arrays, or a WarmStartSettings. Received: 3 of type int",
     ),
     "embeddings": (
         {"embedding_config_spec": object()},

@@ -3,13 +3,18 @@
 import difflib
 import os
 from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.files.checkpoints import arrays_in_memory
 from keras_tpu_estimator.files.checkpoints import finding
 from keras_tpu_estimator.files.checkpoints import keras_format
 from keras_tpu_estimator.files.checkpoints import location
+from keras_tpu_estimator.files.checkpoints import orbax_format
 from keras_tpu_estimator.files.checkpoints import own_format
+from keras_tpu_estimator.files.checkpoints import safetensors_format
 from keras_tpu_estimator.files.checkpoints import tensorflow_format
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.ground.base.plain_names import plain_name
@@ -24,27 +29,33 @@ _FORMATS: tuple[
     tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
 ] = (
     (keras_format.exists, keras_format.KerasReader),
+    (safetensors_format.exists, safetensors_format.SafetensorsReader),
+    (orbax_format.exists, orbax_format.OrbaxReader),
     (own_format.exists, own_format.OwnReader),
     (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
 )
 
 
 def load_checkpoint(
-    ckpt_dir_or_file: PathLike,
+    ckpt_dir_or_file: PathLike | Mapping[str, Any],
 ) -> CheckpointReader:
     """Opens a checkpoint for reading.
 
     Args:
         ckpt_dir_or_file: A prefix such as 'dir/model.ckpt-20' of a checkpoint
             of this package or of TensorFlow; a directory, whose latest one is
-            meant; a SavedModel; or a '.weights.h5' or '.keras' file of Keras.
+            meant; a SavedModel; a '.weights.h5' or '.keras' file of Keras; a
+            directory of Orbax, or of its manager; a '.safetensors' file, its
+            index, or a directory of Hugging Face's libraries that has one; or a
+            dict of arrays, which may hold dicts.
 
     Returns:
-        A reader of its variables. TensorFlow is imported only for its own
-        checkpoints.
+        A reader of its variables. TensorFlow, Orbax and safetensors are
+        imported only for their own files.
 
     Raises:
         ValueError: There is no such checkpoint, or its file is damaged.
+        ImportError: Orbax or safetensors is needed, and not installed.
 
     Example:
 
@@ -57,6 +68,8 @@ def load_checkpoint(
 
     Reference: `tf.train.load_checkpoint`.
     """
+    if isinstance(ckpt_dir_or_file, Mapping):
+        return arrays_in_memory.ArraysReader(ckpt_dir_or_file)
     path = os.fsdecode(ckpt_dir_or_file)
     prefix = _prefix(path)
     for exists, reader in _FORMATS:
@@ -66,7 +79,7 @@ def load_checkpoint(
 
 
 def list_variables(
-    ckpt_dir_or_file: PathLike,
+    ckpt_dir_or_file: PathLike | Mapping[str, Any],
 ) -> list[tuple[str, list[int]]]:
     """Lists the variables of a checkpoint.
 
@@ -94,7 +107,9 @@ def list_variables(
     return sorted(reader.get_variable_to_shape_map().items())
 
 
-def load_variable(ckpt_dir_or_file: PathLike, name: str) -> np.ndarray:
+def load_variable(
+    ckpt_dir_or_file: PathLike | Mapping[str, Any], name: str
+) -> np.ndarray:
     """Reads a variable of a checkpoint.
 
     Args:
@@ -129,11 +144,17 @@ def _prefix(path: str) -> str | None:
     is_directory = paths.is_directory(path)
     if not is_directory or own_format.exists(path) or _has_index(path):
         return path
+    if orbax_format.exists(path):
+        return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
         if _has_index(prefix):
             return prefix
-    return finding.latest_checkpoint(path)
+    return (
+        finding.latest_checkpoint(path)
+        or safetensors_format.in_directory(path)
+        or orbax_format.latest_step(path)
+    )
 
 
 def _has_index(prefix: str) -> bool:
@@ -144,14 +165,16 @@ def _what_is_wrong(path: str) -> str:
     if paths.is_directory(path):
         return (
             "the directory has neither a 'checkpoint' file that names one, nor "
-            "the 'variables/variables.index' of a SavedModel. Pass the prefix "
-            f"of a checkpoint. {_near(path)}"
+            "the 'variables/variables.index' of a SavedModel, a "
+            "'model.safetensors' or a checkpoint of Orbax. Pass the prefix of "
+            f"a checkpoint. {_near(path)}"
         )
     prefix = path.removesuffix(location.SUFFIX)
     return (
         f"there is no file {prefix + location.SUFFIX!r} of this package, no "
-        f"{path + _INDEX!r} of TensorFlow, no directory, and no file of Keras, "
-        f"whose name would end with '.weights.h5' or '.keras'. {_near(path)}"
+        f"{path + _INDEX!r} of TensorFlow, no directory, and no file of Keras "
+        "or safetensors, whose name would end with '.weights.h5', '.keras' or "
+        f"'.safetensors'. {_near(path)}"
     )
 
 
@@ -173,7 +196,7 @@ def _near(path: str) -> str:
 
 def _shown(file: str) -> str | None:
     """How a checkpoint of which this is a file should be asked for."""
-    if file.endswith((".weights.h5", ".keras")):
+    if file.endswith((".weights.h5", ".keras", ".safetensors")):
         return file
     for suffix in (location.SUFFIX, _INDEX):
         if file.endswith(suffix):

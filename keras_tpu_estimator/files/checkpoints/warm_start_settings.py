@@ -22,7 +22,8 @@ class WarmStartSettings:
     Args:
         ckpt_to_initialize_from: Whatever `load_checkpoint` reads: a prefix or a
             directory of checkpoints, of this package or of TensorFlow, a
-            SavedModel, or a '.weights.h5' or '.keras' file.
+            SavedModel, a '.weights.h5', '.keras' or '.safetensors' file, a
+            directory of Orbax, or a dict of arrays, which may hold dicts.
         vars_to_warm_start: A regular expression that selects trainable
             variables by the beginning of their paths; or a list of them, which
             select from all variables; or a list of variables; or None, for only
@@ -34,8 +35,8 @@ class WarmStartSettings:
             checkpoint, where they differ. Defaults to None, for none.
 
     Raises:
-        ValueError: The path is empty, or `vars_to_warm_start` is something
-            else.
+        ValueError: The path or dict is empty, or `vars_to_warm_start` is
+            something else.
         TypeError: Something is of a wrong type.
 
     Example:
@@ -50,7 +51,7 @@ class WarmStartSettings:
     Reference: `tf.estimator.WarmStartSettings`.
     """
 
-    ckpt_to_initialize_from: PathLike
+    ckpt_to_initialize_from: PathLike | Mapping[str, Any]
     vars_to_warm_start: str | Sequence[str | HasPath] | None = ".*"
     var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None
     var_name_to_prev_var_name: Mapping[str, str] | None = None
@@ -60,11 +61,12 @@ class WarmStartSettings:
         if not path:
             raise ValueError(
                 "`ckpt_to_initialize_from` should be a checkpoint. Received: "
-                f"{path!r}. Pass a prefix, a directory or a file."
+                f"{path!r}. Pass a prefix, a directory, a file or a dict."
             )
-        if not isinstance(path, str | bytes | os.PathLike):
+        if not isinstance(path, str | bytes | os.PathLike | Mapping):
             raise TypeError(
-                "`ckpt_to_initialize_from` should be a path. Received: "
+                "`ckpt_to_initialize_from` should be a path, or a dict of "
+                "arrays. Received: "
                 f"{path!r} of type {type(path).__name__}."
             )
         _check_selection(self.vars_to_warm_start)

@@ -1,6 +1,7 @@
 """Checks of what users pass to `TPUEstimator`."""
 
 import os
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,15 +141,15 @@ def warm_start_settings(value: object) -> WarmStartSettings | None:
     """What `warm_start_from` says, as settings.
 
     Raises:
-        ValueError: It is neither a path nor settings.
+        ValueError: It is neither a path, nor a dict, nor settings.
     """
     if value is None or isinstance(value, WarmStartSettings):
         return value
-    if isinstance(value, str | bytes | os.PathLike):
+    if isinstance(value, str | bytes | os.PathLike | Mapping):
         return WarmStartSettings(value)
     raise ValueError(
-        "`warm_start_from` should be the path of a checkpoint or a "
-        f"WarmStartSettings. Received: {shown(value)}"
+        "`warm_start_from` should be the path of a checkpoint, a dict of "
+        f"arrays, or a WarmStartSettings. Received: {shown(value)}"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -103,7 +104,8 @@ def program_variables() -> Mapping[str, keras.Variable]:
 
 
 def init_from_checkpoint(
-    ckpt_dir_or_file: PathLike, assignment_map: AssignmentMap
+    ckpt_dir_or_file: PathLike | Mapping[str, Any],
+    assignment_map: AssignmentMap,
 ) -> None:
     """Takes initial values of variables from a checkpoint.
 
@@ -113,7 +115,8 @@ def init_from_checkpoint(
 
     Args:
         ckpt_dir_or_file: As `load_checkpoint` takes it: a checkpoint of this
-            package or of TensorFlow, a SavedModel, or a file of Keras.
+            package, of TensorFlow or of Orbax, a SavedModel, a file of Keras
+            or safetensors, or a dict of arrays.
         assignment_map: What of the checkpoint goes where, as a dict or as
             pairs: `{"name in the checkpoint": variable}`, with a variable's
             path (":0" may follow) or the `keras.Variable`; or
