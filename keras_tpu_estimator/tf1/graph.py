@@ -75,6 +75,8 @@ def build(
             v1.set_random_seed(seed)
         v1.train.create_global_step()
         features, labels = _placeholders(mode, example)
+        # Before the program puts others in their place.
+        inputs = jax.tree.leaves((features, labels))
         additional = dict(example.additional)
         spec = call_model_fn(features, labels, mode, additional)
         if not isinstance(spec, Spec):
@@ -87,7 +89,6 @@ def build(
         variables = {v.op.name: v for v in v1.global_variables()}
         local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
-    inputs = jax.tree.leaves((features, labels))
     return ModelGraph(
         graph, spec, inputs, variables, local, trainable, scaffold
     )

@@ -244,3 +244,22 @@ def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(
         np.testing.assert_array_equal(
             [each[name] for each in got], np.eye(300)[ids]
         )
+
+
+def test_features_that_model_fn_replaces(tmp_path):
+    def model_fn(features, labels, mode, params):
+        features["x"] = 2 * features["x"]
+        features["more"] = labels.pop("y")
+        kernel = tf.get_variable("kernel", [2, 1], initializer=weights(2, 1))
+        loss = tf.reduce_mean(
+            (tf.matmul(features["x"], kernel) - features["more"]) ** 2
+        )
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, step)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x, y = np.ones((16, 2), "float32"), np.ones((16, 1), "float32")
+    made = estimator(model_fn, tmp_path, use_tpu=False)
+    made.train(lambda params: iter([({"x": x}, {"y": y})] * 20))
+    kernel = made.get_variable_value("kernel")
+    assert 2 * kernel.sum() == pytest.approx(1, abs=1e-3)

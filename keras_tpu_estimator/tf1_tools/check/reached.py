@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 
 from typing_extensions import TypeIs
 
@@ -246,7 +247,9 @@ class Reached:
         for name, known in [*self._called_names.items()]:
             self._call_methods(scope, [name], min(grade, known))
 
-    def _raise(self, grades: dict, key: object, grade: Grade) -> bool:
+    def _raise(
+        self, grades: dict[Any, Grade], key: object, grade: Grade
+    ) -> bool:
         if grades.get(key, 0) >= grade:
             return False
         grades[key] = grade
