@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core as jex
 
+from keras_tpu_estimator.ground.tracing.jaxprs import Scan
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
@@ -124,7 +125,7 @@ class _Search:
         if name in _RANDOM and None not in given:
             return [frozenset([_Draw(equation)])] * count
         if name == "scan":
-            return self._of_scan(params, given)
+            return self._of_scan(Scan.of(equation), given)
         if name == "cond":
             branches = [self.outputs(each, given[1:]) for each in inner]
             return [
@@ -134,19 +135,16 @@ class _Search:
             return self.outputs(inner[0], given)
         return [_all(given)] * count
 
-    def _of_scan(self, params: Any, given: list[_Sources]) -> list[_Sources]:
+    def _of_scan(self, scan: Scan, given: list[_Sources]) -> list[_Sources]:
         """As of one round, with all that comes back from the round before."""
-        first, count = params["num_consts"], params["num_carry"]
+        first, end = scan.constants, scan.constants + scan.carried
         while True:
-            results = self.outputs(params["jaxpr"].jaxpr, given)
-            carried = slice(first, first + count)
-            back = [
-                _all(pair)
-                for pair in zip(given[carried], results[:count], strict=True)
-            ]
-            if back == given[carried]:
+            results = self.outputs(scan.body, given)
+            pairs = zip(given[first:end], results[: scan.carried], strict=True)
+            back = list(map(_all, pairs))
+            if back == given[first:end]:
                 return results
-            given = [*given[:first], *back, *given[first + count :]]
+            given = [*given[:first], *back, *given[end:]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

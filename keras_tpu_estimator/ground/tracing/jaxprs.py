@@ -1,10 +1,12 @@
 """Traced functions: marked values as arguments, parts, and what is in them."""
 
+import dataclasses
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 from typing import TypeVar
 
 import jax
@@ -119,6 +121,37 @@ def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
                 yield each.jaxpr
             elif isinstance(each, jex.Jaxpr):
                 yield each
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What a scan is made of, whatever releases of JAX call its parameters.
+
+    Attributes:
+        body: One round, of constants, what comes back, and what is stacked.
+        constants: How many arguments are constants.
+        carried: How many come back from the round before.
+    """
+
+    body: jex.Jaxpr
+    constants: int
+    carried: int
+
+    @classmethod
+    def of(cls, equation: jex.JaxprEqn) -> Self:
+        """That of a scan's equation."""
+        body = equation.params["jaxpr"].jaxpr
+        carried = _unstacked(equation.outvars, body.outvars)
+        alike = _unstacked(equation.invars, body.invars)
+        return cls(body, alike - carried, carried)
+
+
+def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    """How many values a round has as the whole scan has them."""
+    return sum(
+        len(whole.aval.shape) == len(one.aval.shape)
+        for whole, one in zip(outer, inner, strict=True)
+    )
 
 
 def _all_equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:

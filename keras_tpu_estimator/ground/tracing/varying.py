@@ -5,6 +5,7 @@ from typing import Any
 
 from jax.extend import core as jex
 
+from keras_tpu_estimator.ground.tracing.jaxprs import Scan
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 
 _TO_ALL = ("psum", "pmax", "pmin", "all_gather")
@@ -83,26 +84,12 @@ def _of_scan(
     equation: Any, inputs: list[bool], axes: frozenset[str]
 ) -> list[bool]:
     """As of one round, with all that comes back from the round before."""
-    body = equation.params["jaxpr"].jaxpr
-    # Constants come first, then what comes back, then what is stacked.
-    count = _unstacked(equation.outvars, body.outvars)
-    first = _unstacked(equation.invars, body.invars) - count
+    scan = Scan.of(equation)
     while True:
-        results = _outputs(body, inputs, axes)
-        back = [False] * first + results[:count]
+        results = _outputs(scan.body, inputs, axes)
+        back = [False] * scan.constants + results[: scan.carried]
         back += [False] * (len(inputs) - len(back))
         grown = [a or b for a, b in zip(inputs, back, strict=True)]
         if grown == inputs:
             return results
         inputs = grown
-
-
-def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """How many values a round has as the whole scan has them.
-
-    Releases of JAX name these numbers differently, and shapes tell them, too.
-    """
-    return sum(
-        len(whole.aval.shape) == len(one.aval.shape)
-        for whole, one in zip(outer, inner, strict=True)
-    )
