@@ -3,7 +3,7 @@
     nox                         # The core of the suite, everywhere.
     nox -s newest-3.13 -- tests # All of it, on one.
 
-`.ci/run` runs the whole suite on one Python, and `newest-3.13` if that is found.
+`.ci/run` runs the whole suite on one Python, and then `newest-3.13`, if it can.
 """
 
 import nox
