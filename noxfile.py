@@ -49,9 +49,7 @@ def newest(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize(
-    ("jax", "python"), list(RELEASES.items()), ids=list(RELEASES)
-)
+@nox.parametrize(("jax", "python"), list(RELEASES.items()), ids=list(RELEASES))
 def released(session: nox.Session, jax: str) -> None:
     """One release of JAX."""
     run(session, f"jax=={jax}")
