@@ -37,6 +37,13 @@ def input_fn(params):
     return dataset.batch(params["batch_size"], drop_remainder=True)
 
 
+def predict_fn(params):
+    """All examples at once."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(data()[0])
+
+
 def model_fn(features, labels, mode, params):
     """A layer, and functions that newer JAX lowers in another way."""
     y = keras.layers.Dense(1, kernel_initializer="ones")(features)
@@ -101,6 +108,13 @@ def only_step_2(model_dir):
     )
 
 
+def shorten(executable):
+    """Leaves the line that says what it is; the rest names this checkout."""
+    with open(executable, "r+b") as file:
+        file.readline()
+        file.truncate(file.tell())
+
+
 def main():
     """Trains to step 4, and writes what was right then beside the files."""
     import jax
@@ -110,16 +124,14 @@ def main():
     jax.config.update("jax_traceback_in_locations_limit", 0)
     shutil.rmtree(HERE, ignore_errors=True)
     estimator = estimator_in(HERE / "model")
-    store(estimator, input_fn, HERE / "executables", "train")
     estimator.train(input_fn, steps=4)
-    (outputs,) = estimator.predict(
-        lambda params: data()[0], yield_single_examples=False
-    )
+    shorten(store(estimator, predict_fn, HERE / "executables", "infer"))
+    (outputs,) = estimator.predict(predict_fn, yield_single_examples=False)
     exports = HERE / "exports"
     path = pathlib.Path(estimator.export_saved_model(exports, receiver_fn))
     path.rename(HERE / "export")
     shutil.rmtree(exports)
-    estimator_in(HERE / "shards", in_shards=True).train(input_fn, steps=2)
+    estimator_in(HERE / "shards", in_shards=True).train(input_fn, steps=4)
     expected = {
         "python": sys.version.split()[0],
         "jax": jax.__version__,
