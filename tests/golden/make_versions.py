@@ -1,8 +1,9 @@
-"""Writes what another Python and another JAX read: a checkpoint and an export.
+"""Writes what another Python and another JAX read.
 
-    python -m tests.golden.make_versions
+    KERAS_BACKEND=jax python -m tests.golden.make_versions
 
-under the newest JAX makes `tests/golden/versions` anew.
+makes `tests/golden/versions` anew: a checkpoint, one in shards, an export and
+an executable. Run it under the newest Python and the newest JAX.
 """
 
 import json
@@ -15,15 +16,17 @@ import numpy as np
 from keras import ops
 
 import keras_tpu_estimator as kte
+from tests.stored_programs import store
 
 HERE = pathlib.Path(__file__).parent / "versions"
-SHAPE = (12, 3)
+SHAPE = (12, 8)
+CORES = 8
 
 
 def data():
     """Twelve examples, all different, so that their order shows."""
-    x = np.arange(36, dtype="float32").reshape(SHAPE) / 36
-    return x, 1 + np.sin(x * 9).sum(-1, keepdims=True)
+    x = np.arange(96, dtype="float32").reshape(SHAPE) / 96
+    return x, 1 + np.sin(x * 9).mean(-1, keepdims=True)
 
 
 def input_fn(params):
@@ -34,11 +37,19 @@ def input_fn(params):
     return dataset.batch(params["batch_size"], drop_remainder=True)
 
 
+def predict_fn(params):
+    """All examples at once."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensors(data()[0])
+
+
 def model_fn(features, labels, mode, params):
-    """A layer, and a function that newer JAX lowers in another way."""
+    """A layer, and functions that newer JAX lowers in another way."""
     y = keras.layers.Dense(1, kernel_initializer="ones")(features)
     if mode == kte.ModeKeys.PREDICT:
-        return kte.TPUEstimatorSpec(mode, {"y": ops.erf(y)})
+        gelu = ops.gelu(y - 4, approximate=False)
+        return kte.TPUEstimatorSpec(mode, {"erf": ops.erf(y / 8), "gelu": gelu})
     loss = ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
     return kte.TPUEstimatorSpec(
@@ -46,11 +57,16 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def estimator_in(model_dir):
+def estimator_in(model_dir, in_shards=False, executables=None):
     """What wrote the files, and what reads them."""
     config = kte.RunConfig(
-        tpu_config=kte.TPUConfig(iterations_per_loop=1),
+        tpu_config=kte.TPUConfig(
+            iterations_per_loop=1,
+            num_cores_per_replica=CORES if in_shards else None,
+        ),
         model_dir=str(model_dir),
+        layout_map={"dense/kernel": ("model",)} if in_shards else None,
+        executables=executables,
         save_checkpoints_steps=2,
         save_summary_steps=None,
         log_step_count_steps=None,
@@ -58,7 +74,7 @@ def estimator_in(model_dir):
     return kte.TPUEstimator(
         model_fn,
         config=config,
-        use_tpu=False,
+        use_tpu=in_shards,
         train_batch_size=2,
         predict_batch_size=12,
         export_to_tpu=False,
@@ -77,33 +93,12 @@ def receiver_fn():
     """Requests of any size."""
     import tensorflow as tf
 
-    tensor = tf.compat.v1.placeholder(tf.float32, [None, 3], name="x")
+    tensor = tf.compat.v1.placeholder(tf.float32, [None, SHAPE[1]], name="x")
     return kte.export.TensorServingInputReceiver(tensor, {"x": tensor})
 
 
-def main():
-    """Trains to step 4, and leaves the files as they were at step 2."""
-    import jax
-
-    # No paths of the machine in the export.
-    jax.config.update("jax_traceback_in_locations_limit", 0)
-    shutil.rmtree(HERE, ignore_errors=True)
-    model_dir, exports = HERE / "model", HERE / "exports"
-    estimator = estimator_in(model_dir)
-    estimator.train(input_fn, steps=4)
-    (outputs,) = estimator.predict(
-        lambda params: data()[0], yield_single_examples=False
-    )
-    path = pathlib.Path(estimator.export_saved_model(exports, receiver_fn))
-    path.rename(HERE / "export")
-    shutil.rmtree(exports)
-    expected = {
-        "python": sys.version.split()[0],
-        "jax": jax.__version__,
-        "at step 4": weights(estimator),
-        "y": outputs["y"].tolist(),
-    }
-    (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+def only_step_2(model_dir):
+    """Leaves a directory as it was at step 2."""
     for file in model_dir.iterdir():
         if not file.name.startswith("model.ckpt-2."):
             shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -111,6 +106,41 @@ def main():
         'model_checkpoint_path: "model.ckpt-2"\n'
         'all_model_checkpoint_paths: "model.ckpt-2"\n'
     )
+
+
+def shorten(executable):
+    """Leaves the line that says what it is; the rest names this checkout."""
+    with open(executable, "r+b") as file:
+        file.readline()
+        file.truncate(file.tell())
+
+
+def main():
+    """Trains to step 4, and writes what was right then beside the files."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", CORES)
+    # No paths of the machine in what is written.
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    shutil.rmtree(HERE, ignore_errors=True)
+    estimator = estimator_in(HERE / "model")
+    estimator.train(input_fn, steps=4)
+    shorten(store(estimator, predict_fn, HERE / "executables", "infer"))
+    (outputs,) = estimator.predict(predict_fn, yield_single_examples=False)
+    exports = HERE / "exports"
+    path = pathlib.Path(estimator.export_saved_model(exports, receiver_fn))
+    path.rename(HERE / "export")
+    shutil.rmtree(exports)
+    estimator_in(HERE / "shards", in_shards=True).train(input_fn, steps=4)
+    expected = {
+        "python": sys.version.split()[0],
+        "jax": jax.__version__,
+        "at step 4": weights(estimator),
+        "outputs": {name: each.tolist() for name, each in outputs.items()},
+    }
+    (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    for name in ("model", "shards"):
+        only_step_2(HERE / name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,61 @@
+"""The suite on every Python and JAX that `pyproject.toml` allows: `nox`.
+
+    nox                         # The core of the suite, everywhere.
+    nox -s newest-3.13 -- tests # All of it, on one.
+
+`.ci/run` runs the whole suite on one Python, and then `newest-3.13`, if it can.
+"""
+
+import nox
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.download_python = "never"
+# A machine that lacks some Python says so, and goes on.
+nox.options.error_on_missing_interpreters = False
+
+# What depends on the versions of others, and soon shows it.
+CORE = (
+    "tests/test_golden.py",
+    "tests/test_examples.py::test_digits",
+    "tests/test_examples.py::test_tf1_mnist",
+    "tests/tracing/test_keras_internals.py",
+    "tests/tracing/test_varying.py",
+    "tests/cpu/test_rewriting.py",
+    "tests/hosts/test_jax_internals.py",
+    "tests/checkpoints/test_other_formats.py",
+    "tests/device/test_executables.py",
+    "tests/export/test_export_ops.py",
+    "tests/export/test_other_versions.py",
+)
+# Releases of JAX, and a Python that each has: from 0.11 on, 3.12 at least.
+RELEASES = {
+    "0.9.2": "3.11",
+    "0.10.2": "3.12",
+    "0.11.2": "3.13",
+    "0.12.0.1": "3.12",
+}
+
+
+def run(session: nox.Session, *requirements: str) -> None:
+    """Installs the tests with what they need, and runs them."""
+    session.install("-e", ".[test]", *requirements)
+    session.run("pytest", *(session.posargs or CORE))
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+def newest(session: nox.Session) -> None:
+    """The newest releases that a Python has."""
+    run(session)
+
+
+@nox.session
+@nox.parametrize(("jax", "python"), list(RELEASES.items()), ids=list(RELEASES))
+def released(session: nox.Session, jax: str) -> None:
+    """One release of JAX."""
+    run(session, f"jax=={jax}")
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def lowest(session: nox.Session) -> None:
+    """The lowest releases that `pyproject.toml` allows."""
+    run(session, "--resolution", "lowest-direct")
