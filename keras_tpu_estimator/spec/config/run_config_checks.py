@@ -180,8 +180,8 @@ _CHECKS = (
     ),
     _Check(
         "checkpoint_format",
-        lambda value: value in ("hdf5", "tensorflow"),
-        "'hdf5' or 'tensorflow', or None for the program's own",
+        lambda value: value in ("hdf5", "tensorflow", "orbax"),
+        "'hdf5', 'tensorflow' or 'orbax', or None for the program's own",
     ),
     _Check("host_timeout_secs", _is_positive, "> 0 seconds"),
     _Check(
