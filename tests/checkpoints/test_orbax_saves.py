@@ -108,7 +108,10 @@ def test_one_takes_the_place_of_another(tmp_path, before, after):
 
 def test_old_ones_are_removed_whole(tmp_path):
     keep = checkpoints.Retention(1)
-    (tmp_path / "model.ckpt-1.orbax.0f0f0f0f").mkdir()
+    for name in ("0f0f0f0f", "0d0d0d0d"):
+        (tmp_path / f"model.ckpt-1.orbax.{name}").mkdir()
+    # Killed before it was written.
+    (tmp_path / "model.ckpt-1.orbax.0d0d0d0d" / "kte_save").touch()
     mine = tmp_path / "model.ckpt-1.orbax.0e0e0e0e"
     mine.mkdir()
     (mine / "notes").touch()

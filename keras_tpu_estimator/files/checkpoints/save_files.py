@@ -271,7 +271,7 @@ def _token_of(path: str, named: SaveName) -> str | None:
         return token_of(path)
     try:
         # Of a save that came no farther, or a removal that nearly did.
-        is_empty = not paths.names_in(path)
+        is_empty = {*paths.names_in(path)} <= {_MARK}
     except (FileNotFoundError, NotADirectoryError):
         return None
     return named.token if is_empty else token_of(os.path.join(path, _MARK))
@@ -329,13 +329,13 @@ def _remove(files: Iterable[str]) -> None:
 
 def _remove_folder(path: str) -> None:
     """Removes a folder; what is left of it, if this is killed, has its mark."""
-    for name in paths.names_in(path):
-        inner = os.path.join(path, name)
-        if name != _MARK:
-            if paths.is_directory(inner):
-                paths.remove_tree(inner)
-            else:
-                paths.remove(inner)
+    mark = os.path.join(path, _MARK)
+    for directory, folders, names in os.walk(path, topdown=False):
+        files = {os.path.join(directory, name) for name in names}
+        for file in sorted(files - {mark}):
+            paths.remove(file)
+        for folder in folders:
+            os.rmdir(os.path.join(directory, folder))
     with contextlib.suppress(FileNotFoundError):
-        paths.remove(os.path.join(path, _MARK))
+        paths.remove(mark)
     os.rmdir(path)
