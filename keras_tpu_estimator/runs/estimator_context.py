@@ -25,7 +25,6 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
     WarmStartSettings,
 )
@@ -233,7 +232,7 @@ class EstimatorContext:
             call.raise_if_unlike(said, ["checkpoint"])
             are_intact = all(each["is intact"] for each in said)
             if are_intact:
-                sealed.trust(prefix)
+                formats.trust(prefix)
             return are_intact
 
         return checkpoints.latest_intact(self.model_dir, is_intact)

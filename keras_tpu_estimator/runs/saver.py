@@ -7,7 +7,6 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Self
@@ -16,14 +15,16 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
+from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.checkpoints import sealed
 from keras_tpu_estimator.files.checkpoints.location import name_for
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
 from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+from keras_tpu_estimator.files.checkpoints.shards import InTree
 from keras_tpu_estimator.files.checkpoints.shards import Sharded
 from keras_tpu_estimator.files.checkpoints.stamp import new_token
 from keras_tpu_estimator.files.checkpoints.writer import Writer
@@ -66,6 +67,7 @@ class Saver:
         self._others = context.hosts.exchange("the checkpoint")
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
+        formats.check_can_write(self._format, os.fsdecode(context.model_dir))
         self._runtime = context.runtime
         self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
@@ -118,8 +120,9 @@ class Saver:
         )
         saved = self._runtime.values.to_save(
             values,
-            in_parts=self._format == formats.HDF5,
+            in_parts=self._format != formats.TENSORFLOW,
             is_chief=self._hosts.is_chief,
+            as_tree=self._format == formats.ORBAX,
         )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
@@ -127,9 +130,8 @@ class Saver:
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         files = SaveFiles(prefix, self._others.chiefs(new_token))
         with files.tidied_on_failure():
-            sharded = self._write_shards(
-                files, saved.sharded, trained, step, patience
-            )
+            write_now = self._write_tree if saved.tree else self._write_shards
+            sharded = write_now(files, saved, trained, step, patience)
         beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
@@ -156,7 +158,7 @@ class Saver:
                     )
                 self._others.barrier(patience)
                 if sharded:
-                    sealed.trust(prefix)
+                    formats.trust(prefix)
 
         key = self._key(directory)
 
@@ -200,17 +202,17 @@ class Saver:
     def _write_shards(
         self,
         files: SaveFiles,
-        sharded: Mapping[str, ShardedVariable],
-        trained: Collection[str],
+        saved: ToSave,
+        trained: set[str],
         step: int,
         patience: float,
-    ) -> dict[str, Sharded]:
+    ) -> Mapping[str, Sharded]:
         """Writes the parts of variables that this host has, before it goes on.
 
         There is no second copy of them. All hosts go on together, for who was
         first would wait for the devices of the others, and take them for stuck.
         """
-        if not sharded:
+        if not saved.sharded:
             return {}
         not_finite: set[str] = set()
         shards = ShardFiles(
@@ -219,13 +221,35 @@ class Saver:
                 path: _checked(path, each, not_finite)
                 if path in trained
                 else each
-                for path, each in sharded.items()
+                for path, each in saved.sharded.items()
             },
         )
         seal = shards.write(self._hosts.index)
         written = shards.sharded(self._others.gather(seal, patience))
         found = self._others.gather(min(not_finite, default=None))
         _raise_if_any(found, step)
+        return written
+
+    def _write_tree(
+        self,
+        files: SaveFiles,
+        saved: ToSave,
+        trained: set[str],
+        step: int,
+        patience: float,
+    ) -> Mapping[str, InTree]:
+        """Has Orbax write what this host has, in the same way."""
+        not_finite: set[str] = set()
+        for path in saved.sharded.keys() & trained:
+            each = _checked(path, saved.sharded[path], not_finite)
+            for box, host in each.hosts.items():
+                if host == self._hosts.index:
+                    each.part(box)
+        found = self._others.gather(min(not_finite, default=None), patience)
+        _raise_if_any(found, step)
+        self._others.by_chief(lambda: orbax_saves.begin(files))
+        written = orbax_saves.write_arrays(files, saved.tree, step)
+        self._others.barrier(patience)
         return written
 
     def _bytes(self) -> int:

@@ -45,8 +45,9 @@ def test_resolve_says_where_it_looked_and_what_is_near(saved):
     with pytest.raises(
         ValueError,
         match=(
-            r"ckpt-2' is not a valid checkpoint: there is neither a file "
-            r"'.*model.ckpt-2.h5' or '.*model.ckpt-2.index' nor a directory "
+            r"ckpt-2' is not a valid checkpoint: there is no file "
+            r"'.*model.ckpt-2.h5', '.*ckpt-2.index' or '.*ckpt-2.orbax', and "
+            r"no directory "
             r".*: model.ckpt-20, "
         ),
     ):

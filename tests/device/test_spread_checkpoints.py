@@ -180,14 +180,14 @@ class Doubling(keras.callbacks.Callback):
             variable.assign(2 * variable)
 
 
-@pytest.mark.parametrize("file_format", ["hdf5", "tensorflow"])
+@pytest.mark.parametrize("file_format", ["hdf5", "tensorflow", "orbax"])
 def test_a_failed_save_of_a_saved_step_leaves_the_first(
     saved, one, tmp_path, monkeypatch, file_format
 ):
     replace, steps = os.replace, []
 
     def full(source, target):
-        if target.endswith(("ckpt-2.h5", "ckpt-2.index")):
+        if target.endswith(("ckpt-2.h5", "ckpt-2.index", "ckpt-2.orbax")):
             steps.append(target)
             if len(steps) == 2:
                 raise OSError(28, "No space left on device")

@@ -107,6 +107,20 @@ def shared_slots(here: Here) -> dict[str, Any]:
     return result
 
 
+def trees(here: Here) -> dict[str, Any]:
+    """Checkpoints of Orbax: of one host's all, then of slots of all hosts."""
+    for steps in (4, 8, 12):
+        shares = here.hosts > 1 and steps > 4
+        estimator = estimator_of(
+            here,
+            1 if here.hosts > 1 else None,
+            shard_optimizer=shares,
+            checkpoint_format="orbax",
+        )
+        estimator.train(dealt, max_steps=steps)
+    return weights(estimator)
+
+
 def damaged_part(here: Here) -> dict[str, Any]:
     """Only one host reads what is damaged; all start from the one before."""
     for steps in (4, 8):
@@ -278,6 +292,7 @@ SCENARIOS = {
     each.__name__: each
     for each in (
         shared_slots,
+        trees,
         damaged_part,
         spanning,
         networks,

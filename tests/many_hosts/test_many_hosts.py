@@ -151,7 +151,7 @@ def test_what_is_trained_is_equal_to_one_host(name, tolerance, two, alone):
 
 
 @pytest.mark.parametrize(
-    "name", ["spread", "shared_slots", "spanning", "tables"]
+    "name", ["spread", "shared_slots", "trees", "spanning", "tables"]
 )
 def test_replicas_and_slots_over_several_cores(name, two, alone):
     first, second = both(two, name)

@@ -222,7 +222,7 @@ def expect_no_leftovers(
 def _prefixes(directory: str) -> Iterator[str]:
     for name in os.listdir(directory):
         prefix, end = os.path.splitext(name)
-        if end in (location.SUFFIX, location.INDEX):
+        if end in (location.SUFFIX, location.INDEX, location.TREE):
             yield os.path.join(directory, prefix)
 
 
@@ -235,5 +235,7 @@ def _files_of(prefix: str) -> Iterator[str]:
     if main.endswith(location.INDEX):
         yield from tensorflow_index.data_files(prefix)
         yield prefix + save_files.META
+    elif main.endswith(location.TREE):
+        yield saved.tree
     else:
         yield from sealed.shard_files(prefix)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.checkpoints.orbax_saves import TreeArray
 from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
@@ -20,10 +21,37 @@ class ToSave:
     Attributes:
         whole: Copies of values by path; on the chief alone.
         sharded: By path, what lies over several cores: nothing is copied.
+        tree: By path, all variables where they are written together by the
+            hosts that have them. `whole` is empty then, and all are `sharded`.
     """
 
     whole: Mapping[str, np.ndarray]
     sharded: Mapping[str, ShardedVariable]
+    tree: Mapping[str, TreeArray] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def together(
+        cls, store: VariableStore, values: Mapping[str, jax.Array]
+    ) -> Self:
+        """Values as trees have them.
+
+        Args:
+            store: The variables.
+            values: All that is saved, by path.
+        """
+        tree = {
+            path: TreeArray(
+                value,
+                np.dtype(store.saved_dtypes.get(path, value.dtype)),
+                _cut(store, path, value),
+            )
+            for path, value in values.items()
+        }
+        parts = {
+            path: spread_of(each.value, each.dtype, each.rows)
+            for path, each in tree.items()
+        }
+        return cls({}, parts, tree)
 
     @classmethod
     def of(
@@ -52,6 +80,12 @@ class ToSave:
             for path, value in sharded.items()
         }
         return cls(copies, parts)
+
+
+def _cut(store: VariableStore, path: str, value: jax.Array) -> int | None:
+    """How many rows are the variable's own, where there are more."""
+    rows = store.rows.get(path)
+    return None if rows is None or rows == value.shape[0] else rows
 
 
 def spread_of(

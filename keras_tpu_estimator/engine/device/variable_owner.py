@@ -159,7 +159,7 @@ class VariableOwner:
             values.update(self._put_for(initial, values.mode))
 
     def to_save(
-        self, values: RunState, in_parts: bool, is_chief: bool
+        self, values: RunState, in_parts: bool, is_chief: bool, as_tree: bool
     ) -> ToSave:
         """What belongs into a checkpoint.
 
@@ -167,6 +167,7 @@ class VariableOwner:
             in_parts: Whether each host writes the parts that it has of what
                 lies over several cores.
             is_chief: Whether this host writes the rest.
+            as_tree: Whether the rest is written together with such parts.
 
         Raises:
             ValueError: They are to be written whole, and no host has them.
@@ -182,6 +183,8 @@ class VariableOwner:
             for path, value in wanted.items()
             if in_parts and not value.is_fully_replicated
         }
+        if sharded and as_tree:
+            return ToSave.together(self._store, wanted)
         whole = {p: value for p, value in wanted.items() if p not in sharded}
         own = self._own_copies(whole)
         check_whole("Checkpoints in the format of TensorFlow", whole, own)

@@ -1,4 +1,4 @@
-"""What checkpoints that training continues from hold, of either format."""
+"""What checkpoints that training continues from hold, of any format."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,13 @@ import numpy as np
 
 from keras_tpu_estimator.files.checkpoints import files
 from keras_tpu_estimator.files.checkpoints import location
+from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import own_format
 from keras_tpu_estimator.files.checkpoints import tensorflow_format
+from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths as storage
 
 
 def names(checkpoint_path: PathLike) -> list[str]:
@@ -34,8 +37,7 @@ def names(checkpoint_path: PathLike) -> list[str]:
     prefix = location.resolve(checkpoint_path)
     if own_format.exists(prefix):
         return files.names(prefix)
-    reader = tensorflow_format.TensorFlowReader(prefix)
-    return list(reader.get_variable_to_shape_map())
+    return list(_reader(prefix).get_variable_to_shape_map())
 
 
 def read(
@@ -66,7 +68,7 @@ def read(
     prefix = location.resolve(checkpoint_path)
     if own_format.exists(prefix):
         return files.read(prefix, paths)
-    reader = tensorflow_format.TensorFlowReader(prefix)
+    reader = _reader(prefix)
     wanted = reader.get_variable_to_shape_map() if paths is None else paths
     return reader.get_tensors(wanted)
 
@@ -119,3 +121,10 @@ def step_of(checkpoint_path: PathLike) -> int:
     20
     """
     return int(value(checkpoint_path, files.GLOBAL_STEP))
+
+
+def _reader(prefix: str) -> CheckpointReader:
+    """A reader of a checkpoint that is not of HDF5."""
+    if storage.is_file(prefix + location.INDEX):
+        return tensorflow_format.TensorFlowReader(prefix)
+    return orbax_saves.TreeReader(prefix)

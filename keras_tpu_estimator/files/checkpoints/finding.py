@@ -7,7 +7,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 
 from keras_tpu_estimator.files.checkpoints import location
-from keras_tpu_estimator.files.checkpoints import own_format
 from keras_tpu_estimator.files.checkpoints import state_file
 from keras_tpu_estimator.files.checkpoints import tensorflow_format
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -54,7 +53,7 @@ def latest_checkpoint(
     return location.newest(
         os.fsdecode(checkpoint_dir),
         lambda prefix: (
-            own_format.exists(prefix) or tensorflow_format.exists(prefix)
+            location.exists(prefix) or tensorflow_format.exists(prefix)
         ),
         latest_filename or state_file.FILE_NAME,
     )

@@ -14,7 +14,10 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 SUFFIX = ".h5"
 # A bundle of TensorFlow has its data in other files.
 INDEX = ".index"
-_ENDS = (SUFFIX, INDEX)
+# A tree of Orbax has its data in a folder.
+TREE = ".orbax"
+# Of several that there are for a moment, the first is the checkpoint.
+_ENDS = (SUFFIX, INDEX, TREE)
 BASENAME = "model.ckpt"
 
 _logger = logging.getLogger(__name__)
@@ -42,8 +45,9 @@ def exists(prefix: str) -> bool:
     """Whether there is a checkpoint file for a prefix.
 
     Args:
-        prefix: The path of a checkpoint file, without '.h5', or of a bundle of
-            TensorFlow, without '.index'.
+        prefix: The path of a checkpoint file, without '.h5', of a bundle of
+            TensorFlow, without '.index', or of a tree of Orbax, without
+            '.orbax'.
 
     Returns:
         True if the file is there; it is not opened.
@@ -60,11 +64,11 @@ def main_file(prefix: str) -> str | None:
     """The file by which there is a checkpoint for a prefix.
 
     Args:
-        prefix: The path of a checkpoint, without '.h5' or '.index'.
+        prefix: The path of a checkpoint, without '.h5', '.index' or '.orbax'.
 
     Returns:
-        Its path, that of this package's if there are both; None if there is
-        no checkpoint.
+        Its path, the first of these if there are several; None if there is no
+        checkpoint.
 
     Example:
 
@@ -188,8 +192,8 @@ def resolve(checkpoint_path: PathLike) -> str:
 
     Args:
         checkpoint_path: A prefix such as 'dir/model.ckpt-20', the file
-            'dir/model.ckpt-20.h5' or 'dir/model.ckpt-20.index', or a
-            directory, whose latest checkpoint is meant.
+            'dir/model.ckpt-20.h5', one that ends with '.index' or '.orbax', or
+            a directory, whose latest checkpoint is meant.
 
     Returns:
         The prefix.
@@ -261,7 +265,9 @@ def alternatives(path: str) -> str:
 
 
 def _prefix_of(path: str) -> str:
-    return path.removesuffix(SUFFIX).removesuffix(INDEX)
+    for end in _ENDS:
+        path = path.removesuffix(end)
+    return path
 
 
 def _what_is_wrong(path: str) -> str:
@@ -269,6 +275,6 @@ def _what_is_wrong(path: str) -> str:
     if paths.is_directory(path):
         return f"no {state_file.FILE_NAME!r} file there names one that exists."
     return (
-        f"there is neither a file {prefix + SUFFIX!r} or {prefix + INDEX!r} "
-        f"nor a directory {path!r}."
+        f"there is no file {prefix + SUFFIX!r}, {prefix + INDEX!r} or "
+        f"{prefix + TREE!r}, and no directory {path!r}."
     )

@@ -14,6 +14,7 @@ import numpy as np
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.files.checkpoints.reader import unambiguous
 from keras_tpu_estimator.files.checkpoints.stored import Stored
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
@@ -21,6 +22,8 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 _TREE = "_METADATA"
 _STEP = "_CHECKPOINT_METADATA"
 _DEFAULT = "default"
+# What a folder has whose arrays share files.
+_OCDBT = "manifest.ocdbt"
 # The parts of the tree that Keras's `OrbaxCheckpoint` saves a model in.
 _KERAS_PARTS = re.compile(r"(non_)?trainable_variables/")
 
@@ -58,12 +61,20 @@ class OrbaxReader(CheckpointReader):
                 item: _handler().metadata(_folder(folder)).tree
                 for item, folder in self._items.items()
             }
-            listed = {
-                name: Stored(tuple(leaf.shape), np.dtype(leaf.dtype))
+            arrays = {
+                name: (item, leaf)
                 for item, tree in self._metadata.items()
                 for name, leaf in _named(item, tree)
                 if _is_array(leaf)
             }
+            listed = {
+                name: Stored(tuple(leaf.shape), np.dtype(leaf.dtype))
+                for name, (_, leaf) in arrays.items()
+            }
+        # What Orbax calls each, and in which item.
+        self._places = {
+            name: (item, leaf.name) for name, (item, leaf) in arrays.items()
+        }
         aliases = unambiguous(
             (alias, name)
             for name in listed
@@ -78,6 +89,22 @@ class OrbaxReader(CheckpointReader):
             with _explained(self.path):
                 found |= _read_tree(item, folder, self._metadata[item], wanted)
         return found
+
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
+        if is_url(self.path):
+            return super()._read_part(name, box)
+        with _explained(self.path):
+            import tensorstore
+
+            item, inner = self._places[name]
+            folder = self._items[item]
+            base = {"driver": "file", "path": os.path.join(folder, "")}
+            kvstore = {"driver": "ocdbt", "base": base, "path": f"{inner}/"}
+            if not paths.is_file(os.path.join(folder, _OCDBT)):
+                kvstore = {**base, "path": os.path.join(folder, inner, "")}
+            spec = {"driver": "auto", "kvstore": kvstore}
+            opened = tensorstore.open(spec, read=True).result()
+            return opened[box.slices].read().result()
 
 
 def _shorter(name: str, items: Iterable[str]) -> set[str]:
@@ -117,7 +144,7 @@ def _read_tree(
 
 
 def _handler() -> Any:
-    with _needed():
+    with needed():
         import orbax.checkpoint as ocp
     return ocp.PyTreeCheckpointHandler()
 
@@ -159,12 +186,13 @@ def _trees(path: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _needed() -> Iterator[None]:
+def needed() -> Iterator[None]:
+    """Has an error in the `with` block say what to install."""
     try:
         yield
     except ImportError as error:
         raise ImportError(
-            "Checkpoints of Orbax are read by Orbax, which is not installed "
+            "Checkpoints of Orbax want Orbax, which is not installed "
             f"({error}). Run `pip install orbax-checkpoint`."
         ) from error
 
@@ -178,6 +206,12 @@ def _explained(path: str) -> Iterator[None]:
     except Exception as error:  # TensorStore has errors of its own.
         raise ValueError(
             f"The checkpoint {path!r} is truncated or damaged, or Orbax cannot "
-            f"read it ({type(error).__name__}: {error}). Copy it again if it "
+            f"read it ({_short(error)}). Copy it again if it "
             "is a copy; otherwise use another one."
         ) from error
+
+
+def _short(error: Exception) -> str:
+    """What an error says, without the settings of TensorStore."""
+    text, _, _ = str(error).partition(" [")
+    return f"{type(error).__name__}: {text}"

@@ -13,6 +13,7 @@ from keras_tpu_estimator.files.checkpoints import finding
 from keras_tpu_estimator.files.checkpoints import keras_format
 from keras_tpu_estimator.files.checkpoints import location
 from keras_tpu_estimator.files.checkpoints import orbax_format
+from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import own_format
 from keras_tpu_estimator.files.checkpoints import safetensors_format
 from keras_tpu_estimator.files.checkpoints import tensorflow_format
@@ -23,6 +24,13 @@ from keras_tpu_estimator.ground.storage import paths
 
 _INDEX = location.INDEX
 
+
+def _is_tree(path: str) -> bool:
+    """Whether it is a tree of this package's, not about to be replaced."""
+    prefix = path.removesuffix(location.TREE)
+    return location.main_file(prefix) == prefix + location.TREE
+
+
 # The first that knows a path reads it. TensorFlow's is the last, for the files
 # of its first format may have any name.
 _FORMATS: tuple[
@@ -32,6 +40,7 @@ _FORMATS: tuple[
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_format.exists, orbax_format.OrbaxReader),
     (own_format.exists, own_format.OwnReader),
+    (_is_tree, orbax_saves.TreeReader),
     (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
 )
 
@@ -142,7 +151,7 @@ def _prefix(path: str) -> str | None:
     """What to read: a path, or what is found in it if it is a directory."""
     path = path.removesuffix(_INDEX)
     is_directory = paths.is_directory(path)
-    if not is_directory or own_format.exists(path) or _has_index(path):
+    if not is_directory or location.exists(path):
         return path
     if orbax_format.exists(path):
         return path
@@ -198,7 +207,7 @@ def _shown(file: str) -> str | None:
     """How a checkpoint of which this is a file should be asked for."""
     if file.endswith((".weights.h5", ".keras", ".safetensors")):
         return file
-    for suffix in (location.SUFFIX, _INDEX):
+    for suffix in (location.SUFFIX, _INDEX, location.TREE):
         if file.endswith(suffix):
             return file.removesuffix(suffix)
     return None

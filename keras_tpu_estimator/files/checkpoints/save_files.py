@@ -22,12 +22,15 @@ from keras_tpu_estimator.files.checkpoints.lock import if_no_training
 from keras_tpu_estimator.files.checkpoints.save_names import SaveName
 from keras_tpu_estimator.files.checkpoints.stamp import NO_TOKEN
 from keras_tpu_estimator.files.checkpoints.stamp import new_token
+from keras_tpu_estimator.files.checkpoints.stamp import stamp
 from keras_tpu_estimator.files.checkpoints.stamp import token_of
 from keras_tpu_estimator.files.checkpoints.there import There
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 META = ".meta"
+# What a folder has in it to say whose it is.
+_MARK = "kte_save"
 
 # Files by their paths.
 _Named = Iterable[tuple[str, SaveName]]
@@ -73,6 +76,17 @@ class SaveFiles:
             count: How many there are.
         """
         return save_names.part(self.prefix, number, count, self.token)
+
+    @property
+    def tree(self) -> str:
+        """The folder with what Orbax writes."""
+        return save_names.tree(self.prefix, self.token)
+
+    def make_tree(self) -> None:
+        """Makes that folder, with the mark that it is of this save."""
+        paths.make_directory(self.tree)
+        with open(os.path.join(self.tree, _MARK), "wb") as file:
+            file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
         """The file with the position of a host in its input.
@@ -236,6 +250,9 @@ def _tidy(prefix: str, files: _Named, failed: str | None = None) -> None:
     if there.data and not there.is_bundle and token_of(there.data[0]):
         # Of a bundle that was about to take its place.
         _remove([prefix + location.INDEX])
+    tree = prefix + location.TREE
+    if there.main not in (None, tree) and token_of(tree):
+        _remove([tree])
     if there.token == failed:
         # It has failed when it was complete.
         failed = None
@@ -243,9 +260,21 @@ def _tidy(prefix: str, files: _Named, failed: str | None = None) -> None:
         may_belong = there.may_have(path, named)
         if may_belong and failed is None:
             continue
-        token = token_of(path)
+        token = _token_of(path, named)
         if _is_ours(token, named) and (not may_belong or token == failed):
             _remove([path])
+
+
+def _token_of(path: str, named: SaveName) -> str | None:
+    """The token of the save that a file or a folder belongs to."""
+    if named.kind != "tree":
+        return token_of(path)
+    try:
+        # Of a save that came no farther, or a removal that nearly did.
+        is_empty = {*paths.names_in(path)} <= {_MARK}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return named.token if is_empty else token_of(os.path.join(path, _MARK))
 
 
 def _is_ours(token: str | None, named: SaveName) -> bool:
@@ -263,7 +292,7 @@ def _is_ours(token: str | None, named: SaveName) -> bool:
 
 def _whole(prefix: str) -> list[str]:
     """The files without which there is no checkpoint, of either format."""
-    files = [prefix + location.SUFFIX]
+    files = [prefix + location.SUFFIX, prefix + location.TREE]
     if paths.is_file(prefix + location.INDEX):
         # Who finds both takes the other.
         data = tensorflow_index.data_files(prefix)
@@ -292,4 +321,21 @@ def _files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
 def _remove(files: Iterable[str]) -> None:
     for path in files:
         with contextlib.suppress(FileNotFoundError):
-            paths.remove(path)
+            if paths.is_directory(path):
+                _remove_folder(path)
+            else:
+                paths.remove(path)
+
+
+def _remove_folder(path: str) -> None:
+    """Removes a folder; what is left of it, if this is killed, has its mark."""
+    mark = os.path.join(path, _MARK)
+    for directory, folders, names in os.walk(path, topdown=False):
+        files = {os.path.join(directory, name) for name in names}
+        for file in sorted(files - {mark}):
+            paths.remove(file)
+        for folder in folders:
+            os.rmdir(os.path.join(directory, folder))
+    with contextlib.suppress(FileNotFoundError):
+        paths.remove(mark)
+    os.rmdir(path)

@@ -14,6 +14,7 @@ _TOKEN = "(?P<{}>[0-9a-f]{{8}})"
 _NAME = re.compile(
     r"(?P<prefix>.+-[0-9]+)\.(?:"
     rf"shard-[0-9]+-of-[0-9]+\.{_TOKEN.format('part')}"
+    rf"|orbax\.{_TOKEN.format('tree')}"
     rf"|input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip"
     r"|(?P<data>data-[0-9]{5}-of-[0-9]{5})"
     r"|(?P<meta>meta))"
@@ -35,6 +36,21 @@ def part(prefix: str, number: int, count: int, token: str) -> str:
     '/run/model.ckpt-20.shard-0-of-4.0f0f0f0f'
     """
     return f"{prefix}.shard-{number}-of-{count}.{token}"
+
+
+def tree(prefix: str, token: str) -> str:
+    """The folder with what Orbax writes.
+
+    Args:
+        prefix: That of the checkpoint.
+        token: That of the save.
+
+    Example:
+
+    >>> tree("/run/model.ckpt-20", "0f0f0f0f")
+    '/run/model.ckpt-20.orbax.0f0f0f0f'
+    """
+    return f"{prefix}.orbax.{token}"
 
 
 def position(prefix: str, host: int, hosts: int, token: str) -> str:
@@ -63,7 +79,7 @@ class SaveName:
 
     Attributes:
         prefix: That of the checkpoint.
-        kind: 'part', 'position', 'data' or 'meta'.
+        kind: 'part', 'tree', 'position', 'data' or 'meta'.
         token: That of the save; `None` if the name has none.
 
     Example:
@@ -89,5 +105,5 @@ class SaveName:
         if match is None:
             return None
         kind = match.lastgroup or ""
-        has_token = kind in ("part", "position")
+        has_token = kind in ("part", "tree", "position")
         return cls(match["prefix"], kind, match[kind] if has_token else None)

@@ -16,6 +16,7 @@ from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints import state_file
 from keras_tpu_estimator.files.checkpoints.retention import Retention
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.checkpoints.shards import InTree
 from keras_tpu_estimator.files.checkpoints.shards import Sharded
 from keras_tpu_estimator.files.checkpoints.state_file import CheckpointState
 from keras_tpu_estimator.files.checkpoints.state_file import Saved
@@ -48,8 +49,8 @@ def save(
         retention: Which older checkpoints stay. Defaults to the newest five.
         basename: What the file's name begins with. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
-        format_name: 'hdf5', or 'tensorflow' for the files that TensorFlow's
-            `Saver` writes in its place. Defaults to 'hdf5'.
+        format_name: 'hdf5'; or 'tensorflow' for the files that TensorFlow's
+            `Saver` writes in its place, or 'orbax'. Defaults to 'hdf5'.
 
     Returns:
         The prefix, that is the file's path without '.h5'.
@@ -87,7 +88,7 @@ def save(
 def save_into(
     saved: SaveFiles,
     step: int,
-    variables: Mapping[str, npt.ArrayLike | Sharded],
+    variables: Mapping[str, npt.ArrayLike | Sharded | InTree],
     *,
     retention: Retention,
     now: float | None = None,
@@ -99,7 +100,7 @@ def save_into(
         saved: Its files.
         step: As in `save`.
         variables: The same. In HDF5 also what `ShardFiles` says of those whose
-            parts are in other files.
+            parts are in other files, and as trees those that are written.
         retention: As in `save`.
         now: The same. Defaults to the clock.
         format_name: The same. Defaults to 'hdf5'.

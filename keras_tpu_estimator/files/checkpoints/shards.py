@@ -48,6 +48,17 @@ class Sharded:
     shards: tuple[Shard, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class InTree:
+    """A variable that hosts have written into a folder of Orbax.
+
+    Attributes:
+        rows: How many of its rows are its own. Defaults to `None`, for all.
+    """
+
+    rows: int | None = None
+
+
 def create(
     file: h5py.File, key: str, variable: Sharded, bits: np.dtype
 ) -> h5py.Dataset:

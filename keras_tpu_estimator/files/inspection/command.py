@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from keras_tpu_estimator.files.inspection.directories import Directory
+from keras_tpu_estimator.files.inspection.directories import prefixes_of
 from keras_tpu_estimator.files.inspection.printing import as_text
 from keras_tpu_estimator.files.inspection.printing import verdicts_as_text
 from keras_tpu_estimator.files.inspection.verifying import verify
@@ -37,12 +38,11 @@ def main(name: str, arguments: Sequence[str]) -> int:
     # TensorFlow, which reads its own checkpoints, would say more than we do.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        directory = Directory.of(options.path)
+        if name == "info":
+            sys.stdout.write(as_text(Directory.of(options.path)) + "\n")
+            return 0
+        verdicts = [verify(each) for each in prefixes_of(options.path)]
     except ValueError as error:
         parser.error(str(error))
-    if name == "info":
-        sys.stdout.write(as_text(directory) + "\n")
-        return 0
-    verdicts = [verify(each.prefix) for each in directory.checkpoints]
     sys.stdout.write(verdicts_as_text(verdicts) + "\n")
     return 0 if all(verdict.is_intact for verdict in verdicts) else 1

@@ -33,7 +33,13 @@ class Checkpoint:
     @classmethod
     def of(cls, prefix: str) -> Self:
         """The one with a prefix."""
-        files = paths.matching(glob.escape(prefix) + ".*")
+        pattern = glob.escape(prefix) + ".*"
+        files = [
+            file
+            for path in (pattern, os.path.join(pattern, "**"))
+            for file in glob.glob(path, recursive=True)
+            if os.path.isfile(file)
+        ]
         return cls(
             prefix,
             contents.step_of(prefix),
@@ -69,11 +75,9 @@ class Directory:
         Raises:
             ValueError: There is no checkpoint.
         """
-        newest = location.resolve(path)
+        prefixes = prefixes_of(path)
+        newest = prefixes[0]
         directory = os.path.dirname(newest)
-        prefixes = [newest]
-        if paths.is_directory(path):
-            prefixes = [*filter(location.exists, location.listed(directory))]
         reader = reading.load_checkpoint(newest)
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
@@ -96,6 +100,22 @@ class Directory:
             int(np.prod(shape, dtype=np.int64))
             for shape, _ in self.variables.values()
         )
+
+
+def prefixes_of(path: str) -> list[str]:
+    """The checkpoints there are for a path, the newest first.
+
+    Args:
+        path: A directory, or the prefix or a file of a checkpoint.
+
+    Raises:
+        ValueError: There is no checkpoint.
+    """
+    newest = location.resolve(path)
+    if not paths.is_directory(path):
+        return [newest]
+    listed = location.listed(os.path.dirname(newest))
+    return [*filter(location.exists, listed)]
 
 
 def _results(directory: str) -> dict[str, Mapping[str, float]]:

@@ -318,8 +318,8 @@ OPTIONS = (
     ),
     Option(
         "checkpoint_format",
-        _is_one_of("hdf5", "tensorflow"),
-        "'hdf5' or 'tensorflow', or None for the program's own",
+        _is_one_of("hdf5", "tensorflow", "orbax"),
+        "'hdf5', 'tensorflow' or 'orbax', or None for the program's own",
     ),
     Option("host_timeout_secs", _is_positive, "> 0 seconds"),
     Option(

@@ -120,10 +120,11 @@ class RunConfig:
         export_timeout_secs: Seconds that a process of an export may take: the
             one that loads it and runs it once, and the one that rebuilds it as
             ops of TensorFlow. `None` for any time. Defaults to 600.
-        checkpoint_format: What checkpoints are written as: "hdf5", or
-            "tensorflow", for files that TensorFlow reads. Either is read.
-            Defaults to `None`, for "tensorflow" if `model_fn` is written for
-            TF1, and "hdf5" otherwise.
+        checkpoint_format: What checkpoints are written as: "hdf5";
+            "tensorflow", for files that TensorFlow reads; or "orbax", for
+            what flax and MaxText read, too. All are read. Defaults to
+            `None`, for "tensorflow" if `model_fn` is written for TF1, and
+            "hdf5" otherwise.
         host_timeout_secs: Seconds that hosts wait for one of them that is
             silent, or behind the others, before all end. Defaults to 30.
         layout_map: How variables lie on the cores of a replica: a
