@@ -7,7 +7,6 @@ from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.engine.device.placement import Placement
@@ -25,6 +24,7 @@ from keras_tpu_estimator.ground.base.logs import follow_tensorflow
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.suggestions import suggesting
+from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts import starting
@@ -146,10 +146,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         eval_on_tpu: bool = True,
         export_to_tpu: bool = True,
         export_to_cpu: bool = True,
-        warm_start_from: PathLike
-        | Mapping[str, Any]
-        | WarmStartSettings
-        | None = None,
+        warm_start_from: CheckpointLike | WarmStartSettings | None = None,
         embedding_config_spec: EmbeddingConfigSpec | None = None,
         export_saved_model_api_version: int = 1,
     ):

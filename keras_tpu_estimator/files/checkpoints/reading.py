@@ -4,7 +4,6 @@ import difflib
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from keras_tpu_estimator.files.checkpoints import safetensors_format
 from keras_tpu_estimator.files.checkpoints import tensorflow_format
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.ground.base.plain_names import plain_name
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.storage import paths
 
 _INDEX = location.INDEX
@@ -46,7 +45,7 @@ _FORMATS: tuple[
 
 
 def load_checkpoint(
-    ckpt_dir_or_file: PathLike | Mapping[str, Any],
+    ckpt_dir_or_file: CheckpointLike,
 ) -> CheckpointReader:
     """Opens a checkpoint for reading.
 
@@ -88,7 +87,7 @@ def load_checkpoint(
 
 
 def list_variables(
-    ckpt_dir_or_file: PathLike | Mapping[str, Any],
+    ckpt_dir_or_file: CheckpointLike,
 ) -> list[tuple[str, list[int]]]:
     """Lists the variables of a checkpoint.
 
@@ -116,9 +115,7 @@ def list_variables(
     return sorted(reader.get_variable_to_shape_map().items())
 
 
-def load_variable(
-    ckpt_dir_or_file: PathLike | Mapping[str, Any], name: str
-) -> np.ndarray:
+def load_variable(ckpt_dir_or_file: CheckpointLike, name: str) -> np.ndarray:
     """Reads a variable of a checkpoint.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from keras_tpu_estimator.files.checkpoints.pairing import Described
 from keras_tpu_estimator.files.checkpoints.pairing import HasPath
 from keras_tpu_estimator.files.checkpoints.vocabulary import VocabInfo
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import CheckpointLike
 
 _TENSOR = ":0"
 
@@ -51,7 +51,7 @@ class WarmStartSettings:
     Reference: `tf.estimator.WarmStartSettings`.
     """
 
-    ckpt_to_initialize_from: PathLike | Mapping[str, Any]
+    ckpt_to_initialize_from: CheckpointLike
     vars_to_warm_start: str | Sequence[str | HasPath] | None = ".*"
     var_name_to_vocab_info: Mapping[str, VocabInfo] | None = None
     var_name_to_prev_var_name: Mapping[str, str] | None = None

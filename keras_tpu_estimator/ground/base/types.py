@@ -11,6 +11,9 @@ import numpy.typing as npt
 PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """A path of a file or a directory, or, as a string, its URL."""
 
+CheckpointLike: TypeAlias = PathLike | Mapping[str, Any]
+"""What `load_checkpoint` opens: a path, or a dict of arrays."""
+
 TensorLike: TypeAlias = npt.ArrayLike
 """What becomes a tensor: an array of JAX, NumPy or TensorFlow, a number, or
 lists of these."""

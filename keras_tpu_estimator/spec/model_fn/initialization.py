@@ -9,7 +9,6 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -19,7 +18,7 @@ from keras_tpu_estimator.files.checkpoints.assignment import resolve_assignments
 from keras_tpu_estimator.files.checkpoints.casting import cast
 from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
 from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.ground.tracing.variables import is_seed
@@ -104,7 +103,7 @@ def program_variables() -> Mapping[str, keras.Variable]:
 
 
 def init_from_checkpoint(
-    ckpt_dir_or_file: PathLike | Mapping[str, Any],
+    ckpt_dir_or_file: CheckpointLike,
     assignment_map: AssignmentMap,
 ) -> None:
     """Takes initial values of variables from a checkpoint.
