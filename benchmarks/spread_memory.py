@@ -48,9 +48,9 @@ def measure() -> dict[str, float]:
     import numpy as np
 
     from keras_tpu_estimator.engine.device.saving import spread_of
-    from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
     from keras_tpu_estimator.files.checkpoints.saving import save_into
-    from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+    from keras_tpu_estimator.files.directory.save_files import SaveFiles
+    from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
     from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
     cores = all_cores(8, {"rows": ("model",), "columns": (None, "model")})

@@ -14,15 +14,13 @@ from keras_tpu_estimator import tf1
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files import summary
-from keras_tpu_estimator.files.checkpoints.finding import checkpoints_iterator
-from keras_tpu_estimator.files.checkpoints.finding import latest_checkpoint
-from keras_tpu_estimator.files.checkpoints.reading import list_variables
-from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
-from keras_tpu_estimator.files.checkpoints.reading import load_variable
-from keras_tpu_estimator.files.checkpoints.vocabulary import VocabInfo
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.formats.finding import checkpoints_iterator
+from keras_tpu_estimator.files.formats.finding import latest_checkpoint
+from keras_tpu_estimator.files.formats.reading import list_variables
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.formats.reading import load_variable
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
+from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.hosts.errors import HostError

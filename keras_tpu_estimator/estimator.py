@@ -12,9 +12,7 @@ from typing import Any
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,

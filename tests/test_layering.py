@@ -39,7 +39,14 @@ FLOORS = (
 # The same within the rooms that have rooms of their own.
 INNER_FLOORS = {
     "ground": (("base",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
-    "files": (("checkpoints", "summary"), ("inspection",)),
+    "files": (
+        ("atomic", "summary"),
+        ("directory",),
+        ("formats",),
+        ("warm_start",),
+        ("checkpoints",),
+        ("inspection",),
+    ),
     "spec": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
     "engine": (("inputs",), ("program",), ("device",)),
     "front_ends": (("compiled", "tables"), ("keras",), ("front_end",)),
@@ -356,10 +363,10 @@ REMOVERS = {
     "ground.storage.paths",
     # In a directory of checkpoints: those of saves, what is half written, the
     # mark that is this file's own, and the directory itself if it is empty.
-    "files.checkpoints.save_files",
-    "files.checkpoints.partial_files",
-    "files.checkpoints.completion",
-    "files.checkpoints.lock",
+    "files.directory.save_files",
+    "files.atomic.partial_files",
+    "files.directory.completion",
+    "files.directory.training_lock",
     # Folders that were made by the same file.
     "ground.storage.copies",
     "export.folders",

@@ -8,9 +8,7 @@ import numpy as np
 
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import make_variables
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 if TYPE_CHECKING:
     import tensorflow as tf

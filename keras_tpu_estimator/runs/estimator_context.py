@@ -24,12 +24,10 @@ from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (

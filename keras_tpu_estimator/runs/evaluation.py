@@ -19,7 +19,7 @@ from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.files.checkpoints.keep_best import note
+from keras_tpu_estimator.files.directory.keep_best import note
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.storage import paths
 

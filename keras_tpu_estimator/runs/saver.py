@@ -17,17 +17,17 @@ from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints import orbax_saves
+from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.checkpoints.location import name_for
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
-from keras_tpu_estimator.files.checkpoints.shards import InTree
-from keras_tpu_estimator.files.checkpoints.shards import Sharded
-from keras_tpu_estimator.files.checkpoints.stamp import new_token
-from keras_tpu_estimator.files.checkpoints.writer import Writer
+from keras_tpu_estimator.files.directory.background_writer import Writer
+from keras_tpu_estimator.files.directory.location import name_for
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree
+from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.errors import HostError

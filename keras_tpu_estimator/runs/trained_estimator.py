@@ -11,6 +11,8 @@ from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.formats.reading import load_variable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
@@ -169,7 +171,8 @@ class TrainedEstimator:
         Raises:
             ValueError: There is no checkpoint.
         """
-        return checkpoints.names(self._existing_checkpoint())
+        reader = load_checkpoint(self._existing_checkpoint())
+        return [*reader.get_variable_to_shape_map()]
 
     def get_variable_value(self, name: str | Iterable[str]) -> Any:
         """The value of a variable in the latest checkpoint.
@@ -186,7 +189,7 @@ class TrainedEstimator:
         """
         checkpoint = self._existing_checkpoint()
         if isinstance(name, str):
-            return checkpoints.value(checkpoint, name)
+            return load_variable(checkpoint, name)
         # One opening of the file for all of them.
         paths = [*map(plain_name, name)]
         values = checkpoints.read(checkpoint, paths)

@@ -18,8 +18,8 @@ from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files.checkpoints import save_files
-from keras_tpu_estimator.files.checkpoints.lock import only_training
+from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory.training_lock import only_training
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange

@@ -12,7 +12,7 @@ from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.tf1.input_graph import source_in_graph

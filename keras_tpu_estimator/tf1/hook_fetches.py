@@ -17,9 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of

@@ -13,9 +13,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body

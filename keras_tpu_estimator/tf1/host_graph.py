@@ -10,9 +10,7 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.lifting import reachable

@@ -7,9 +7,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.engine.inputs.releasing import release
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 
 class InputSession:

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.tf1 import internals

@@ -14,9 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath

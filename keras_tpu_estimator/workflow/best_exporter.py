@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints import commit
-from keras_tpu_estimator.files.checkpoints import partial_files
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.storage import paths

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files.checkpoints.location import exists
+from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.workflow.checks import check_estimator

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.spec.config.run_config import RunConfig

@@ -11,8 +11,8 @@ from tensorflow_files import values_in_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.checkpoints import resolve_assignments
-from keras_tpu_estimator.files.checkpoints.pairing import pairings
-from keras_tpu_estimator.files.checkpoints.pairing import read_values
+from keras_tpu_estimator.files.warm_start.pairing import pairings
+from keras_tpu_estimator.files.warm_start.pairing import read_values
 
 
 def ones(*shape, times=1):

@@ -6,11 +6,13 @@ import pathlib
 import numpy as np
 import pytest
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import checksum
-from keras_tpu_estimator.files.checkpoints import pieces
-from keras_tpu_estimator.files.checkpoints.pieces import Extent
-from keras_tpu_estimator.files.checkpoints.pieces import Piece
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic.pieces import Extent
+from keras_tpu_estimator.files.atomic.pieces import Piece
+from keras_tpu_estimator.files.formats import checkpoint_format
 
 BIAS = np.arange(3, dtype="float32")
 KERNEL = np.arange(1, 7, dtype="float32")
@@ -46,9 +48,9 @@ def test_a_bit_flipped_anywhere_is_noticed(file):
     everywhere = {*range(0, size, 61), *range(data, data + KERNEL.nbytes)}
     for at in sorted(everywhere | {*range(size - 100, size)}):
         flip(file, at)
-        assert not checksum.is_intact(str(file)), at
+        assert not checksum.is_right(str(file)), at
         flip(file, at)
-    assert checksum.is_intact(str(file))
+    assert checksum.is_right(str(file))
 
 
 @pytest.mark.parametrize("cut", [1, 27, 28, 29, 60, 1000])
@@ -60,10 +62,10 @@ def test_a_cut_is_noticed(file, cut):
 def test_damage_concerns_only_those_who_read_it(file):
     flip(file, file.read_bytes().index(KERNEL.tobytes()))
 
-    np.testing.assert_array_equal(checkpoints.value(file, "dense/bias"), BIAS)
+    np.testing.assert_array_equal(kte.load_variable(file, "dense/bias"), BIAS)
     assert checkpoints.step_of(file) == 7
     with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
-        checkpoints.value(file, "dense/kernel")
+        kte.load_variable(file, "dense/kernel")
     with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
         checkpoints.read(file)
 
@@ -78,7 +80,7 @@ def test_one_variable_is_read_without_the_others(file, monkeypatch):
         return count
 
     monkeypatch.setattr(os, "preadv", preadv)
-    checkpoints.value(file, "dense/bias")
+    kte.load_variable(file, "dense/bias")
     kernel = file.read_bytes().index(KERNEL.tobytes())
     assert not any(start <= kernel < end for start, end in read)
 
@@ -103,9 +105,9 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
     file = pathlib.Path(checkpoints.save(tmp_path, 1, {"v": value}) + ".h5")
     flip(file, file.read_bytes().index(value.tobytes()) + 4000)
 
-    assert not checksum.is_intact(str(file))
+    assert not checksum.is_right(str(file))
     with pytest.raises(ValueError, match="truncated or damaged"):
-        checkpoints.value(file, "v")
+        kte.load_variable(file, "v")
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,12 @@ def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
 def test_what_was_checked_is_not_read_again(file, monkeypatch):
     flip(file, -1)
     flip(file, -1)  # Not as it was left by the one who wrote it.
-    assert checksum.is_intact(str(file))
-    monkeypatch.setattr(checksum, "load", None)
-    assert checksum.is_intact(str(file))
+    prefix = str(file).removesuffix(".h5")
+    assert checkpoint_format.is_intact(prefix)
+    monkeypatch.setattr(pieces, "check", None)
+    assert checkpoint_format.is_intact(prefix)
 
 
 def test_what_was_just_written_is_not_read(file, monkeypatch):
-    monkeypatch.setattr(checksum, "load", None)
-    assert checksum.is_intact(str(file))
+    monkeypatch.setattr(pieces, "check", None)
+    assert checkpoint_format.is_intact(str(file).removesuffix(".h5"))

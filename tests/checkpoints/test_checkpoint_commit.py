@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import commit
+from keras_tpu_estimator.files.atomic import commit
 
 _KILLED_WHILE_SAVING = """
 import os, signal, sys

@@ -5,8 +5,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import files
+from keras_tpu_estimator.files.directory.location import prefix_of
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.hdf5 import writer
 
 
 @pytest.fixture
@@ -23,6 +26,10 @@ def saved(tmp_path):
     return checkpoints.save(tmp_path, 7, variables)
 
 
+def write(path, variables):
+    writer.write(SaveFiles(prefix_of(path)), variables)
+
+
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -36,8 +43,8 @@ def saved(tmp_path):
 def test_every_dtype_and_shape_comes_back(path, dtype, shape):
     original = np.ones(shape).astype(np.dtype(dtype))
 
-    files.write(path, {"v": original})
-    restored = files.read(path)["v"]
+    write(path, {"v": original})
+    restored = checkpoints.read(path)["v"]
 
     assert restored.dtype == original.dtype
     assert restored.shape == original.shape
@@ -47,18 +54,23 @@ def test_every_dtype_and_shape_comes_back(path, dtype, shape):
 def test_bits_that_no_number_equals_come_back(path):
     bits = np.arange(2**16, dtype=np.uint16)  # NaNs of all kinds among them
 
-    files.write(path, {"v": bits.view(ml_dtypes.bfloat16)})
+    write(path, {"v": bits.view(ml_dtypes.bfloat16)})
 
-    np.testing.assert_array_equal(files.read(path)["v"].view(np.uint16), bits)
+    np.testing.assert_array_equal(
+        checkpoints.read(path)["v"].view(np.uint16), bits
+    )
 
 
 def test_strided_and_foreign_arrays_are_saved_by_value(path):
     import jax.numpy as jnp
 
     matrix = np.arange(6.0).reshape(2, 3)
-    files.write(path, {"t": matrix.T, "s": matrix[:, ::2], "j": jnp.ones(2)})
+    write(
+        path,
+        {"t": matrix.T, "s": matrix[:, ::2], "j": jnp.ones(2)},
+    )
 
-    restored = files.read(path)
+    restored = checkpoints.read(path)
     np.testing.assert_array_equal(restored["t"], matrix.T)
     np.testing.assert_array_equal(restored["s"], matrix[:, ::2])
     np.testing.assert_array_equal(restored["j"], [1, 1])
@@ -87,10 +99,10 @@ def test_paths_are_plain_hdf5_paths(saved):
 def test_any_path_comes_back(path, paths):
     variables = {p: np.int64(i) for i, p in enumerate(paths)}
 
-    files.write(path, variables)
+    write(path, variables)
 
-    assert files.read(path) == variables
-    assert files.names(path) == sorted(paths)
+    assert checkpoints.read(path) == variables
+    assert sorted(checkpoints.read(path)) == sorted(paths)
 
 
 @pytest.mark.parametrize(
@@ -99,13 +111,16 @@ def test_any_path_comes_back(path, paths):
 )
 def test_what_is_no_number_is_refused_by_name(path, value):
     with pytest.raises(TypeError, match="'bad' .* holds arrays of numbers"):
-        files.write(path, {"good": np.ones(2), "bad": value})
+        write(path, {"good": np.ones(2), "bad": value})
     assert os.listdir(os.path.dirname(path)) == []
 
 
 def test_nothing_is_stored_as_an_object(path):
     extension = np.ones(2, ml_dtypes.bfloat16)
-    files.write(path, {"a": extension, "a/b": np.ones(1), "c": True})
+    write(
+        path,
+        {"a": extension, "a/b": np.ones(1), "c": True},
+    )
 
     kinds = []
     with h5py.File(path) as file:
@@ -118,7 +133,7 @@ def test_nothing_is_stored_as_an_object(path):
 
 
 def test_names_and_step(saved):
-    assert checkpoints.names(saved) == [
+    assert sorted(kte.checkpoints.read(saved)) == [
         "dense/bias",
         "dense/kernel",
         "global_step",
@@ -138,7 +153,7 @@ def test_some_variables_can_be_read(saved):
 
 def test_unknown_variable_names_close_matches(saved):
     with pytest.raises(KeyError) as caught:
-        checkpoints.value(saved, "dense/kernal")
+        kte.load_variable(saved, "dense/kernal")
     assert str(caught.value) == (
         f"The checkpoint {saved!r} has no variable 'dense/kernal'. "
         "Close to the first: 'dense/kernel', 'dense/bias'."
@@ -201,7 +216,7 @@ def test_damaged_file_is_an_error_with_a_way_out(tmp_path, saved, damage):
 
 
 def _write_with_checksum(path, fill):
-    from keras_tpu_estimator.files.checkpoints import checksum
+    from keras_tpu_estimator.files.atomic import checksum
 
     with h5py.File(path, "w") as file:
         fill(file)
@@ -209,14 +224,14 @@ def _write_with_checksum(path, fill):
 
 
 def test_damage_that_only_hdf5_sees_is_the_same_error(path):
-    from keras_tpu_estimator.files.checkpoints import checksum
+    from keras_tpu_estimator.files.atomic import checksum
 
     with open(path, "wb") as file:
         file.write(b"\x89HDF\r\n\x1a\n" + bytes(100))
     checksum.append(path)
 
     with pytest.raises(ValueError, match="truncated or damaged"):
-        files.names(path)
+        checkpoints.read(path)
 
 
 def _fill_with_text(file):
@@ -249,16 +264,16 @@ def _fill_with_external_data(file):
 def test_a_foreign_file_cannot_smuggle(path, fill, message):
     _write_with_checksum(path, fill)
     with pytest.raises(ValueError, match=message):
-        files.read(path)["v"]
+        checkpoints.read(path)["v"]
 
 
 def test_links_to_other_files_are_not_followed(tmp_path, path):
     other = str(tmp_path / "other.h5")
-    files.write(other, {"secret": np.ones(1)})
+    write(other, {"secret": np.ones(1)})
 
     def fill(file):
         file["v"] = np.zeros(1)
         file["link"] = h5py.ExternalLink(other, "secret")
 
     _write_with_checksum(path, fill)
-    assert files.names(path) == ["v"]
+    assert sorted(checkpoints.read(path)) == ["v"]

@@ -14,7 +14,9 @@ from helpers import regression_data
 from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import checksum
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.formats import intact
 
 X, Y = regression_data()
 
@@ -72,7 +74,7 @@ def test_all_are_damaged(saved):
 def test_a_damaged_file_is_read_once(saved, monkeypatch):
     damage(saved, 20)
     checkpoints.latest_intact(saved)
-    monkeypatch.setattr(checksum, "load", None)
+    monkeypatch.setattr(pieces, "check", None)
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-10")
 
 
@@ -84,10 +86,14 @@ def test_a_repaired_file_is_used_again(saved):
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-20")
 
 
-def test_what_is_known_is_bounded(tmp_path):
-    for step in range(70):
+def test_what_is_known_is_bounded(tmp_path, monkeypatch):
+    known = dict.fromkeys("abcd", True)
+    monkeypatch.setattr(intact, "_KNOWN", known)
+    monkeypatch.setattr(intact, "_MOST_KNOWN", len(known))
+    for step in range(5):
         checkpoints.save(tmp_path, step, {})
-    assert len(checksum._KNOWN) <= 64
+    assert len(known) == 4
+    assert not known.keys() & {*"abcd"}
 
 
 def test_whole_or_missing_checkpoints_are_found_as_ever(saved, caplog):

@@ -4,6 +4,7 @@ import types
 import numpy as np
 import pytest
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.checkpoints import saving
 
@@ -24,7 +25,7 @@ def test_files_and_prefix_are_those_of_tensorflow(tmp_path):
 def test_the_global_step_is_that_of_the_call(tmp_path):
     variables = {"global_step": np.int32(3)}
     prefix = checkpoints.save(tmp_path, 20, variables)
-    restored = checkpoints.value(prefix, "global_step")
+    restored = kte.load_variable(prefix, "global_step")
     assert (restored, restored.dtype) == (20, np.int64)
     assert variables == {"global_step": 3}
 
@@ -32,7 +33,7 @@ def test_the_global_step_is_that_of_the_call(tmp_path):
 def test_saving_a_step_again_replaces_it(tmp_path):
     for value in (1.0, 2.0):
         prefix = checkpoints.save(tmp_path, 20, {"v": np.float32(value)})
-        assert checkpoints.value(prefix, "v") == value
+        assert kte.load_variable(prefix, "v") == value
 
 
 @pytest.mark.parametrize(

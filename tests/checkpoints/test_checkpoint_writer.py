@@ -9,8 +9,8 @@ import pytest
 from helpers import open_when_joined
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints.writer import Writer
-from keras_tpu_estimator.files.checkpoints.writer import wait_for
+from keras_tpu_estimator.files.directory.background_writer import Writer
+from keras_tpu_estimator.files.directory.background_writer import wait_for
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_waiting_for_a_directory_raises_no_error(tmp_path):
 _ENDS_WHILE_WRITING = """
 import sys, threading
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints.writer import Writer
+from keras_tpu_estimator.files.directory.background_writer import Writer
 
 def write():
     threading.main_thread().join()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.files.directory import completion
 
 
 @pytest.mark.parametrize(

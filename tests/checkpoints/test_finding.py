@@ -6,7 +6,7 @@ from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import finding
+from keras_tpu_estimator.files.formats import finding
 
 
 @pytest.fixture

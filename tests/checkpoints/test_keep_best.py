@@ -15,7 +15,7 @@ from helpers import repeated
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.checkpoints import KeepBest
 from keras_tpu_estimator.files.checkpoints import Retention
-from keras_tpu_estimator.files.checkpoints.keep_best import note
+from keras_tpu_estimator.files.directory.keep_best import note
 
 X, Y = regression_data()
 

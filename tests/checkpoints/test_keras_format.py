@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.checkpoints.keras_names import variable_names
+from keras_tpu_estimator.files.formats.keras_names import variable_names
 
 IMAGE = (None, 8, 8, 3)
 # Layers of Keras, and the shapes of their inputs.

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.files.checkpoints.lock import only_training
+from keras_tpu_estimator.files.directory.training_lock import only_training
 
 _HOLDER = """
 import sys
-from keras_tpu_estimator.files.checkpoints.lock import only_training
+from keras_tpu_estimator.files.directory.training_lock import only_training
 with only_training(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
@@ -18,7 +18,7 @@ with only_training(sys.argv[1]):
 
 _FORKING = """
 import os, sys
-from keras_tpu_estimator.files.checkpoints.lock import only_training
+from keras_tpu_estimator.files.directory.training_lock import only_training
 with only_training(sys.argv[1]):
     worker = os.fork()
     if not worker:

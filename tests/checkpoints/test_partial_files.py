@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import commit
-from keras_tpu_estimator.files.checkpoints import file_locks
-from keras_tpu_estimator.files.checkpoints import partial_files
-from keras_tpu_estimator.files.checkpoints.keep_best import note
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.files.directory.keep_best import note
 
 _WRITING = """
 import signal, sys
-from keras_tpu_estimator.files.checkpoints.partial_files import partial_file
+from keras_tpu_estimator.files.atomic.partial_files import partial_file
 with partial_file(sys.argv[1]) as partial:
     print(partial, flush=True)
     signal.pause()

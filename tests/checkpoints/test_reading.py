@@ -11,7 +11,7 @@ from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import checksum
+from keras_tpu_estimator.files.atomic import checksum
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {
@@ -198,7 +198,7 @@ def test_links_in_own_files_are_not_followed(tmp_path):
     for name in ("external", "soft"):
         assert not reader.has_tensor(name)
         with pytest.raises(checkpoints.VariableNotFoundError):
-            checkpoints.value(prefix, name)
+            kte.load_variable(prefix, name)
 
 
 def test_a_checkpoint_comes_before_a_directory_of_its_name(written):

@@ -7,12 +7,13 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import opened_checkpoint
-from keras_tpu_estimator.files.checkpoints import save_files
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.hdf5 import opened_checkpoint
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
@@ -96,7 +97,7 @@ def test_the_latest_is_looked_for_again_if_it_is_gone(tmp_path, caplog):
         if not seen:
             retain(tmp_path, False)
         seen.append(os.path.basename(prefix))
-        return checkpoints.location.exists(prefix)
+        return location.exists(prefix)
 
     newest = checkpoints.latest_intact(tmp_path, is_intact)
     assert newest == str(tmp_path / "model.ckpt-30")

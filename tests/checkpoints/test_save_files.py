@@ -12,20 +12,21 @@ from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
 
+import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
-from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints import save_files
-from keras_tpu_estimator.files.checkpoints import state_file
-from keras_tpu_estimator.files.checkpoints import tensorflow_index
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.save_names import SaveName
+from keras_tpu_estimator.files.atomic.stamp import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
-from keras_tpu_estimator.files.checkpoints.stamp import stamp
+from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
@@ -225,7 +226,7 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
     for value in (2.0, 3.0):
         save(tmp_path, 10, value, after)
         assert checkpoints.latest_intact(tmp_path) == prefix
-        assert checkpoints.value(prefix, "table").tolist() == [value] * 4
+        assert kte.load_variable(prefix, "table").tolist() == [value] * 4
         assert position_files.read(prefix).steps == value
     state = state_file.load(str(tmp_path))
     assert [each.name for each in state.saved] == ["model.ckpt-10"]
@@ -294,7 +295,7 @@ def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
         assert saver.save(session, str(tmp_path / "model.ckpt"), 10) == prefix
     for way in WAYS:
         save(tmp_path, 10, 2.0, way)
-        assert checkpoints.value(prefix, "table").tolist() == [2.0] * 4
+        assert kte.load_variable(prefix, "table").tolist() == [2.0] * 4
     assert len([*tmp_path.glob("model.ckpt-10*")]) == 4
 
 

@@ -13,9 +13,9 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device.saving import check_whole
-from keras_tpu_estimator.files.checkpoints import pieces
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs import saver
 from tests.torture.saves import expect_no_leftovers

@@ -23,7 +23,7 @@ from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig

@@ -10,6 +10,7 @@ from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.inspection.directories import Directory
 
 
@@ -53,7 +54,7 @@ def test_info_of_nothing(tmp_path, capsys):
 def test_a_complete_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
     assert not Directory.of(str(tmp_path)).is_complete
-    checkpoints.completion.mark_complete(str(tmp_path), 20)
+    completion.mark_complete(str(tmp_path), 20)
     assert Directory.of(str(tmp_path)).is_complete
 
 

@@ -23,7 +23,7 @@ import jax
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt

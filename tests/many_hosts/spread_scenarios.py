@@ -14,7 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_tpu_estimator import experimental
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from tests.many_hosts.problems import BATCH
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import dealt

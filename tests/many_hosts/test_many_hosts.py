@@ -13,7 +13,7 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from tests.forking.forks import forking
 from tests.many_hosts import caught_scenarios
 from tests.many_hosts import other_scenarios

@@ -19,8 +19,8 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device.saving import on_host
-from keras_tpu_estimator.files.checkpoints import files
-from keras_tpu_estimator.files.checkpoints.writer import wait_for
+from keras_tpu_estimator.files.directory.background_writer import wait_for
+from keras_tpu_estimator.files.formats.hdf5 import writer
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 
 X, Y = regression_data()
@@ -51,14 +51,14 @@ class AtStep(kte.hooks.SessionRunHook):
 def held(monkeypatch):
     """Writing of step 2 takes until this is set."""
     gate = threading.Event()
-    original = files.write
+    original = writer.write_file
 
-    def write(path, variables, token):
+    def write(path, *others):
         if path.endswith("-2.h5"):
             assert gate.wait(60)
-        original(path, variables, token)
+        return original(path, *others)
 
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(writer, "write_file", write)
     yield gate
     gate.set()
 
@@ -89,11 +89,11 @@ def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
     estimator.train(repeated(X, Y), hooks=hooks, steps=3)
 
     np.testing.assert_array_equal(
-        checkpoints.value(tmp_path / "model.ckpt-2", "dense/kernel"),
+        kte.load_variable(tmp_path / "model.ckpt-2", "dense/kernel"),
         values["dense/kernel"],
     )
     assert np.any(
-        checkpoints.value(tmp_path, "dense/kernel") != values["dense/kernel"]
+        kte.load_variable(tmp_path, "dense/kernel") != values["dense/kernel"]
     )
 
 
@@ -157,15 +157,15 @@ def full_disk(monkeypatch):
     """Writing of every step but the first fails, while this is set."""
     gate = threading.Event()
     gate.set()
-    original = files.write
+    original = writer.write_file
 
-    def write(path, variables, token):
+    def write(path, *others):
         if not path.endswith("-0.h5"):
             assert gate.wait(60)
             raise OSError(28, "No space left on device")
-        original(path, variables, token)
+        return original(path, *others)
 
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(writer, "write_file", write)
     return gate
 
 

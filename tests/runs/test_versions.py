@@ -25,7 +25,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.files.checkpoints import files
+from keras_tpu_estimator.files.formats.hdf5 import writer
 from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 
 X, Y = regression_data(examples=160)
@@ -182,14 +182,14 @@ def in_input(estimator, host, monkeypatch):
 
 
 def in_writer(estimator, host, monkeypatch):
-    write = files.write
+    write = writer.write_file
 
     def written(path, *others):
         if path.endswith("-20.h5"):
             raise Told
-        write(path, *others)
+        return write(path, *others)
 
-    monkeypatch.setattr(files, "write", written)
+    monkeypatch.setattr(writer, "write_file", written)
     return Told, {}
 
 

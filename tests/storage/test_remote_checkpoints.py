@@ -15,8 +15,10 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import commit
-from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import keep_best
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import transfers
@@ -49,7 +51,7 @@ def test_what_is_saved_is_read():
     copies._KEPT.clear()
     for path in (prefix, f"{prefix}.h5", URL, f"{URL}/"):
         np.testing.assert_array_equal(
-            checkpoints.value(path, "dense/kernel"), KERNEL
+            kte.load_variable(path, "dense/kernel"), KERNEL
         )
     assert (
         checkpoints.latest_intact(URL) == kte.latest_checkpoint(URL) == prefix
@@ -85,8 +87,8 @@ def test_the_list_names_no_file_that_is_not_there(monkeypatch):
     def then_look(act):
         def acting(*arguments):
             act(*arguments)
-            listed = checkpoints.location.listed(URL)
-            assert all(map(checkpoints.location.exists, listed))
+            listed = location.listed(URL)
+            assert all(map(location.exists, listed))
 
         return acting
 
@@ -158,7 +160,7 @@ def test_the_best_one_is_kept():
         prefix = checkpoints.save(
             URL, step, VALUES, retention=checkpoints.Retention(max_to_keep=1)
         )
-        checkpoints.keep_best.note(keep, URL, prefix, {"loss": loss})
+        keep_best.note(keep, URL, prefix, {"loss": loss})
     assert checkpoints.best(URL) == f"{URL}/model.ckpt-1"
     assert names() == [
         "best_checkpoint.json",

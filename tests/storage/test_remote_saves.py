@@ -6,7 +6,7 @@ import pytest
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.files.checkpoints import save_files
+from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import paths

@@ -14,8 +14,8 @@ from tf1_programs import fed
 from tf1_programs import metric_fn
 from tf1_programs import plain_session
 
-from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import export
+from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -185,7 +185,7 @@ def test_an_older_checkpoint(classifier, tmp_path):
     kernel = tf.train.load_variable(
         f"{folder}/variables/variables", "hidden/kernel"
     )
-    assert np.array_equal(kernel, checkpoints.value(path, "hidden/kernel"))
+    assert np.array_equal(kernel, kte.load_variable(path, "hidden/kernel"))
     result = served(folder, {"x": X})["p"]
     assert not np.allclose(result, predicted(classifier), atol=1e-3)
 
@@ -451,7 +451,7 @@ def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
 
 def test_an_evaluator_follows_a_training(tmp_path):
     made = trained(tmp_path)
-    checkpoints.completion.mark_complete(str(tmp_path), 3)
+    completion.mark_complete(str(tmp_path), 3)
     seen = []
 
     class Evaluated(kte.Exporter):

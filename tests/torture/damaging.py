@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import checksum
+from keras_tpu_estimator.files.atomic import checksum
 from tests.torture.figures import expect
 from tests.torture.reading import Outcome
 from tests.torture.reading import outcomes

@@ -14,14 +14,14 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
-from keras_tpu_estimator.files.checkpoints import location
-from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.checkpoints import sealed
-from keras_tpu_estimator.files.checkpoints import tensorflow_index
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardFiles
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.hdf5 import contents as hdf5_contents
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from tests.torture.figures import expect
@@ -230,12 +230,12 @@ def _files_of(prefix: str) -> Iterator[str]:
     main = location.main_file(prefix)
     saved = SaveFiles.at(prefix)
     expect(saved is not None, f"{prefix} is of a save.")
-    yield main
     yield from saved.positions()
     if main.endswith(location.INDEX):
         yield from tensorflow_index.data_files(prefix)
-        yield prefix + save_files.META
+        yield from (main, prefix + save_files.META)
     elif main.endswith(location.TREE):
-        yield saved.tree
+        yield from (main, saved.tree)
     else:
-        yield from sealed.shard_files(prefix)
+        contents = hdf5_contents.of(prefix)
+        yield from (path for each in contents for path in each.files)

@@ -90,7 +90,7 @@ def test_networks_train_every_variable(tmp_path):
         return keras.layers.Dense(1, name="head")(ops.concatenate(hidden, -1))
 
     changed = changed_by_training(network, tmp_path)
-    everything = set(kte.checkpoints.names(str(tmp_path)))
+    everything = set(kte.checkpoints.read(str(tmp_path)))
     assert {path.split("/")[0] for path in everything} > NETWORKS.keys()
     # A branch not taken, seeds not drawn from, and a key's bias that softmax
     # ignores stay.
@@ -150,7 +150,7 @@ def test_layer_built_outside_is_adopted(built, tmp_path):
     # The user's object holds the trained values.
     np.testing.assert_array_equal(
         np.asarray(outside.kernel.value),
-        kte.checkpoints.value(str(tmp_path), "outside/kernel"),
+        kte.load_variable(str(tmp_path), "outside/kernel"),
     )
 
 
@@ -463,10 +463,10 @@ def test_expressions_of_variables_alone_are_not_constants(tmp_path):
         model_fn = model_fn_of(network, loss_fn=loss_fn)
         estimator = estimator_of(model_fn, tmp_path / str(steps), batch=64)
         estimator.train(repeated(X, Y), steps=steps)
-        return kte.checkpoints.value(estimator.latest_checkpoint(), "d/kernel")
+        return kte.load_variable(estimator.latest_checkpoint(), "d/kernel")
 
     trained = run(3)
-    w = kte.checkpoints.value(f"{tmp_path}/3/model.ckpt-0", "d/kernel")
+    w = kte.load_variable(f"{tmp_path}/3/model.ckpt-0", "d/kernel")
     for _ in range(3):
         residual = X @ w - Y
         slope = np.clip(residual, -1, 1)

@@ -12,7 +12,7 @@ from training_helpers import Recorder
 from training_helpers import linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.checkpoints import completion
+from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 

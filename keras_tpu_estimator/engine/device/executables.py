@@ -17,7 +17,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.files.checkpoints import partial_files
+from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.ground.storage import trusted
 
 _END = ".executable"

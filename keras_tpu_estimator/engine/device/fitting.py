@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.pairing import Described
-from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
-from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.warm_start.pairing import Described
 
 
 def check_fits(

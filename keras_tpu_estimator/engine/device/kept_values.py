@@ -11,9 +11,7 @@ from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 

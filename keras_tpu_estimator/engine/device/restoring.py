@@ -12,16 +12,14 @@ from keras_tpu_estimator.engine.device import fitting
 from keras_tpu_estimator.engine.device import other_dtypes
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.casting import cast
-from keras_tpu_estimator.files.checkpoints.pairing import Described
-from keras_tpu_estimator.files.checkpoints.pairing import read_part
-from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
-from keras_tpu_estimator.files.checkpoints.reading import load_checkpoint
-from keras_tpu_estimator.files.checkpoints.warm_start import compared
-from keras_tpu_estimator.files.checkpoints.warm_start import values_of
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.files.warm_start.pairing import read_part
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
+from keras_tpu_estimator.files.warm_start.values import compared
+from keras_tpu_estimator.files.warm_start.values import values_of
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath

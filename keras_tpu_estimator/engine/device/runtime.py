@@ -11,9 +11,7 @@ from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.variable_owner import VariableOwner
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.orbax_saves import TreeArray
-from keras_tpu_estimator.files.checkpoints.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.orbax.saves import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 

@@ -21,9 +21,7 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import given
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath

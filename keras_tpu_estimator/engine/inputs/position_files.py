@@ -14,9 +14,9 @@ from keras_tpu_estimator.engine.inputs.packing import Packed
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
-from keras_tpu_estimator.files.checkpoints import commit
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.stamp import stamp
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.atomic.stamp import stamp
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.storage import paths
 

@@ -1,25 +1,21 @@
 """Checkpoints: named variables, in HDF5 or as TensorFlow has them."""
 
-from keras_tpu_estimator.files.checkpoints.assignment import resolve_assignments
-from keras_tpu_estimator.files.checkpoints.completion import (
-    training_is_complete,
-)
-from keras_tpu_estimator.files.checkpoints.contents import names
-from keras_tpu_estimator.files.checkpoints.contents import read
-from keras_tpu_estimator.files.checkpoints.contents import step_of
-from keras_tpu_estimator.files.checkpoints.contents import value
-from keras_tpu_estimator.files.checkpoints.intact import latest_intact
-from keras_tpu_estimator.files.checkpoints.keep_best import KeepBest
-from keras_tpu_estimator.files.checkpoints.keep_best import best
-from keras_tpu_estimator.files.checkpoints.location import latest
-from keras_tpu_estimator.files.checkpoints.location import resolve
-from keras_tpu_estimator.files.checkpoints.missing import VariableNotFoundError
-from keras_tpu_estimator.files.checkpoints.reader import CheckpointReader
-from keras_tpu_estimator.files.checkpoints.report import WarmStartReport
-from keras_tpu_estimator.files.checkpoints.retention import Retention
 from keras_tpu_estimator.files.checkpoints.saving import save
-from keras_tpu_estimator.files.checkpoints.warm_start import WarmStartError
-from keras_tpu_estimator.files.checkpoints.warm_start import warm_start_values
+from keras_tpu_estimator.files.directory.completion import training_is_complete
+from keras_tpu_estimator.files.directory.keep_best import KeepBest
+from keras_tpu_estimator.files.directory.keep_best import best
+from keras_tpu_estimator.files.directory.location import latest
+from keras_tpu_estimator.files.directory.location import resolve
+from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.formats.finding import latest_intact
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reading import read
+from keras_tpu_estimator.files.formats.reading import step_of
+from keras_tpu_estimator.files.warm_start.assignment import resolve_assignments
+from keras_tpu_estimator.files.warm_start.report import WarmStartReport
+from keras_tpu_estimator.files.warm_start.values import WarmStartError
+from keras_tpu_estimator.files.warm_start.values import warm_start_values
 
 __all__ = [
     "CheckpointReader",
@@ -31,13 +27,11 @@ __all__ = [
     "best",
     "latest",
     "latest_intact",
-    "names",
     "read",
     "resolve",
     "resolve_assignments",
     "save",
     "step_of",
     "training_is_complete",
-    "value",
     "warm_start_values",
 ]

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.files.checkpoints import files
-from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints import keep_best
-from keras_tpu_estimator.files.checkpoints import location
-from keras_tpu_estimator.files.checkpoints import save_files
-from keras_tpu_estimator.files.checkpoints import state_file
-from keras_tpu_estimator.files.checkpoints.retention import Retention
-from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
-from keras_tpu_estimator.files.checkpoints.shards import InTree
-from keras_tpu_estimator.files.checkpoints.shards import Sharded
-from keras_tpu_estimator.files.checkpoints.state_file import CheckpointState
-from keras_tpu_estimator.files.checkpoints.state_file import Saved
+from keras_tpu_estimator.files.directory import keep_best
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.state_file import CheckpointState
+from keras_tpu_estimator.files.directory.state_file import Saved
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree
+from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 
@@ -117,7 +117,7 @@ def save_into(
     with saved.undone_on_failure():
         formats.write(
             saved,
-            {**variables, files.GLOBAL_STEP: np.int64(step)},
+            {**variables, GLOBAL_STEP: np.int64(step)},
             format_name,
         )
         # In this order, for a `checkpoint` file must never name a deleted one.

@@ -8,10 +8,9 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints import completion
-from keras_tpu_estimator.files.checkpoints import contents
-from keras_tpu_estimator.files.checkpoints import location
-from keras_tpu_estimator.files.checkpoints import reading
+from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.ground.storage import paths
 
@@ -42,7 +41,7 @@ class Checkpoint:
         ]
         return cls(
             prefix,
-            contents.step_of(prefix),
+            reading.step_of(prefix),
             sum(os.path.getsize(file) for file in files),
         )
 

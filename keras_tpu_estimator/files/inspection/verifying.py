@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from keras_tpu_estimator.files.checkpoints import formats
-from keras_tpu_estimator.files.checkpoints import reading
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import reading
 
 
 @dataclasses.dataclass(frozen=True)

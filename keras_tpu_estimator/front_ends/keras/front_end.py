@@ -19,7 +19,7 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
-from keras_tpu_estimator.files.checkpoints import formats
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
-from keras_tpu_estimator.files.checkpoints.keep_best import KeepBest
+from keras_tpu_estimator.files.directory.keep_best import KeepBest
 from keras_tpu_estimator.ground.base.field_checks import is_int
 from keras_tpu_estimator.ground.base.field_checks import is_number
 

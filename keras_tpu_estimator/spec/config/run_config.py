@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.files.checkpoints.keep_best import KeepBest
+from keras_tpu_estimator.files.directory.keep_best import KeepBest
 from keras_tpu_estimator.ground.base.field_checks import directory_string
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean

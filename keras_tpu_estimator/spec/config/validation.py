@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.files.checkpoints.warm_start_settings import (
-    WarmStartSettings,
-)
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.base.field_checks import directory_string
 from keras_tpu_estimator.ground.base.field_checks import is_int
 from keras_tpu_estimator.ground.base.modes import ModeKeys

@@ -1,0 +1,1 @@
+"""What is in a directory of checkpoints: names, state, locks, what may go."""

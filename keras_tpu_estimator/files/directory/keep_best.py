@@ -1,0 +1,166 @@
+"""The checkpoint that an evaluation found to be the best one."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import SupportsFloat
+
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
+
+FILE_NAME = "best_checkpoint.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepBest:
+    """Which checkpoint is the best, and so is never deleted.
+
+    Each time that `evaluate` has evaluated a checkpoint of `model_dir`, it is
+    compared with the best one so far. That one is named in the file
+    'best_checkpoint.json', which other processes read, too.
+
+    Args:
+        metric: The name of a result of `evaluate`. Defaults to 'loss'.
+        mode: 'min' if lower is better, or 'max'. Defaults to 'min'.
+        name: The `name` of the evaluations that count. Defaults to None, for
+            those without a name.
+
+    Raises:
+        ValueError: There is no such mode, or `metric` is no name.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> config = kte.RunConfig(
+    ...     keep_best=kte.checkpoints.KeepBest("accuracy", mode="max"))
+    """
+
+    metric: str = "loss"
+    mode: str = "min"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(
+                f"mode should be 'min' or 'max'. Received: {self.mode!r}."
+            )
+        if not isinstance(self.metric, str) or not self.metric:
+            raise ValueError(
+                "metric should be the name of a result of `evaluate`, such as "
+                f"'loss'. Received: {self.metric!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best:
+    """What the file says: a name relative to its directory, and why."""
+
+    checkpoint: str
+    metric: str
+    mode: str
+    value: float
+
+    def outdoes(self, new: "_Best") -> bool:
+        """Whether it is another one, by the same metric, and as good."""
+        is_other = self.checkpoint != new.checkpoint
+        is_comparable = (self.metric, self.mode) == (new.metric, new.mode)
+        if not is_other or not is_comparable:
+            return False
+        if self.mode == "min":
+            return self.value <= new.value
+        return self.value >= new.value
+
+
+def best(model_dir: PathLike) -> str | None:
+    """Finds the best checkpoint of a directory, as `KeepBest` has it.
+
+    Args:
+        model_dir: A directory, which need not exist.
+
+    Returns:
+        A prefix such as '<model_dir>/model.ckpt-20', or None if none was
+        found to be the best, or it is gone.
+
+    Raises:
+        ValueError: 'best_checkpoint.json' is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> for step, loss in ((10, 0.5), (20, 0.7)):
+    ...     prefix = checkpoints.save(directory, step, {})
+    ...     note(checkpoints.KeepBest(), directory, prefix, {"loss": loss})
+    >>> os.path.basename(checkpoints.best(directory))
+    'model.ckpt-10'
+    """
+    model_dir = os.fsdecode(model_dir)
+    found = _load(model_dir)
+    if found is None:
+        return None
+    prefix = os.path.join(model_dir, found.checkpoint)
+    return prefix if location.exists(prefix) else None
+
+
+def note(
+    keep: KeepBest,
+    model_dir: str,
+    checkpoint: str,
+    result: Mapping[str, SupportsFloat],
+) -> None:
+    """Tells of the evaluation of a checkpoint.
+
+    Args:
+        keep: Says which is the best.
+        model_dir: The directory. A checkpoint elsewhere does not count.
+        checkpoint: The prefix of the checkpoint.
+        result: What `evaluate` returns.
+
+    Raises:
+        ValueError: The result lacks the metric, or it is no number.
+    """
+    value = _number(keep, result)
+    directory, name = os.path.split(checkpoint)
+    is_ours = paths.canonical(directory) == paths.canonical(model_dir)
+    if math.isnan(value) or not is_ours or not location.exists(checkpoint):
+        return
+    new = _Best(name, keep.metric, keep.mode, value)
+    before = _load(model_dir) if best(model_dir) else None
+    if before is not None and before.outdoes(new):
+        return
+    with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(new), file, indent=2)
+
+
+def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:
+    try:
+        return float(result[keep.metric])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"keep_best is about the metric {keep.metric!r}, which should be "
+            f"a number among the results of `evaluate`. Received: "
+            f"{dict(result)}. Name one of {sorted(result)}."
+        ) from None
+
+
+def _load(model_dir: str) -> _Best | None:
+    path = os.path.join(model_dir, FILE_NAME)
+    try:
+        with paths.opened(path) as file:
+            found = _Best(**json.load(file))
+        if os.path.basename(found.checkpoint) != found.checkpoint:
+            raise ValueError("the checkpoint is in another directory")
+    except FileNotFoundError:
+        return None
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path!r} does not say which checkpoint is the best ({error}). "
+            "Delete it; the next evaluation writes it anew."
+        ) from error
+    return found

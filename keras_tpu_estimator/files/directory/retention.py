@@ -1,0 +1,102 @@
+"""Which checkpoints stay."""
+
+import dataclasses
+import math
+
+from keras_tpu_estimator.files.directory.state_file import CheckpointState
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """How many checkpoints stay on the disk, and which stay for ever.
+
+    Args:
+        max_to_keep: The most recent ones to keep, an integer. None or 0 keeps
+            all. Defaults to 5.
+        keep_every_n_hours: A checkpoint that `max_to_keep` would delete stays
+            for ever if it is at least so many hours younger than the last one
+            that stayed for this reason (or than the first one saved).
+            Defaults to 10000.0, which is never in practice.
+
+    Raises:
+        ValueError: `max_to_keep` is no integer or negative, or
+            `keep_every_n_hours` is not a positive number.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.directory.state_file import Saved
+    >>> state = CheckpointState("c", (Saved("a"), Saved("b"), Saved("c")))
+    >>> state, dropped = Retention(max_to_keep=2).split(state)
+    >>> dropped
+    ('a',)
+    """
+
+    max_to_keep: int | None = 5
+    keep_every_n_hours: float = 10000.0
+
+    def __post_init__(self) -> None:
+        keep = self.max_to_keep
+        if keep is not None and (
+            isinstance(keep, bool) or not isinstance(keep, int) or keep < 0
+        ):
+            raise ValueError(
+                "max_to_keep must be an integer of at least 0, or None to keep "
+                f"all checkpoints; got {keep!r}."
+            )
+        hours = self.keep_every_n_hours
+        if (
+            isinstance(hours, bool)
+            or not isinstance(hours, int | float)
+            or math.isnan(hours)
+            or hours <= 0
+        ):
+            raise ValueError(
+                "keep_every_n_hours must be a positive number of hours; got "
+                f"{hours!r}."
+            )
+
+    def split(
+        self, state: CheckpointState, best: str | None = None
+    ) -> tuple[CheckpointState, tuple[str, ...]]:
+        """Decides what leaves a directory.
+
+        Args:
+            state: The checkpoints in it, the newest included.
+            best: The name of one that stays for as long as it is the best.
+                Defaults to None.
+
+        Returns:
+            The state afterwards, and the names of the checkpoints to delete.
+            One that stays for ever is in neither: it no longer counts.
+
+        Example:
+
+        >>> from keras_tpu_estimator.files.directory.state_file import Saved
+        >>> saved = (Saved("a", 7200.0), Saved("b", 7260.0))
+        >>> state = CheckpointState("b", saved, 0.0)
+        >>> state, dropped = Retention(1, keep_every_n_hours=2).split(state)
+        >>> dropped, state.saved, state.last_preserved
+        ((), (Saved(name='b', time=7260.0),), 7200.0)
+        """
+        if not self.max_to_keep:
+            return state, ()
+        preserved = state.last_preserved
+        stay, dropped = [], []
+        for old in state.saved[: -self.max_to_keep]:
+            if old.name == best:
+                stay.append(old)
+            elif preserved is not None and self._outlives(old.time - preserved):
+                preserved = old.time
+            else:
+                dropped.append(old.name)
+        after = dataclasses.replace(
+            state,
+            saved=(*stay, *state.saved[-self.max_to_keep :]),
+            last_preserved=preserved,
+        )
+        return after, tuple(dropped)
+
+    def _outlives(self, seconds: float) -> bool:
+        return seconds >= self.keep_every_n_hours * _SECONDS_PER_HOUR

@@ -1,0 +1,341 @@
+"""The files of a save, and of the checkpoint that it makes.
+
+A save writes its files beside those of an earlier one of the same step, and its
+main file, or the index of a bundle, makes them the checkpoint. What belongs to
+none is one question with one answer, before that moment and after it: the files
+with the token of another save than the main file's. Nothing else in a directory
+of checkpoints is ever removed.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Self
+
+from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
+from keras_tpu_estimator.files.atomic.stamp import new_token
+from keras_tpu_estimator.files.atomic.stamp import stamp
+from keras_tpu_estimator.files.atomic.stamp import token_of
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import save_names
+from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.files.directory.there import There
+from keras_tpu_estimator.files.directory.training_lock import if_no_training
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.urls import is_url
+
+META = ".meta"
+# What a folder has in it to say whose it is.
+_MARK = "kte_save"
+
+# Files by their paths.
+_Named = Iterable[tuple[str, SaveName]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveFiles:
+    """The files of one save.
+
+    Attributes:
+        prefix: That of the checkpoint.
+        token: What tells the save from others of the same step. Defaults to a
+            new one.
+
+    Example:
+
+    >>> files = SaveFiles("/run/model.ckpt-20", "0f0f0f0f")
+    >>> files.part(0, 2)
+    '/run/model.ckpt-20.shard-0-of-2.0f0f0f0f'
+    """
+
+    prefix: str
+    token: str = dataclasses.field(default_factory=new_token)
+
+    @classmethod
+    def at(cls, prefix: str) -> Self | None:
+        """Those of the checkpoint that is there.
+
+        Args:
+            prefix: That of the checkpoint.
+
+        Returns:
+            Its files; `None` if there is none, or another program's.
+        """
+        token = There.at(prefix).token
+        return None if token is None else cls(prefix, token)
+
+    def part(self, number: int, count: int) -> str:
+        """The file with parts of variables that a host has.
+
+        Args:
+            number: Which of the files.
+            count: How many there are.
+        """
+        return save_names.part(self.prefix, number, count, self.token)
+
+    @property
+    def tree(self) -> str:
+        """The folder with what Orbax writes."""
+        return save_names.tree(self.prefix, self.token)
+
+    def make_tree(self) -> None:
+        """Makes that folder, with the mark that it is of this save."""
+        paths.make_directory(self.tree)
+        with open(os.path.join(self.tree, _MARK), "wb") as file:
+            file.write(stamp(self.token))
+
+    def position(self, host: int, hosts: int) -> str:
+        """The file with the position of a host in its input.
+
+        Args:
+            host: Which host.
+            hosts: How many there are.
+        """
+        return save_names.position(self.prefix, host, hosts, self.token)
+
+    def positions(self) -> list[str]:
+        """The positions that are there, of any number of hosts."""
+        return [
+            path
+            for path, named in _listed(self.prefix)
+            if (named.kind, named.token) == ("position", self.token)
+        ]
+
+    def remove_positions(self) -> None:
+        """Removes them: nobody is to read an input on from there."""
+        _remove(self.positions())
+
+    def remove_meta(self) -> None:
+        """Removes what describes another bundle at the prefix."""
+        _remove([self.prefix + META])
+
+    @contextlib.contextmanager
+    def replacing(self, main: str) -> Iterator[None]:
+        """Removes the checkpoint that gets another one in its place.
+
+        Args:
+            main: The main file that there is at the end of the `with` block.
+        """
+        before = _whole(self.prefix)
+        yield
+        now = {main}
+        if main.endswith(location.INDEX):
+            data = tensorflow_index.data_files(self.prefix)
+            now |= {*data, self.prefix + META}
+        # That of the other format first, which may be what readers take.
+        _remove(path for path in before if path not in now)
+        _tidy(self.prefix, _listed(self.prefix))
+
+    @contextlib.contextmanager
+    def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
+        """Leaves nothing of the save, if the `with` block fails uncompleted.
+
+        Args:
+            *but: Failures in which another process may yet complete it.
+        """
+        try:
+            yield
+        except but:
+            raise
+        except BaseException:
+            # The error that is told is the first one.
+            with contextlib.suppress(Exception):
+                _tidy(self.prefix, _listed(self.prefix), self.token)
+            raise
+
+    @contextlib.contextmanager
+    def undone_on_failure(self) -> Iterator[None]:
+        """Leaves nothing of the save, if the `with` block fails.
+
+        What it has already put in the place of another checkpoint stays.
+        """
+        is_new = not location.exists(self.prefix)
+        with self.tidied_on_failure():
+            try:
+                yield
+            except BaseException:
+                if is_new:
+                    with contextlib.suppress(Exception):
+                        _remove(_whole(self.prefix))
+                raise
+
+
+def tidy(prefix: str) -> None:
+    """Removes what saves have left beside the checkpoint that is there.
+
+    Args:
+        prefix: That of the checkpoint. If there is none, all is removed that
+            would belong to it.
+    """
+    _tidy(prefix, _listed(prefix))
+
+
+def remove(prefix: str) -> None:
+    """Removes a checkpoint, whoever has written it.
+
+    Args:
+        prefix: Its prefix.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
+    >>> remove(prefix)
+    >>> location.exists(prefix)
+    False
+    """
+    # Main files first, which say that the others are whole.
+    _remove(_whole(prefix))
+    tidy(prefix)
+
+
+def sweep(directory: str, but: SaveFiles | None = None) -> None:
+    """Removes what killed processes have left in a directory.
+
+    Args:
+        directory: An existing one, which nobody else saves into.
+        but: The files of a save that is being made. Defaults to none.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> open(f"{directory}/mnist.input.zip", "w").close()
+    >>> sweep(directory)
+    >>> os.listdir(directory)
+    ['mnist.input.zip']
+    """
+    if not is_url(directory):
+        partial_files.remove_abandoned(directory)
+    found: dict[str, list[tuple[str, SaveName]]] = {}
+    for path, named in _files_in(directory):
+        if but is None or (named.prefix, named.token) != (
+            os.path.basename(but.prefix),
+            but.token,
+        ):
+            found.setdefault(named.prefix, []).append((path, named))
+    for name, files in found.items():
+        _tidy(os.path.join(directory, name), files)
+
+
+def sweep_if_alone(directory: str, but: SaveFiles) -> None:
+    """The same, unless a training has the directory, which has swept it.
+
+    Args:
+        directory: An existing one.
+        but: The files of a save that is being made.
+    """
+    # There are no locks in a store.
+    if is_url(directory):
+        return
+    with if_no_training(directory) as is_alone:
+        if is_alone:
+            sweep(directory, but)
+
+
+def _tidy(prefix: str, files: _Named, failed: str | None = None) -> None:
+    """Removes files that are of no checkpoint.
+
+    Args:
+        prefix: The prefix that they have.
+        files: Those that are there.
+        failed: The token of a save that has failed. Defaults to none.
+    """
+    there = There.at(prefix)
+    if there.data and not there.is_bundle and token_of(there.data[0]):
+        # Of a bundle that was about to take its place.
+        _remove([prefix + location.INDEX])
+    tree = prefix + location.TREE
+    if there.main not in (None, tree) and token_of(tree):
+        _remove([tree])
+    if there.token == failed:
+        # It has failed when it was complete.
+        failed = None
+    for path, named in files:
+        may_belong = there.may_have(path, named)
+        if may_belong and failed is None:
+            continue
+        token = _token_of(path, named)
+        if _is_ours(token, named) and (not may_belong or token == failed):
+            _remove([path])
+
+
+def _token_of(path: str, named: SaveName) -> str | None:
+    """The token of the save that a file or a folder belongs to."""
+    if named.kind != "tree":
+        return token_of(path)
+    try:
+        # Of a save that came no farther, or a removal that nearly did.
+        is_empty = {*paths.names_in(path)} <= {_MARK}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return named.token if is_empty else token_of(os.path.join(path, _MARK))
+
+
+def _is_ours(token: str | None, named: SaveName) -> bool:
+    """Whether this package has written a file: anybody may use such names.
+
+    Args:
+        token: What the file says.
+        named: What its name says.
+    """
+    if named.kind == "data":
+        return token is not None
+    # What describes a bundle is the same for every save.
+    return token == (named.token or NO_TOKEN)
+
+
+def _whole(prefix: str) -> list[str]:
+    """The files without which there is no checkpoint, of either format."""
+    files = [prefix + location.SUFFIX, prefix + location.TREE]
+    if paths.is_file(prefix + location.INDEX):
+        # Who finds both takes the other.
+        data = tensorflow_index.data_files(prefix)
+        files = [prefix + location.INDEX, *files, *data, prefix + META]
+    return [path for path in files if paths.is_file(path)]
+
+
+def _listed(prefix: str) -> list[tuple[str, SaveName]]:
+    """The files at a prefix whose names are those of saves."""
+    directory, name = os.path.split(prefix)
+    return [
+        (path, named)
+        for path, named in _files_in(directory)
+        if named.prefix == name
+    ]
+
+
+def _files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(paths.names_in(directory or os.curdir)):
+            named = SaveName.of(name)
+            if named is not None:
+                yield os.path.join(directory, name), named
+
+
+def _remove(files: Iterable[str]) -> None:
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            if paths.is_directory(path):
+                _remove_folder(path)
+            else:
+                paths.remove(path)
+
+
+def _remove_folder(path: str) -> None:
+    """Removes a folder; what is left of it, if this is killed, has its mark."""
+    mark = os.path.join(path, _MARK)
+    for directory, folders, names in os.walk(path, topdown=False):
+        files = {os.path.join(directory, name) for name in names}
+        for file in sorted(files - {mark}):
+            paths.remove(file)
+        for folder in folders:
+            os.rmdir(os.path.join(directory, folder))
+    with contextlib.suppress(FileNotFoundError):
+        paths.remove(mark)
+    os.rmdir(path)

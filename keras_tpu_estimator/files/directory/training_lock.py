@@ -1,0 +1,94 @@
+"""One training at a time in a directory."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage.urls import is_url
+
+
+@contextlib.contextmanager
+def only_training(directory: PathLike) -> Iterator[None]:
+    """Refuses a second training in a directory for the time of a `with` block.
+
+    The operating system keeps the lock, and frees it when the process ends, in
+    whatever way; processes that it forked do not hold it. Where a file system
+    knows no locks there is none, and there is none at a URL.
+
+    Args:
+        directory: The directory, or its URL. It is made, and stays if it does
+            not stay empty.
+
+    Raises:
+        RuntimeError: Another training has the directory, in this process or in
+            another one of this machine.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory):
+    ...     with only_training(directory):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    RuntimeError: Another training writes into ...
+    """
+    if is_url(directory):
+        yield
+        return
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    # The directory itself, so that no file stays behind.
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        file_locks.close(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+@contextlib.contextmanager
+def if_no_training(directory: PathLike) -> Iterator[bool]:
+    """Keeps trainings out of a directory, if none is there.
+
+    Args:
+        directory: An existing directory of this machine.
+
+    Yields:
+        Whether none is, which stays so in the `with` block.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory), if_no_training(directory) as is_free:
+    ...     is_free
+    False
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        file_locks.take(descriptor)
+        is_free = True
+    except file_locks.TakenError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        file_locks.close(descriptor)
+
+
+def _lock(descriptor: int, directory: PathLike) -> None:
+    try:
+        file_locks.take(descriptor)
+    except file_locks.TakenError as error:
+        raise RuntimeError(
+            f"Another training writes into {os.fspath(directory)!r}. Expected "
+            "one at a time: their checkpoints would replace each other. Wait "
+            "for its end, or choose another `model_dir`."
+        ) from error

@@ -1,0 +1,1 @@
+"""Checkpoints in every format: one door to read them, and who writes them."""

@@ -1,0 +1,197 @@
+"""The latest checkpoint of a directory, whole, or whenever it is a new one."""
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.formats import checkpoint_format
+from keras_tpu_estimator.files.formats.tensorflow import (
+    reader as tensorflow_format,
+)
+from keras_tpu_estimator.ground.base.types import PathLike
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+_logger = logging.getLogger(__name__)
+
+
+def latest_checkpoint(
+    checkpoint_dir: PathLike,
+    latest_filename: str | None = None,
+) -> str | None:
+    """Finds the latest checkpoint of a directory, of this package's or not.
+
+    Where the one that the state file calls the latest is gone, it is the newest
+    of those listed that is still there, and a warning is logged.
+
+    Args:
+        checkpoint_dir: A directory, which need not exist.
+        latest_filename: The name of the state file in it. Defaults to
+            'checkpoint'.
+
+    Returns:
+        A prefix such as '<checkpoint_dir>/model.ckpt-20', or None if there is
+        no checkpoint.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> kte.latest_checkpoint(directory) is None
+    True
+    >>> prefix = kte.checkpoints.save(directory, 20, {})
+    >>> kte.latest_checkpoint(directory) == prefix
+    True
+
+    Reference: `tf.train.latest_checkpoint`.
+    """
+    return location.newest(
+        os.fsdecode(checkpoint_dir),
+        lambda prefix: (
+            location.exists(prefix) or tensorflow_format.exists(prefix)
+        ),
+        latest_filename or state_file.FILE_NAME,
+    )
+
+
+def latest_intact(
+    model_dir: PathLike,
+    is_intact: Callable[[str], bool] = checkpoint_format.is_intact,
+) -> str | None:
+    """Finds the latest checkpoint of a directory whose checksums are right.
+
+    Where newer ones are damaged, a warning names them, once in a process. A
+    checkpoint is read for this only if this process has neither written nor
+    checked it.
+
+    Args:
+        model_dir: A directory, which need not exist.
+        is_intact: Whether the checksums of the checkpoint of a prefix are
+            right. Defaults to reading all of it.
+
+    Returns:
+        A prefix such as '<model_dir>/model.ckpt-20', or None if there is no
+        checkpoint.
+
+    Raises:
+        ValueError: All are damaged, or the `checkpoint` file is unreadable.
+
+    Example:
+
+    >>> import os, tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> older = checkpoints.save(directory, 10, {})
+    >>> newer = checkpoints.save(directory, 20, {})
+    >>> os.truncate(newer + ".h5", 100)
+    >>> checkpoints.latest_intact(directory) == older
+    True
+    """
+    model_dir = os.fsdecode(model_dir)
+    newest = location.latest(model_dir)
+    if newest is None or is_intact(newest):
+        return newest
+    if not location.exists(newest):
+        # A training has saved others since, and removed it.
+        return latest_intact(model_dir, is_intact)
+    others = filter(location.exists, location.listed(model_dir))
+    found = next(filter(is_intact, others), None)
+    if found is None:
+        raise ValueError(
+            f"All checkpoints of {model_dir!r} are truncated or damaged, the "
+            f"latest being {location.main_file(newest)!r}. Copy them again if "
+            "they are copies; otherwise delete the 'checkpoint' file there to "
+            "start afresh."
+        )
+    _warn(newest, found)
+    return found
+
+
+def checkpoints_iterator(
+    checkpoint_dir: PathLike,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+) -> Iterator[str]:
+    """Yields each new latest checkpoint of a directory as it appears.
+
+    It looks once a second, and only while it is asked for the next one, so a
+    checkpoint that is followed by another in the meantime is passed over.
+
+    Args:
+        checkpoint_dir: The directory, which may appear later.
+        min_interval_secs: The least seconds from one checkpoint to the next.
+            Defaults to 0.
+        timeout: How many seconds to wait for a new one. Defaults to None, for
+            ever.
+        timeout_fn: Called without arguments after each `timeout`. If what it
+            returns is true, the iteration ends; otherwise it waits anew.
+            Defaults to None, to end at the first timeout.
+
+    Yields:
+        Prefixes such as '<checkpoint_dir>/model.ckpt-20'.
+
+    Raises:
+        ValueError: The state file is unreadable.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = kte.checkpoints.save(directory, 20, {})
+    >>> list(kte.checkpoints_iterator(directory, timeout=0)) == [prefix]
+    True
+
+    Reference: `tf.train.checkpoints_iterator`.
+    """
+    last = None
+    while True:
+        new = _wait_for_new(checkpoint_dir, last, timeout)
+        if new is None:
+            if timeout_fn is None or timeout_fn():
+                _logger.info("No new checkpoint in %s seconds: done.", timeout)
+                return
+            continue
+        began = time.monotonic()
+        last = new
+        yield new
+        time.sleep(max(0.0, began + min_interval_secs - time.monotonic()))
+
+
+def _wait_for_new(
+    checkpoint_dir: PathLike,
+    last: str | None,
+    timeout: float | None,
+) -> str | None:
+    """Looks until there is a checkpoint other than the last, or time is up."""
+    left = float("inf") if timeout is None else timeout
+    deadline = time.monotonic() + left
+    while True:
+        found = latest_checkpoint(checkpoint_dir)
+        if found is not None and found != last:
+            return found
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return None
+        time.sleep(min(_SECONDS_BETWEEN_LOOKS, left))
+
+
+@functools.lru_cache
+def _warn(damaged: str, used: str) -> None:
+    _logger.warning(
+        "The latest checkpoint %r is truncated or damaged. Using %r instead, "
+        "the newest that is whole. Delete the damaged one, or copy it again "
+        "if it is a copy.",
+        location.main_file(damaged),
+        used,
+    )

@@ -1,0 +1,1 @@
+"""This package's own format: named variables in HDF5, with checksums."""

@@ -1,0 +1,174 @@
+"""An HDF5 file whose structure is as it was written, open for reading."""
+
+import contextlib
+import dataclasses
+import io
+import math
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+import h5py
+import numpy as np
+
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.formats.hdf5 import encoding
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
+from keras_tpu_estimator.ground.storage.copies import local_copy
+
+# What HDF5 and h5py raise for structures that make no sense.
+_DAMAGE = (OSError, RuntimeError, KeyError, pieces.DamagedPieceError)
+_OTHERS = (VariableNotFoundError, FileNotFoundError, PermissionError)
+
+
+class DamagedFileError(Exception):
+    """A file is not as it was written; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenedFile:
+    """A file whose structure is as it was written.
+
+    It can be read to the end, even if its name is gone meanwhile.
+
+    Attributes:
+        path: What it is called.
+        descriptor: The file, open.
+        file: The same, as HDF5 has it.
+        written: The pieces that its data were written in, by offset.
+    """
+
+    path: str
+    descriptor: int
+    file: h5py.File
+    written: Mapping[int, pieces.Piece]
+
+    @property
+    def seal(self) -> int | None:
+        """As `checksum.seal` of it."""
+        return checksum.seal(self.descriptor)
+
+    def read(
+        self, datasets: Mapping[str, h5py.Dataset]
+    ) -> dict[str, np.ndarray]:
+        """Reads datasets by the paths of their variables, and checks them."""
+        arrays, extents = {}, []
+        for path, dataset in datasets.items():
+            encoding.check(path, dataset, self.path)
+            offset = dataset.id.get_offset()
+            if offset in self.written:
+                arrays[path] = np.empty(dataset.shape, dataset.dtype)
+                extents.append(pieces.Extent.of(offset, arrays[path]))
+            else:
+                # It is empty, or of another program, and was checked with the
+                # structure. h5py gives a scalar as a NumPy number, of the
+                # machine's byte order.
+                arrays[path] = np.asarray(dataset[()], dataset.dtype)
+        pieces.read(self.descriptor, extents, self.written)
+        return {
+            path: encoding.decode(path, datasets[path], array)
+            for path, array in arrays.items()
+        }
+
+    def read_box(
+        self, path: str, dataset: h5py.Dataset, box: IndexRanges
+    ) -> np.ndarray:
+        """Reads a part of a dataset, and checks it.
+
+        Args:
+            path: The path of its variable.
+            dataset: The dataset.
+            box: The part.
+        """
+        offset = dataset.id.get_offset()
+        if offset not in self.written or box.shape == dataset.shape:
+            return self.read({path: dataset})[path][box.slices]
+        encoding.check(path, dataset, self.path)
+        found = np.empty(box.shape, dataset.dtype)
+        for first, run in self._runs_in(dataset, offset, box):
+            for at, part in boxes_of_run(
+                first, first + run.size, dataset.shape
+            ):
+                cut = part.within(box)
+                if cut.is_empty:
+                    continue
+                start = at - first
+                content = run[start : start + math.prod(part.shape)]
+                found[cut.seen_from(box).slices] = content.reshape(part.shape)[
+                    cut.seen_from(part).slices
+                ]
+        return encoding.decode(path, dataset, found)
+
+    def _runs_in(
+        self, dataset: h5py.Dataset, offset: int, box: IndexRanges
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """What the pieces have that have something of a box.
+
+        Yields:
+            The number of the first element, and the elements, in memory that
+            is used again.
+        """
+        itemsize = dataset.dtype.itemsize
+        at, end = offset, offset + dataset.nbytes
+        while at < end:
+            piece = self.written.get(at)
+            if piece is None or not 0 < piece.length <= end - at:
+                raise pieces.DamagedPieceError(at)
+            first = (at - offset) // itemsize
+            count = piece.length // itemsize
+            if any(
+                not part.within(box).is_empty
+                for _, part in boxes_of_run(first, first + count, dataset.shape)
+            ):
+                for before, chunk in pieces.chunks(self.descriptor, piece):
+                    run = np.frombuffer(chunk, dataset.dtype)
+                    yield first + before // itemsize, run
+            at += piece.length
+
+
+def held(path: str) -> io.FileIO:
+    """Opens a file, to be closed; it may be removed then.
+
+    Args:
+        path: The file, or its URL, from which it is copied.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    return open(local_copy(path).path, "rb", buffering=0)
+
+
+@contextlib.contextmanager
+def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
+    """Opens a file whose structure is as it was written.
+
+    Args:
+        path: The file, or its URL, for messages.
+        raw: The same, from `held`.
+
+    Raises:
+        DamagedFileError: It is not, or what is read is not.
+    """
+    written = checksum.load(raw.fileno())
+    if written is None:
+        raise DamagedFileError("its checksum is wrong or missing")
+    # By the same descriptor: what has the name may be another file now.
+    with translated(), h5py.File(raw, "r") as file:
+        yield OpenedFile(path, raw.fileno(), file, written)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Has what a damaged file leads to be one kind of error.
+
+    Raises:
+        DamagedFileError: In its place.
+    """
+    try:
+        yield
+    except _OTHERS:
+        raise
+    except _DAMAGE as error:
+        raise DamagedFileError(str(error)) from error

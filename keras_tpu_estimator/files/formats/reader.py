@@ -1,0 +1,238 @@
+"""What readers of all kinds of checkpoints have in common."""
+
+import abc
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.missing import explain_missing
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+
+GLOBAL_STEP = "global_step"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A variable in a checkpoint, before its value is read.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its NumPy dtype; `object` for strings.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class CheckpointReader(abc.ABC):
+    """Names, shapes and values of the variables of a checkpoint.
+
+    Made by `load_checkpoint`, whatever wrote the checkpoint.
+
+    Args:
+        path: The checkpoint, for messages.
+        listed: Its variables by name.
+        aliases: Other names that some of them may be called by. Defaults to
+            none.
+
+    Example:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 20, {"dense/bias": np.ones(2, "float32")})
+    >>> reader = kte.load_checkpoint(prefix)
+    >>> reader.get_variable_to_shape_map()
+    {'dense/bias': [2], 'global_step': []}
+    >>> reader.get_tensor("dense/bias")
+    array([1., 1.], dtype=float32)
+
+    Reference: what `tf.train.load_checkpoint` returns. Dtypes are NumPy's
+    here, and a missing variable is a `VariableNotFoundError`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        listed: Mapping[str, Stored],
+        aliases: Mapping[str, str] | None = None,
+    ):
+        self.path = path
+        self._listed = dict(sorted(listed.items()))
+        self._names = {**(aliases or {}), **{name: name for name in listed}}
+        # The variable of which a part was read last.
+        self._last: tuple[str, np.ndarray] | None = None
+
+    def get_variable_to_shape_map(self) -> dict[str, list[int]]:
+        """Shapes by name.
+
+        Returns:
+            A list of dimensions for each variable, sorted by name.
+        """
+        return {name: list(one.shape) for name, one in self._listed.items()}
+
+    def get_variable_to_dtype_map(self) -> dict[str, np.dtype]:
+        """Dtypes by name.
+
+        Returns:
+            A NumPy dtype for each variable, sorted by name.
+        """
+        return {name: one.dtype for name, one in self._listed.items()}
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is a variable of a name.
+
+        Args:
+            name: The name.
+
+        Returns:
+            True also if the variable is listed under another name.
+        """
+        return name in self._names
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """Reads a variable.
+
+        Args:
+            name: Its name.
+
+        Returns:
+            Its value, with the dtype and shape that were saved.
+
+        Raises:
+            VariableNotFoundError: There is no such variable; this is a
+                `KeyError`, and its message lists names that are close.
+            ValueError: The file is damaged.
+        """
+        return self.get_tensors([name])[name]
+
+    def get_tensors(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads several variables at once, which is faster.
+
+        Args:
+            names: Their names.
+
+        Returns:
+            Values by name.
+
+        Raises:
+            VariableNotFoundError: One of them is not there.
+            ValueError: The file is damaged.
+        """
+        names = list(names)
+        missing = [name for name in names if name not in self._names]
+        if missing:
+            raise VariableNotFoundError(self.explain_missing(missing))
+        values = self._read([self._names[name] for name in names])
+        return {name: values[self._names[name]] for name in names}
+
+    def get_part(self, name: str, index: Sequence[slice]) -> np.ndarray:
+        """Reads a part of a variable.
+
+        Of a checkpoint of this package little more than that is in memory
+        meanwhile; of another one, the whole variable.
+
+        Args:
+            name: Its name.
+            index: A slice of step 1 for each dimension.
+
+        Returns:
+            The values, with the dtype that was saved.
+
+        Raises:
+            VariableNotFoundError: There is no such variable.
+            ValueError: The file is damaged, or the slices do not fit.
+        """
+        if name not in self._names:
+            raise VariableNotFoundError(self.explain_missing([name]))
+        name = self._names[name]
+        shape = self._listed[name].shape
+        steps = {1, None}
+        if len(index) != len(shape) or {s.step for s in index} - steps:
+            raise ValueError(
+                "`index` should have a slice of step 1 for each dimension of "
+                f"{name!r}, whose shape is {shape}. Received: {index}."
+            )
+        return self._read_part(name, IndexRanges.of(index, shape))
+
+    @contextlib.contextmanager
+    def held_open(self) -> Iterator[Self]:
+        """Reads faster in a `with` block, if much is read in turn."""
+        try:
+            yield self
+        finally:
+            self._last = None
+
+    def explain_missing(self, missing: list[str]) -> str:
+        """Says that names are not there, and which are like them.
+
+        Args:
+            missing: Names.
+
+        Returns:
+            Sentences for an error message.
+        """
+        return explain_missing(missing, list(self._listed), self.path)
+
+    def by_any_name(self) -> dict[str, Stored]:
+        """The variables under every name that they may be called by.
+
+        Returns:
+            Shapes and dtypes by name; one that is listed counts for more than
+            another variable's alias.
+        """
+        return {name: self._listed[own] for name, own in self._names.items()}
+
+    def listed_name(self, name: str) -> str:
+        """The name that a variable is listed under.
+
+        Args:
+            name: Any name of it.
+
+        Returns:
+            The one that `get_variable_to_shape_map` shows.
+        """
+        return self._names[name]
+
+    @abc.abstractmethod
+    def _read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Reads variables by the names that they are listed under."""
+
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
+        """Reads a part of a variable by the name that it is listed under."""
+        if self._last is None or self._last[0] != name:
+            self._last = name, self._read([name])[name]
+        return self._last[1][box.slices]
+
+
+def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Drops names that several variables share.
+
+    Args:
+        aliases: Pairs of another name and a variable's own one.
+
+    Returns:
+        The variable of each name that has only one.
+
+    Example:
+
+    >>> unambiguous([("Variable", "a"), ("Variable", "b"), ("kernel", "c")])
+    {'kernel': 'c'}
+    """
+    meant: dict[str, set[str]] = collections.defaultdict(set)
+    for alias, name in aliases:
+        meant[alias].add(name)
+    return {
+        alias: next(iter(names))
+        for alias, names in meant.items()
+        if len(names) == 1
+    }

@@ -1,0 +1,254 @@
+"""Opens a checkpoint, whatever wrote it."""
+
+import difflib
+import os
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats import arrays_in_memory
+from keras_tpu_estimator.files.formats import checkpoint_format
+from keras_tpu_estimator.files.formats import finding
+from keras_tpu_estimator.files.formats import keras_format
+from keras_tpu_estimator.files.formats import safetensors_format
+from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
+from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.tensorflow import (
+    reader as tensorflow_reader,
+)
+from keras_tpu_estimator.ground.base.plain_names import plain_name
+from keras_tpu_estimator.ground.base.types import CheckpointLike
+from keras_tpu_estimator.ground.storage import paths
+
+# Those of other programs. TensorFlow's are the last, for the files of its first
+# format may have any name.
+_OTHERS: tuple[
+    tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
+] = (
+    (keras_format.exists, keras_format.KerasReader),
+    (safetensors_format.exists, safetensors_format.SafetensorsReader),
+    (orbax_reader.exists, orbax_reader.OrbaxReader),
+    (tensorflow_reader.exists, tensorflow_reader.TensorFlowReader),
+)
+
+
+def load_checkpoint(
+    ckpt_dir_or_file: CheckpointLike,
+) -> CheckpointReader:
+    """Opens a checkpoint for reading.
+
+    Args:
+        ckpt_dir_or_file: A prefix such as 'dir/model.ckpt-20' of a checkpoint
+            of this package or of TensorFlow; a directory, whose latest one is
+            meant; a SavedModel; a '.weights.h5' or '.keras' file of Keras; a
+            directory of Orbax, or of its manager; a '.safetensors' file, its
+            index, or a directory of Hugging Face's libraries that has one; or a
+            dict of arrays, which may hold dicts.
+
+    Returns:
+        A reader of its variables. TensorFlow, Orbax and safetensors are
+        imported only for their own files.
+
+    Raises:
+        ValueError: There is no such checkpoint, or its file is damaged.
+        ImportError: Orbax or safetensors is needed, and not installed.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> prefix = kte.checkpoints.save(directory, 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.load_checkpoint(directory).get_tensor("dense/bias")
+    array([1., 2.])
+
+    Reference: `tf.train.load_checkpoint`.
+    """
+    if isinstance(ckpt_dir_or_file, Mapping):
+        return arrays_in_memory.ArraysReader(ckpt_dir_or_file)
+    path = os.fsdecode(ckpt_dir_or_file)
+    found = _found(path)
+    if found is not None:
+        prefix = location.prefix_of(found)
+        written = checkpoint_format.format_of(prefix)
+        if written is not None:
+            return written.read(prefix)
+        for exists, reader in _OTHERS:
+            if exists(found):
+                return reader(found)
+    raise ValueError(f"{path!r} is no checkpoint: {_what_is_wrong(path)}")
+
+
+def list_variables(
+    ckpt_dir_or_file: CheckpointLike,
+) -> list[tuple[str, list[int]]]:
+    """Lists the variables of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+
+    Returns:
+        Pairs of a name and a shape, sorted by name.
+
+    Raises:
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.list_variables(prefix)
+    [('dense/bias', [2]), ('global_step', [])]
+
+    Reference: `tf.train.list_variables`.
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    return sorted(reader.get_variable_to_shape_map().items())
+
+
+def load_variable(ckpt_dir_or_file: CheckpointLike, name: str) -> np.ndarray:
+    """Reads a variable of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+        name: Its name, which may end with ':0'.
+
+    Returns:
+        Its value.
+
+    Raises:
+        VariableNotFoundError: There is no such variable; this is a `KeyError`.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 20, {"dense/bias": [1.0, 2.0]})
+    >>> kte.load_variable(prefix, "dense/bias")
+    array([1., 2.])
+
+    Reference: `tf.train.load_variable`.
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    return reader.get_tensor(plain_name(name))
+
+
+def step_of(ckpt_dir_or_file: CheckpointLike) -> int:
+    """Reads the global step of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+
+    Returns:
+        The step, as the file has it; its name is not looked at.
+
+    Raises:
+        VariableNotFoundError: It has no 'global_step'.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> step_of(checkpoints.save(tempfile.mkdtemp(), 20, {}))
+    20
+    """
+    return int(load_variable(ckpt_dir_or_file, GLOBAL_STEP))
+
+
+def read(
+    ckpt_dir_or_file: CheckpointLike, names: Iterable[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Reads variables of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`.
+        names: Which ones. None, the default, is all.
+
+    Returns:
+        Their values by name, with the dtypes and shapes that were saved.
+
+    Raises:
+        VariableNotFoundError: The checkpoint lacks one of `names`.
+        ValueError: There is no such checkpoint, or its file is damaged.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
+    >>> read(prefix, ["b"])
+    {'b': array([1., 1.])}
+    """
+    reader = load_checkpoint(ckpt_dir_or_file)
+    everything = reader.get_variable_to_shape_map()
+    return reader.get_tensors(everything if names is None else names)
+
+
+def _found(path: str) -> str | None:
+    """What to read: a path, or what is found in it if it is a directory."""
+    prefix = location.prefix_of(path)
+    if not paths.is_directory(path) or location.exists(prefix):
+        return path
+    if orbax_reader.exists(path):
+        return path
+    for variables in ("variables/variables", "variables"):
+        prefix = os.path.join(path, variables)
+        if paths.is_file(prefix + location.INDEX):
+            return prefix
+    return (
+        finding.latest_checkpoint(path)
+        or safetensors_format.in_directory(path)
+        or orbax_reader.latest_step(path)
+    )
+
+
+def _what_is_wrong(path: str) -> str:
+    if paths.is_directory(path):
+        return (
+            "the directory has neither a 'checkpoint' file that names one, nor "
+            "the 'variables/variables.index' of a SavedModel, a "
+            "'model.safetensors' or a checkpoint of Orbax. Pass the prefix of "
+            f"a checkpoint. {_near(path)}"
+        )
+    prefix = location.prefix_of(path)
+    return (
+        f"there is no file {prefix + location.SUFFIX!r} of this package, no "
+        f"{prefix + location.INDEX!r} of TensorFlow, no directory, and no file "
+        "of Keras or safetensors, whose name would end with '.weights.h5', "
+        f"'.keras' or '.safetensors'. {_near(path)}"
+    )
+
+
+def _near(path: str) -> str:
+    """Names the checkpoints in the directory of a path, the likest first."""
+    directory, name = os.path.split(path)
+    if paths.is_directory(path):
+        directory, name = path, ""
+    directory = directory or os.curdir
+    if not paths.is_directory(directory):
+        return f"The directory {directory!r} does not exist."
+    shown = {_shown(file) for file in paths.names_in(directory)}
+    there = sorted(one for one in shown if one is not None)
+    near = difflib.get_close_matches(name, there, n=3, cutoff=0.0)
+    if not near:
+        return f"There is no checkpoint in {directory!r}."
+    return f"Checkpoints in {directory!r}: {', '.join(near)}."
+
+
+def _shown(file: str) -> str | None:
+    """How a checkpoint of which this is a file should be asked for."""
+    if file.endswith((".weights.h5", ".keras", ".safetensors")):
+        return file
+    for suffix in (location.SUFFIX, location.INDEX, location.TREE):
+        if file.endswith(suffix):
+            return file.removesuffix(suffix)
+    return None

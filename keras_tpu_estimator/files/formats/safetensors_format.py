@@ -1,0 +1,153 @@
+"""Reads the '.safetensors' files of Hugging Face's libraries."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.copies import local_copy
+
+SUFFIX = ".safetensors"
+INDEX = ".safetensors.index.json"
+# What their libraries look for in a directory.
+_NAMES = ("model" + INDEX, "model" + SUFFIX)
+_WEIGHT_MAP = "weight_map"
+_DTYPES = {
+    "BOOL": np.dtype("bool"),
+    **{
+        f"{kind}{bits}": np.dtype(f"{name}{bits}")
+        for kind, name in (("I", "int"), ("U", "uint"))
+        for bits in (8, 16, 32, 64)
+    },
+    **{f"F{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "C64": np.dtype("complex64"),
+}
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file, or the index of several, of that name."""
+    return path.endswith((SUFFIX, INDEX)) and paths.is_file(path)
+
+
+def in_directory(directory: str) -> str | None:
+    """The file, or the index, that a directory of a model has."""
+    files = (os.path.join(directory, name) for name in _NAMES)
+    return next(filter(paths.is_file, files), None)
+
+
+class SafetensorsReader(CheckpointReader):
+    """Reads arrays by their names, in one file or in those of an index."""
+
+    def __init__(self, path: str):
+        weight_map = _weight_map(path) if path.endswith(INDEX) else None
+        files = {path} if weight_map is None else {*weight_map.values()}
+        # The file of each array.
+        self._files: dict[str, str] = {}
+        listed: dict[str, Stored] = {}
+        for file in sorted(files):
+            described = _described(file)
+            for name in described:
+                if weight_map is None or weight_map.get(name) == file:
+                    self._files[name] = file
+            listed |= described
+        lost = sorted((weight_map or {}).keys() - self._files.keys())
+        if lost:
+            raise ValueError(
+                f"The index {path!r} names arrays that its files lack: {lost}. "
+                "Copy all of them again."
+            )
+        super().__init__(path, {name: listed[name] for name in self._files})
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        found = {}
+        for path in {self._files[name] for name in names}:
+            with _opened(path) as file:
+                for name in names:
+                    if self._files[name] == path:
+                        found[name] = file.get_tensor(name)
+        return found
+
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
+        if not self._listed[name].shape:
+            return self._read([name])[name]
+        with _opened(self._files[name]) as file:
+            return file.get_slice(name)[box.slices]
+
+
+def _weight_map(path: str) -> dict[str, str]:
+    """The files of an index, by the names of arrays."""
+    try:
+        with paths.opened(path) as file:
+            found = {**json.load(file)[_WEIGHT_MAP]}
+        _check_beside(found.values())
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path!r} is no index of safetensors files, or it is damaged "
+            f"({type(error).__name__}: {error}). It should be JSON with a "
+            f"{_WEIGHT_MAP!r} from names of arrays to files beside it."
+        ) from error
+    directory = os.path.dirname(path)
+    return {name: os.path.join(directory, file) for name, file in found.items()}
+
+
+def _check_beside(files: Iterable[str]) -> None:
+    for file in files:
+        if os.path.basename(file) != file or not file.endswith(SUFFIX):
+            raise ValueError(f"no file beside it: {file!r}")
+
+
+def _described(path: str) -> dict[str, Stored]:
+    with _opened(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        found = {
+            name: (tuple(one.get_shape()), one.get_dtype())
+            for name, one in slices.items()
+        }
+    for name, (_, dtype) in found.items():
+        if dtype not in _DTYPES:
+            raise ValueError(
+                f"The array {name!r} of {path!r} is of dtype {dtype}, which "
+                f"NumPy lacks. Expected one of {sorted(_DTYPES)}."
+            )
+    return {
+        name: Stored(shape, _DTYPES[dtype])
+        for name, (shape, dtype) in found.items()
+    }
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise ImportError(
+            f"{path!r} is read by safetensors, which is not installed "
+            f"({error}). Run `pip install safetensors`."
+        ) from error
+    copy = local_copy(path)
+    try:
+        with safetensors.safe_open(copy.path, "numpy") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"There is no file {path!r}. Copy all files of the model."
+        ) from error
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"The file {path!r} is truncated or damaged, or no file of "
+            f"safetensors ({error}). Copy it again if it is a copy; otherwise "
+            "use another one."
+        ) from error

@@ -1,0 +1,1 @@
+"""The bundles of TensorFlow's `Saver`, and what else it has written."""

@@ -1,0 +1,171 @@
+"""Reads the checkpoints of TensorFlow 1 and 2, and those in SavedModels."""
+
+import contextlib
+import glob
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory.location import INDEX
+from keras_tpu_estimator.files.formats.missing import removed
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import unambiguous
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.copies import local_copy
+
+_NUMBER = "-?????-of-?????"
+
+# Object-based checkpoints put this behind the path of an object, and keep a
+# serialized graph of the objects beside the variables.
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def exists(prefix: str) -> bool:
+    """Whether there is a file that could be a checkpoint of TensorFlow.
+
+    Args:
+        prefix: A path without '.index'. The first format, which TensorFlow
+            wrote until 2016, has a file of just that name, or several numbered
+            ones.
+
+    Returns:
+        True if there is such a file; it is not opened.
+
+    Example:
+
+    >>> exists("/nowhere/model.ckpt-20")
+    False
+    """
+    if paths.is_file(prefix + INDEX) or paths.is_file(prefix):
+        return True
+    return bool(_numbers(prefix))
+
+
+def suffixes(prefix: str) -> list[str]:
+    """How the names of the files end that a prefix stands for."""
+    if paths.is_file(prefix + INDEX):
+        data = tensorflow_index.data_files(prefix)
+        return [INDEX, *(path.removeprefix(prefix) for path in data)]
+    return _numbers(prefix) or [""]
+
+
+def _numbers(prefix: str) -> list[str]:
+    """The ends, such as '-00000-of-00002', of the names of numbered files."""
+    found = paths.matching(glob.escape(prefix) + _NUMBER)
+    return [path[-len(_NUMBER) :] for path in found]
+
+
+class TensorFlowReader(CheckpointReader):
+    """Reads a checkpoint with TensorFlow, which is imported for it.
+
+    In an object-based checkpoint (of `tf.train.Checkpoint`, or in a SavedModel)
+    a variable is listed as the path to its object, without the suffix
+    '/.ATTRIBUTES/VARIABLE_VALUE'. It may also be called by its full key, and by
+    its variable's own name if that is the only one of it.
+
+    Args:
+        prefix: A path without '.index'.
+
+    Raises:
+        ValueError: The file is damaged, or no checkpoint.
+    """
+
+    def __init__(self, prefix: str):
+        import tensorflow as tf
+
+        self._index = _index(prefix)
+        # TensorFlow opens them only when it reads values.
+        self._files = local_copy(prefix, suffixes(prefix))
+        with _explained(prefix):
+            # Unlike `tf.train.load_checkpoint`, this takes the prefix
+            # literally where there is a directory of the same name.
+            self._reader = tf.compat.v1.train.NewCheckpointReader(
+                self._files.path
+            )
+            shapes = self._reader.get_variable_to_shape_map()
+            dtypes = self._reader.get_variable_to_dtype_map()
+            full_names = self._full_names()
+        self._keys = {
+            key.removesuffix(_VALUE): key
+            for key in shapes
+            if key != _OBJECT_GRAPH
+        }
+        listed = {
+            name: Stored(
+                tuple(shapes[key]), np.dtype(dtypes[key].as_numpy_dtype)
+            )
+            for name, key in self._keys.items()
+        }
+        aliases = unambiguous(
+            (full_name, key.removesuffix(_VALUE))
+            for full_name, key in full_names
+            if key in shapes
+        )
+        keys = {key: name for name, key in self._keys.items()}
+        super().__init__(prefix, listed, {**aliases, **keys})
+
+    def _full_names(self) -> list[tuple[str, str]]:
+        """The names of variables in an object-based checkpoint, and keys."""
+        from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+        if not self._reader.has_tensor(_OBJECT_GRAPH):
+            return []
+        graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
+            self._reader.get_tensor(_OBJECT_GRAPH)
+        )
+        return [
+            (attribute.full_name, attribute.checkpoint_key)
+            for node in graph.nodes
+            for attribute in node.attributes
+            if attribute.full_name
+        ]
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        try:
+            with _explained(self.path):
+                return {
+                    name: self._read_one(self._keys[name]) for name in names
+                }
+        except ValueError as error:
+            if _index(self.path) != self._index:
+                raise removed(self.path) from error
+            raise
+
+    def _read_one(self, key: str) -> np.ndarray:
+        value = self._reader.get_tensor(key)
+        # A scalar string is `bytes`, whose zeros at the end NumPy would cut.
+        is_text = isinstance(value, bytes)
+        return np.asarray(value, object if is_text else None)
+
+
+def _index(prefix: str) -> tuple[object, ...] | None:
+    """What is another one as soon as another bundle is there."""
+    try:
+        return paths.version(prefix + INDEX)
+    except FileNotFoundError:
+        return None
+
+
+@contextlib.contextmanager
+def _explained(prefix: str) -> Iterator[None]:
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    try:
+        yield
+    except tf.errors.UnimplementedError as error:
+        raise ValueError(
+            f"The checkpoint {prefix!r} is in TensorFlow's format of before "
+            f"2016, and a variable of it cannot be read ({error.message}). "
+            "Restore it with tf.compat.v1.train.Saver, and save it again."
+        ) from error
+    except (tf.errors.OpError, IndexError, RuntimeError, DecodeError) as error:
+        raise ValueError(
+            f"The checkpoint {prefix!r} is truncated or damaged, or was not "
+            f"written by TensorFlow ({error}). Copy it again if it is a copy; "
+            "otherwise use another one."
+        ) from error

@@ -1,0 +1,1 @@
+"""Variables of one model that start from the values of another's checkpoint."""

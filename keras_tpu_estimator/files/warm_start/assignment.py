@@ -1,0 +1,167 @@
+"""What an `assignment_map` of `init_from_checkpoint` means."""
+
+import difflib
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.files.warm_start.pairing import HasPath
+from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.files.warm_start.pairing import pairings
+
+_ROOT = "/"
+_TENSOR = ":0"
+
+_Target = str | HasPath | Sequence[str | HasPath]
+AssignmentMap = Mapping[str, _Target] | Iterable[tuple[str, _Target]]
+
+
+def resolve_assignments(
+    assignment_map: AssignmentMap,
+    variables: Mapping[str, Described],
+    reader: CheckpointReader,
+) -> dict[str, str]:
+    """Finds out which variable starts from which one of a checkpoint.
+
+    | from, in the checkpoint | to, in the model | |
+    |---|---|---|
+    | `"scope/"` | `"other/"` | all variables under `other/` |
+    | `"/"` | `"other/"` | the same, from names without a scope |
+    | `"scope/"` or `"/"` | `"/"` | all variables of the model |
+    | `"name"` | `"path"` or a variable | one variable |
+
+    Args:
+        assignment_map: Dict, or pairs, from names or scopes in the checkpoint
+            to paths, scopes or variables of the model. Names and paths may end
+            with ':0'. Where two entries are about one variable, that with the
+            name which is later in the alphabet counts.
+        variables: What has a shape, by path: the variables of the model that
+            scopes are about.
+        reader: The checkpoint.
+
+    Returns:
+        Names in the checkpoint by paths of variables.
+
+    Raises:
+        ValueError: The model has no such variable or scope, the checkpoint has
+            no such name, or the shapes differ.
+        TypeError: The map, a name, or what it is assigned to is of another
+            type.
+
+    Example:
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(
+    ...     tempfile.mkdtemp(), 0, {"bert/dense/bias": np.zeros(2)})
+    >>> resolve_assignments(
+    ...     {"bert/": "encoder/"}, {"encoder/dense/bias": np.zeros(2)},
+    ...     kte.load_checkpoint(prefix))
+    {'encoder/dense/bias': 'bert/dense/bias'}
+
+    Reference: `tf.compat.v1.train.init_from_checkpoint`.
+    """
+    names: dict[str, str] = {}
+    for name, path in sorted(_checked(assignment_map)):
+        if path in variables:
+            names[path] = name
+        else:
+            names |= _within_scope(name, path, variables)
+    pairs = pairings(names, variables, reader.by_any_name())
+    _check_found(pairs, reader)
+    _check_shapes(pairs, reader)
+    return names
+
+
+def _checked(assignment_map: AssignmentMap) -> list[tuple[str, str]]:
+    """Names and paths as strings without ':0'."""
+    if isinstance(assignment_map, Mapping):
+        assignment_map = assignment_map.items()
+    try:
+        pairs = [(name, target) for name, target in assignment_map]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "`assignment_map` should be a dict, or a list of pairs. Received: "
+            f"{assignment_map!r}. Pass {{'scope/': 'scope/'}}, say."
+        ) from error
+    return [
+        (_name(name).removesuffix(_TENSOR), _path(target).removesuffix(_TENSOR))
+        for name, target in pairs
+    ]
+
+
+def _name(name: object) -> str:
+    if isinstance(name, str):
+        return name
+    raise TypeError(
+        "`assignment_map` should be from names in the checkpoint. Received: "
+        f"{name!r} of type {type(name).__name__}. Pass a string such as "
+        "'dense/kernel' or 'scope/'."
+    )
+
+
+def _path(target: object) -> str:
+    if isinstance(target, list | tuple) and len(target) == 1:
+        # What programs for partitioned variables pass.
+        target = target[0]
+    path = getattr(target, "path", target)
+    if isinstance(path, str):
+        return path
+    raise TypeError(
+        "`assignment_map` should be to variables or their paths. Received: "
+        f"{target!r} of type {type(target).__name__}. Pass a keras.Variable, "
+        "or a string such as 'dense/kernel' or 'scope/'."
+    )
+
+
+def _within_scope(
+    name: str, scope: str, variables: Mapping[str, Described]
+) -> dict[str, str]:
+    if not name.endswith(_ROOT) or not scope.endswith(_ROOT):
+        raise ValueError(
+            f"There is no variable {scope!r} in the model, which "
+            f"{name!r} of the checkpoint is assigned to. "
+            f"{_near(scope, variables)} For all variables of a scope, both "
+            "have to end with a slash, as in {'scope/': 'other_scope/'}."
+        )
+    below = scope.removeprefix(_ROOT)
+    above = name.removeprefix(_ROOT)
+    paths = [path for path in variables if path.startswith(below)]
+    if not paths:
+        raise ValueError(
+            f"There is no variable in the scope {scope!r} of the model, which "
+            f"{name!r} of the checkpoint is assigned to. "
+            f"{_near(scope, variables)}"
+        )
+    return {path: above + path.removeprefix(below) for path in paths}
+
+
+def _near(path: str, variables: Mapping[str, Described]) -> str:
+    if not variables:
+        return "It has no variables yet: create layers first."
+    near = difflib.get_close_matches(path, variables, n=5, cutoff=0.0)
+    return f"It has {len(variables)}, such as {', '.join(map(repr, near))}."
+
+
+def _check_found(pairs: list[Pairing], reader: CheckpointReader) -> None:
+    missing = [pair for pair in pairs if pair.stored_shape is None]
+    if missing:
+        raise ValueError(
+            f"{reader.explain_missing([pair.name for pair in missing])} The "
+            f"assignment map wants the first for the variable "
+            f"{missing[0].path!r} of the model. Assign only what is there, for "
+            "instance by pairs of names."
+        )
+
+
+def _check_shapes(pairs: list[Pairing], reader: CheckpointReader) -> None:
+    wrong = [str(pair) for pair in pairs if not pair.fits]
+    if wrong:
+        raise ValueError(
+            "A variable should have the same shape in the model as in the "
+            f"checkpoint {reader.path!r}. Received: {'; '.join(wrong)}. Change "
+            "the layer's size, or leave the variable out of the assignment map."
+        )

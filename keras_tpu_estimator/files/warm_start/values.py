@@ -1,0 +1,175 @@
+"""Values for a model's variables from a checkpoint of another model."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.files.warm_start.pairing import pairings
+from keras_tpu_estimator.files.warm_start.pairing import read_values
+from keras_tpu_estimator.files.warm_start.report import WarmStartReport
+from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
+from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
+
+
+class WarmStartError(ValueError):
+    """A checkpoint lacks variables, or has them in other shapes.
+
+    Args:
+        report: What was compared.
+
+    Attributes:
+        report: The same.
+    """
+
+    def __init__(self, report: WarmStartReport):
+        super().__init__(
+            "All variables that `vars_to_warm_start` selects should be in the "
+            "checkpoint, with the model's shapes. Select others, or say with "
+            "`var_name_to_prev_var_name` what they are called there.\n"
+            f"{report}"
+        )
+        self.report = report
+
+
+def compare(
+    settings: WarmStartSettings,
+    variables: Mapping[str, Described],
+    reader: CheckpointReader,
+) -> WarmStartReport:
+    """Compares a model with a checkpoint, of which no values are read.
+
+    Args:
+        settings: Which variables start from which names.
+        variables: All variables of the model by path: what has a shape, a dtype
+            and, where it is false, `trainable`.
+        reader: The checkpoint.
+
+    Returns:
+        What would be taken, and what would not.
+
+    Raises:
+        ValueError: As `WarmStartSettings.select`.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
+    >>> report = compare(
+    ...     WarmStartSettings(prefix), {"a": np.zeros(1), "b": np.zeros(1)},
+    ...     kte.load_checkpoint(prefix))
+    >>> [pair.path for pair in report.missing], report.unused
+    (['a'], ('global_step',))
+    """
+    selected = settings.select(variables)
+    previous = settings.var_name_to_prev_var_name or {}
+    names = {path: previous.get(path, path) for path in selected}
+    pairs = pairings(names, variables, reader.by_any_name())
+    found = [pair for pair in pairs if pair.stored_shape is not None]
+    remapped = settings.var_name_to_vocab_info or {}
+    matched = [pair for pair in found if pair.fits or pair.path in remapped]
+    used = {reader.listed_name(pair.name) for pair in found}
+    return WarmStartReport(
+        checkpoint=reader.path,
+        matched=tuple(matched),
+        missing=tuple(pair for pair in pairs if pair.stored_shape is None),
+        mismatched=tuple(pair for pair in found if pair not in matched),
+        unselected=tuple(path for path in variables if path not in names),
+        unused=tuple(
+            name
+            for name in reader.get_variable_to_shape_map()
+            if name not in used
+        ),
+    )
+
+
+def warm_start_values(
+    settings: WarmStartSettings, variables: Mapping[str, Described]
+) -> tuple[dict[str, np.ndarray], WarmStartReport]:
+    """Reads the values that variables start from.
+
+    Args:
+        settings: Which variables start from which names.
+        variables: All variables of the model by path: what has a shape, a dtype
+            and, where it is false, `trainable`.
+
+    Returns:
+        Values by path, of the variables' shapes and dtypes, and a report.
+
+    Raises:
+        WarmStartError: The checkpoint lacks a variable, or has it in another
+            shape; this is a `ValueError`, and has the report.
+        ValueError: There is no such checkpoint, it is damaged, a vocabulary
+            does not fit, or settings are about unknown variables.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
+    >>> values, report = warm_start_values(
+    ...     WarmStartSettings(prefix), {"b": np.zeros(1, "float32")})
+    >>> values
+    {'b': array([1.], dtype=float32)}
+
+    Reference: `tf.compat.v1.train.warm_start`.
+    """
+    reader, report = compared(settings, variables)
+    return values_of(settings, variables, reader, report.matched), report
+
+
+def compared(
+    settings: WarmStartSettings, variables: Mapping[str, Described]
+) -> tuple[CheckpointReader, WarmStartReport]:
+    """The checkpoint that variables start from, all of which are there.
+
+    Args:
+        settings: As for `warm_start_values`.
+        variables: The same.
+
+    Raises:
+        WarmStartError: Some are not.
+        ValueError: As for `warm_start_values`.
+    """
+    reader = load_checkpoint(settings.ckpt_to_initialize_from)
+    report = compare(settings, variables, reader)
+    if not report.is_complete:
+        raise WarmStartError(report)
+    return reader, report
+
+
+def values_of(
+    settings: WarmStartSettings,
+    variables: Mapping[str, Described],
+    reader: CheckpointReader,
+    pairs: Sequence[Pairing],
+) -> dict[str, np.ndarray]:
+    """Reads what some variables start from.
+
+    Args:
+        settings: As for `warm_start_values`.
+        variables: The same.
+        reader: The checkpoint.
+        pairs: The variables.
+    """
+    values = read_values(reader, pairs, variables)
+    remapped = settings.var_name_to_vocab_info or {}
+    for pair in pairs:
+        info = remapped.get(pair.path)
+        if info is not None:
+            values[pair.path] = _remap(info, values[pair.path], pair)
+    return values
+
+
+def _remap(info: VocabInfo, old: np.ndarray, pair: Pairing) -> np.ndarray:
+    try:
+        return info.remap(old, pair.shape, old.dtype)
+    except ValueError as error:
+        raise ValueError(
+            f"The VocabInfo of the variable {pair.path!r} does not fit: {error}"
+        ) from error

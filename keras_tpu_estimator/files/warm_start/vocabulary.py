@@ -1,0 +1,224 @@
+"""Rows and columns that belong to the words of a vocabulary."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_tpu_estimator.ground.base import tensorflow_session
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
+
+# `old_vocab_size` of VocabInfo: the whole file.
+_ALL = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabInfo:
+    """How a variable's vocabulary has changed since the checkpoint.
+
+    Each row (or column) of the variable belongs to a line of a text file. The
+    new variable takes the rows of the same words, wherever they were.
+
+    Args:
+        new_vocab: Path of the vocabulary file of the model.
+        new_vocab_size: How many lines of it the model uses.
+        num_oov_buckets: How many rows for other words come after those.
+        old_vocab: Path of the vocabulary file of the checkpoint.
+        old_vocab_size: How many lines of it the checkpoint used. Defaults to
+            -1, for all of them.
+        backup_initializer: A Keras initializer for rows of new words and of
+            other words, called with the shape of the whole variable and its
+            dtype. Defaults to None, for zeros.
+        axis: 0 for rows, 1 for columns. Defaults to 0.
+
+    Raises:
+        ValueError: `axis` is neither 0 nor 1, or a path is empty, or a size is
+            not possible.
+        TypeError: `backup_initializer` cannot be called.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> directory = pathlib.Path(tempfile.mkdtemp())
+    >>> size = (directory / "old.txt").write_text("a\\nb\\nc\\n")
+    >>> size = (directory / "new.txt").write_text("c\\nz\\na\\n")
+    >>> info = kte.VocabInfo(
+    ...     directory / "new.txt", 3, 1, directory / "old.txt")
+    >>> info.remap(np.array([[1], [2], [3]]), (4, 1), "float32").tolist()
+    [[3.0], [0.0], [1.0], [0.0]]
+
+    Reference: `tf.compat.v1.train.VocabInfo`.
+    """
+
+    new_vocab: PathLike
+    new_vocab_size: int
+    num_oov_buckets: int
+    old_vocab: PathLike
+    old_vocab_size: int = _ALL
+    backup_initializer: Callable[..., npt.ArrayLike] | None = None
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.axis, bool) or self.axis not in (0, 1):
+            raise ValueError(
+                f"`axis` should be 0 or 1. Received: {self.axis!r}. Pass 0 for "
+                "rows, as of an embedding, or 1 for columns, as of classes."
+            )
+        for field in ("new_vocab", "old_vocab"):
+            path = getattr(self, field)
+            if not isinstance(path, str | bytes | os.PathLike) or not path:
+                raise ValueError(
+                    f"`{field}` should be the path of a text file. Received: "
+                    f"{path!r}. Pass a file with a word on each line."
+                )
+        self._check_size("new_vocab_size", 1)
+        self._check_size("num_oov_buckets", 0)
+        if self.old_vocab_size != _ALL:
+            self._check_size("old_vocab_size", 1, " or -1, for the whole file")
+        initializer = self.backup_initializer
+        if initializer is not None and not callable(initializer):
+            raise TypeError(
+                "`backup_initializer` should be a function of a shape and a "
+                f"dtype. Received: {initializer!r}. Pass a Keras initializer, "
+                "or None for zeros."
+            )
+
+    @classmethod
+    def of(cls, info: Any) -> Any:
+        """The `VocabInfo` that one of `tf.train` stands for.
+
+        Args:
+            info: What a user passed.
+
+        Returns:
+            A `VocabInfo`, or the same if it is no such thing.
+        """
+        fields: dict[str, Any] = getattr(info, "_asdict", dict)()
+        if fields.keys() != {field.name for field in dataclasses.fields(cls)}:
+            return info
+        initializer = fields["backup_initializer"]
+        if initializer is not None:
+            run = functools.partial(tensorflow_session.initialized, initializer)
+            fields["backup_initializer"] = run
+        return cls(**fields)
+
+    def remap(
+        self, old: np.ndarray, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> np.ndarray:
+        """Makes the value of a variable from that of the checkpoint.
+
+        Args:
+            old: The value in the checkpoint.
+            shape: The shape of the variable.
+            dtype: Its dtype.
+
+        Returns:
+            An array of that shape and dtype.
+
+        Raises:
+            ValueError: The shapes do not go with each other, or with the
+                vocabularies, or a vocabulary file is not as it should be.
+            OSError: A vocabulary file cannot be read.
+        """
+        sources = self._sources()
+        self._check_shapes(old.shape, shape, int(sources.max(initial=-1)))
+        new = np.moveaxis(self._initial(shape, dtype), self.axis, 0)
+        is_known = sources >= 0
+        rows = np.moveaxis(old, self.axis, 0)[sources[is_known]]
+        new[: len(sources)][is_known] = rows
+        return np.moveaxis(new, 0, self.axis)
+
+    def _sources(self) -> np.ndarray:
+        """The old line of each new one, -1 where there is none."""
+        new = _lines(self.new_vocab, self.new_vocab_size)
+        old = _lines(self.old_vocab, self.old_vocab_size)
+        line_of = {word: line for line, word in enumerate(old)}
+        if len(line_of) < len(old):
+            twice = next(w for i, w in enumerate(old) if line_of[w] != i)
+            raise ValueError(
+                f"The vocabulary {os.fsdecode(self.old_vocab)!r} has the word "
+                f"{twice.decode(errors='replace')!r} twice, so it is not clear "
+                "which row belongs to it. Pass a file with different words."
+            )
+        return np.array([line_of.get(word, -1) for word in new])
+
+    def _initial(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> np.ndarray:
+        dtype = np.dtype(dtype)
+        if self.backup_initializer is None:
+            return np.zeros(shape, dtype)
+        # A copy, for arrays of JAX cannot be written to.
+        value = np.array(self.backup_initializer(shape, dtype.name), dtype)
+        if value.shape != tuple(shape):
+            raise ValueError(
+                f"`backup_initializer` should return shape {tuple(shape)}, "
+                f"that it was called with. Received: {value.shape}. Pass a "
+                "Keras initializer."
+            )
+        return value
+
+    def _check_shapes(
+        self, old: tuple[int, ...], new: tuple[int, ...], last: int
+    ) -> None:
+        axis, words = self.axis, self.new_vocab_size
+        size = words + self.num_oov_buckets
+        if axis >= min(len(old), len(new)) or new[axis] != size:
+            raise ValueError(
+                f"axis {axis} should have {words} entries for the new "
+                f"vocabulary and {self.num_oov_buckets} for other words. The "
+                f"variable has shape {tuple(new)}. Change `new_vocab_size` or "
+                "the layer."
+            )
+        if _without(old, axis) != _without(new, axis):
+            raise ValueError(
+                f"The shapes should be the same but for axis {axis}. The "
+                f"checkpoint has {tuple(old)}, the variable {tuple(new)}. "
+                "Change the layer's size, or do not start it from there."
+            )
+        if last >= old[axis]:
+            raise ValueError(
+                f"Line {last + 1} of the old vocabulary is in use, but the "
+                f"variable in the checkpoint has shape {tuple(old)}. Pass the "
+                "file that it was trained with, and its `old_vocab_size`."
+            )
+
+    def _check_size(self, field: str, minimum: int, more: str = "") -> None:
+        size = getattr(self, field)
+        is_int = isinstance(size, int | np.integer)
+        if not is_int or isinstance(size, bool) or size < minimum:
+            raise ValueError(
+                f"`{field}` should be an integer of at least {minimum}{more}. "
+                f"Received: {size!r}."
+            )
+
+
+def _lines(path: PathLike, size: int) -> list[bytes]:
+    """The first lines of a file, which are words, as they are in it."""
+    with paths.opened(path) as file:
+        lines = file.read().replace(b"\r\n", b"\n").removesuffix(b"\n")
+    words = lines.split(b"\n") if lines else []
+    if size > len(words):
+        raise ValueError(
+            f"The vocabulary {os.fsdecode(path)!r} should have {size} lines or "
+            f"more. It has {len(words)}. Pass the size that was used."
+        )
+    words = words if size == _ALL else words[:size]
+    if b"" in words:
+        raise ValueError(
+            f"Line {words.index(b'') + 1} of the vocabulary "
+            f"{os.fsdecode(path)!r} is empty. Expected a word on each line. "
+            "Delete the line, or pass the right file."
+        )
+    return words
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
