@@ -52,6 +52,7 @@ def measure() -> dict[str, float]:
     from keras_tpu_estimator.files.directory.save_files import SaveFiles
     from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
     from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+    from keras_tpu_estimator.ground.mesh.transfers import put_by_part
 
     cores = all_cores(8, {"rows": ("model",), "columns": (None, "model")})
     shape = (_ROWS, _COLUMNS)
@@ -85,7 +86,7 @@ def measure() -> dict[str, float]:
                 before = _resident()
                 _reset_peak()
                 with reader.held_open():
-                    value = cores.put_by_part(
+                    value = put_by_part(
                         shape,
                         place,
                         lambda box, reader=reader: reader.get_part(

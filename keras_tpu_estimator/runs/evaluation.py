@@ -28,11 +28,11 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.runs.host_calls import LastOfAll
+from keras_tpu_estimator.runs.host_calls import call_for_steps
+from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import LoopState
-from keras_tpu_estimator.runs.loop_state import hooks_around
-from keras_tpu_estimator.runs.outfeed import LastOfAll
 from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.staging import StagedSteps

@@ -1,12 +1,7 @@
 """Where a loop stands, as hooks and callbacks see it."""
 
-import contextlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import Self
 
 import jax
 import numpy as np
@@ -18,15 +13,7 @@ from keras_tpu_estimator.engine.program.steps import SUMMARIES
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
-from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 LOSS = "loss"
 
@@ -195,93 +182,3 @@ class PredictionState(LoopState):
         if name == LOSS:
             raise self._unknown(name, repr(GLOBAL_STEP))
         return super().fetch(name)
-
-
-class LiveModel:
-    """Inside its `with` block, the Keras model is where the loop is.
-
-    Attributes:
-        mode: What the loop does, a value of `ModeKeys`.
-    """
-
-    def __init__(self, context: EstimatorContext, loop_state: LoopState):
-        self.mode = loop_state.values.mode
-        self._context = context
-        self._values = context.runtime.values
-        self._loop_state = loop_state
-        self._blocks: list[contextlib.AbstractContextManager[None]] = []
-
-    @property
-    def model(self) -> EstimatorModel:
-        """The model."""
-        return self._context.model
-
-    @property
-    def step(self) -> int:
-        """The global step."""
-        return self._loop_state.step
-
-    @property
-    def last_step(self) -> int | None:
-        """The global step to stop at, or `None` if that is open."""
-        return self._loop_state.last_step
-
-    @property
-    def loops(self) -> int | None:
-        """How many loops there will be, or `None` if that is open."""
-        return self._loop_state.loops
-
-    def fetch(self, name: str) -> Any:
-        """The value of a name, of variables as user code has them.
-
-        Args:
-            name: As `LoopState.fetch` takes it.
-
-        Raises:
-            KeyError: There is nothing of that name.
-        """
-        value = self._loop_state.fetch(name)
-        rows = self._context.runtime.program.store.rows
-        # Not what else has this name.
-        is_variable = value is self._loop_state.values.get(name)
-        if is_variable and name in rows:
-            return own_rows(value, rows[name])
-        return value
-
-    def logs_of_run(self) -> Callable[[], dict[str, Any]]:
-        """What the last run has to tell by name, for who waits for it."""
-        outputs = dict(self._loop_state.outputs)
-        if self.mode == ModeKeys.PREDICT:
-            return lambda: outputs
-        state, losses = self._loop_state, [*self._loop_state.losses]
-        return lambda: {"loss": float(state.loss(losses))} | outputs
-
-    def assign(self, assigned: Mapping[str, Any]) -> None:
-        """Gives variables other values, for the next run."""
-        self._values.edit(self._loop_state.values, assigned)
-
-    def __enter__(self) -> Self:
-        block = self._values.visible(self._loop_state.values)
-        block.__enter__()
-        self._blocks.append(block)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._blocks.pop().__exit__(*exception)
-
-
-def hooks_around(
-    hooks: Iterable[Hook],
-    context: EstimatorContext,
-    loop_state: LoopState,
-    graph: Any = None,
-) -> HookList:
-    """The hooks of one call, with a session, and callbacks made hooks.
-
-    Args:
-        hooks: Hooks and Keras callbacks.
-        graph: As in `Step`. Defaults to `None`.
-    """
-    live = LiveModel(context, loop_state)
-    session = Session(live.fetch, live, loop_state.wait, graph)
-    return HookList(with_callbacks(hooks), session)

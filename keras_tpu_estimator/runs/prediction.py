@@ -22,9 +22,9 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.runs.host_calls import call_for_steps
+from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
-from keras_tpu_estimator.runs.loop_state import hooks_around
-from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook

@@ -26,10 +26,10 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.runs.host_calls import EveryFewSteps
+from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.loop_state import TrainingState
-from keras_tpu_estimator.runs.outfeed import EveryFewSteps
 from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption

@@ -18,7 +18,7 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
-from keras_tpu_estimator.runs.loop_state import LiveModel
+from keras_tpu_estimator.runs.live_model import LiveModel
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.spec.hooks.session import Session

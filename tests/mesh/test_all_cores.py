@@ -9,6 +9,7 @@ import pytest
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
+from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.mesh.all_cores import _hosts_per_replica
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 from keras_tpu_estimator.spec.config.validation import check_cores_per_replica
@@ -71,7 +72,7 @@ def test_the_cores_are_those_of_the_machine(per_replica):
 
 def test_one_core_is_that_of_the_machine():
     cores = all_cores(machine=Machine(tuple(jax.devices()[5:6])))
-    placed = cores.put_whole(np.ones(2), cores.replicated)
+    placed = transfers.put_whole(cores, np.ones(2), cores.replicated)
     assert placed.devices() == {jax.devices()[5]}
 
 

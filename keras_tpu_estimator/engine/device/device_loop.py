@@ -35,6 +35,7 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.waiting import Waiting
 from keras_tpu_estimator.ground.base.waiting import tell
+from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # What of the outputs leaves the device in PREDICT.
@@ -116,10 +117,10 @@ class DeviceLoop:
         ):
             return features, labels
         if is_part:
-            return cores.put_parts((features, labels), axis=1)
+            return transfers.put_parts(cores, (features, labels), axis=1)
         size = batch_size((features, labels), axis=1)
         sharding = layout.sharding(size, axis=1)
-        return cores.put_whole((features, labels), sharding)
+        return transfers.put_whole(cores, (features, labels), sharding)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> Nest:
         """Copies one step of prediction to the devices.

@@ -28,6 +28,7 @@ from keras_tpu_estimator.ground.hosts import forked
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.host_cores import own_cores
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
@@ -93,7 +94,7 @@ class Placement:
 
     def _cores_of(self, mode: str) -> Cores:
         """The cores of a mode: hosts predict by themselves."""
-        return self.cores.own() if mode == ModeKeys.PREDICT else self.cores
+        return own_cores(self.cores) if mode == ModeKeys.PREDICT else self.cores
 
     def check(self, mode: str) -> None:
         """Checks a mode's settings against the cores there are."""

@@ -13,6 +13,8 @@ import numpy as np
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.mesh import host_cores
+from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
@@ -32,10 +34,14 @@ class VariablePlaces:
     def put(self, values: AnyArraysByPath) -> ArraysByPath:
         """Copies values to the devices, with more rows where these have."""
         if self._all_are_whole:
-            return self._cores.put_whole(values, self._cores.replicated)
+            return transfers.put_whole(
+                self._cores, values, self._cores.replicated
+            )
         places = self._places_of(values)
         return {
-            path: self._cores.put_whole(self._padded(path, value), places[path])
+            path: transfers.put_whole(
+                self._cores, self._padded(path, value), places[path]
+            )
             for path, value in values.items()
         }
 
@@ -59,7 +65,7 @@ class VariablePlaces:
         """
         shape = tuple(self._store.variables[path].shape)
         place = self._places_of([path])[path]
-        return self._cores.put_by_part(
+        return transfers.put_by_part(
             self._shape(path), place, _with_zeros(shape, part)
         )
 
@@ -70,7 +76,7 @@ class VariablePlaces:
     @functools.cached_property
     def own(self) -> "VariablePlaces":
         """The same on this host's cores alone."""
-        return VariablePlaces(self._store, self._cores.own())
+        return VariablePlaces(self._store, host_cores.own_cores(self._cores))
 
     @property
     def are_on_hosts(self) -> bool:
@@ -85,7 +91,7 @@ class VariablePlaces:
 
     def own_copies(self, values: ArraysByPath) -> ArraysByPath:
         """The same values for this host's cores alone."""
-        return self._cores.own_copies(values)
+        return host_cores.own_copies(self._cores, values)
 
     def pinned(self, values: ArraysByPath) -> ArraysByPath:
         """Has values of a trace stay where they are.

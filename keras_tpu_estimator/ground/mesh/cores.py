@@ -3,22 +3,17 @@
 Only this room knows how the mesh is laid out.
 """
 
-import collections
 import dataclasses
-import math
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 from jax.sharding import SingleDeviceSharding
 
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.base.types import Nest
@@ -129,105 +124,11 @@ class Cores:
             self.mesh, PartitionSpec(*[None] * axis, self.axes)
         )
 
-    def put_whole(self, nest: Nest, sharding: jax.sharding.Sharding) -> Nest:
-        """Copies to the devices what every host has whole.
-
-        Args:
-            nest: Nest of arrays, equal on all hosts.
-        """
-        if not self.are_on_hosts:
-            return jax.device_put(nest, sharding)
-
-        def put(leaf: jax.Array | np.ndarray) -> jax.Array:
-            if isinstance(leaf, jax.Array):
-                if leaf.sharding == sharding:
-                    return leaf
-                if not leaf.is_fully_replicated and not (
-                    leaf.is_fully_addressable
-                ):
-                    # All hosts have called this.
-                    return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
-            array = np.asarray(leaf)
-            return jax.make_array_from_callback(
-                array.shape, sharding, array.__getitem__
-            )
-
-        return jax.tree.map(put, nest)
-
-    def put_by_part(
-        self,
-        shape: tuple[int, ...],
-        sharding: jax.sharding.Sharding,
-        part: Callable[[IndexRanges], np.ndarray],
-    ) -> jax.Array:
-        """Makes an array of parts, of which no more than one is on the host.
-
-        Args:
-            shape: Its shape.
-            part: Gives what a core is to have.
-        """
-        devices = collections.defaultdict(list)
-        places = sharding.addressable_devices_indices_map(shape)
-        for device, index in places.items():
-            devices[IndexRanges.of(index or (), shape)].append(device)
-        arrays = []
-        for box, own in devices.items():
-            value = part(box)
-            put = [jax.device_put(value, device) for device in own]
-            arrays += jax.block_until_ready(put)
-        return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
-
-    def put_parts(self, nest: Nest, axis: int) -> Nest:
-        """Copies to the devices batches of which each host has its cores' part.
-
-        No host sends anything to another.
-
-        Args:
-            nest: Nest of arrays of one shape on all hosts.
-            axis: Their dimension that is the batch.
-        """
-        sharding = self.batch_sharding(axis)
-        hosts = self.topology.num_readers
-
-        def put(leaf: np.ndarray) -> jax.Array:
-            before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
-            return jax.make_array_from_process_local_data(
-                sharding, leaf, (*before, size * hosts, *after)
-            )
-
-        return jax.tree.map(put, nest)
-
     def whole_on_hosts(self, nest: Nest) -> Nest:
         """Has every host hold the whole of what a compiled function makes."""
         if not self.are_on_hosts:
             return nest
         return jax.lax.with_sharding_constraint(nest, self.replicated)
-
-    def own(self) -> "Cores":
-        """Those of this host alone, as if there were no others."""
-        if self.mesh is None or not self.are_on_hosts:
-            return self
-        devices = _of_host(self.mesh.devices, self.topology.host_index)
-        for device, other in self.board:
-            devices = np.where(devices == device, other, devices)
-        if devices.size == 1:
-            return dataclasses.replace(ONE_CORE, device=devices.flat[0])
-        mesh = jax.sharding.Mesh(
-            devices, self.mesh.axis_names, self.mesh.axis_types
-        )
-        per_replica = self.topology.of_lone_hosts.cores_per_replica
-        topology = Topology(
-            devices.size // per_replica, cores_per_replica=per_replica
-        )
-        axes = self.axes if topology.num_replicas > 1 else ()
-        layout = self.layout and self.layout.over(mesh.shape, per_replica)
-        return Cores(
-            topology,
-            mesh,
-            axes=axes,
-            model_axes=self.model_axes,
-            layout=layout,
-        )
 
     @property
     def need_others(self) -> bool:
@@ -340,38 +241,6 @@ class Cores:
             spec.append(tuple(taken) or None)
         return self._laid(x, spec)
 
-    def own_copies(
-        self, values: Mapping[str, jax.Array]
-    ) -> dict[str, jax.Array]:
-        """What this host's devices hold of variables, on `own` cores.
-
-        Nothing is copied. What other hosts have parts of is left out.
-
-        Args:
-            values: Arrays by name.
-        """
-        own = self.own()
-        if not self.are_on_hosts:
-            return dict(values)
-
-        def view(value: jax.Array) -> jax.Array | None:
-            if value.is_fully_addressable:
-                return value
-            if not _is_whole_here(value):
-                return None
-            sharding = (
-                own.replicated
-                if own.mesh is None
-                else NamedSharding(own.mesh, _spec_of(value))
-            )
-            shards = [shard.data for shard in value.addressable_shards]
-            return jax.make_array_from_single_device_arrays(
-                value.shape, sharding, shards
-            )
-
-        views = {name: view(value) for name, value in values.items()}
-        return {n: value for n, value in views.items() if value is not None}
-
     def per_core(
         self,
         step: Callable[..., Nest],
@@ -437,32 +306,3 @@ ONE_CORE = Cores(Topology(num_replicas=1))
 def hosts_of(mesh: jax.sharding.Mesh) -> set[int]:
     """The numbers of the processes that the devices of a mesh belong to."""
     return {device.process_index for device in mesh.devices.flat}
-
-
-def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
-    """Those devices that belong to a process, which lie side by side."""
-    is_own = np.vectorize(lambda d: d.process_index == host, otypes=[bool])
-    places = np.nonzero(is_own(devices))
-    own: np.ndarray = devices[np.ix_(*map(np.unique, places))]
-    if own.size != len(places[0]):
-        raise ValueError(
-            "The devices of a host should lie side by side in the mesh. "
-            f"Received {len(places[0])} of host {host} among {own.size}. Set "
-            "a keras.distribution whose devices are in their order, or none."
-        )
-    return own
-
-
-def _is_whole_here(value: jax.Array) -> bool:
-    """Whether this host has all of what an array has on any."""
-    shape = value.shape
-    boxes = {
-        IndexRanges.of(each.index, shape) for each in value.addressable_shards
-    }
-    return sum(math.prod(box.shape) for box in boxes) == value.size
-
-
-def _spec_of(value: jax.Array) -> PartitionSpec:
-    if not isinstance(value.sharding, NamedSharding):
-        raise TypeError(f"An array should lie on a mesh. Received: {value}")
-    return value.sharding.spec
