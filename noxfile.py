@@ -22,7 +22,7 @@ CORE = (
     "tests/tracing/test_varying.py",
     "tests/cpu/test_rewriting.py",
     "tests/hosts/test_jax_internals.py",
-    "tests/checkpoints/test_other_formats.py",
+    "tests/formats/test_other_formats.py",
     "tests/device/test_executables.py",
     "tests/export/test_export_ops.py",
     "tests/export/test_other_versions.py",
