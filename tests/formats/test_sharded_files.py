@@ -190,8 +190,8 @@ def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
 def test_hosts_check_files_of_their_own(tmp_path):
     prefix = save(tmp_path)
     damage(part_of(prefix, 1))
-    assert not formats.is_intact(prefix, host=0, hosts=2)
-    assert formats.is_intact(prefix, host=1, hosts=2)
+    assert formats.is_intact(prefix, host=0, hosts=2)
+    assert not formats.is_intact(prefix, host=1, hosts=2)
     # Nobody takes the part for the whole.
     assert not formats.is_intact(prefix)
 

@@ -14,7 +14,9 @@ from keras_tpu_estimator.ground.storage.copies import local_copy
 
 
 def of(prefix: str) -> Iterator[Content]:
-    """The files of a checkpoint, the main file first.
+    """The files of a checkpoint, the main file last.
+
+    So hosts that share them read those that they have written.
 
     Args:
         prefix: That of an existing checkpoint.
@@ -26,12 +28,12 @@ def of(prefix: str) -> Iterator[Content]:
     copy = local_copy(main)
     if checksum.load(copy.path) is None:
         raise ValueError(f"{main!r} is truncated or damaged.")
-    yield Content((main,), functools.partial(checksum.is_right, main))
     with h5py.File(copy.path, "r", locking=False) as file:
         seals = shards.seals_of(file)
     for name, seal in sorted(seals.items()):
         path = os.path.join(os.path.dirname(prefix), name)
         yield Content((path,), functools.partial(_has, path, seal), seal)
+    yield Content((main,), functools.partial(checksum.is_right, main))
 
 
 def _has(path: str, seal: int) -> bool:
