@@ -20,8 +20,11 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator import experimental
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from tests.torture import memory
+from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
 
 ocp = pytest.importorskip(
@@ -278,6 +281,45 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
         save(tmp_path, 20)
     assert checkpoints.step_of(tmp_path) == 10
     expect_no_leftovers(str(tmp_path), "a full disk", is_alive=True)
+
+
+def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
+    synced = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted(file):
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    def replaced(source, target):
+        if target.endswith(".orbax"):
+            (tree,) = tmp_path.glob("*.orbax.????????")
+            assert {*map(str, tree.rglob("*")), str(tree)} <= {*synced}
+            synced.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", replaced)
+    main_file = save(tmp_path) + ".orbax"
+    assert main_file in synced
+
+
+def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
+    values = states.state(64 << 20, variables=2, is_away=True)
+    saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
+    orbax_saves.begin(saved)
+    arrays = {
+        name: orbax_saves.TreeArray(value, value.dtype)
+        for name, value in values.items()
+    }
+    before = memory.now()
+    written = orbax_saves.write_arrays(saved, arrays, 3)
+    assert memory.now() - before < 32 << 20
+    orbax_saves.write(saved, written)
+    for name, value in values.items():
+        np.testing.assert_array_equal(
+            checkpoints.value(saved.prefix, name), value
+        )
 
 
 def test_the_best_one_stays(tmp_path):
