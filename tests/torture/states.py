@@ -12,7 +12,7 @@ def spread(value: np.ndarray, is_away: bool = False) -> jax.Array:
     """An array of which each core has some rows.
 
     Args:
-        value: A matrix.
+        value: An array; a matrix if it is away.
         is_away: Whether it has to be copied to be read, as from a device that
             has memory of its own. Defaults to `False`.
     """
