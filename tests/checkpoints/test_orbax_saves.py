@@ -23,6 +23,7 @@ from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import save_files
 from keras_tpu_estimator.files.checkpoints.save_files import SaveFiles
+from keras_tpu_estimator.ground.storage import paths
 from tests.torture import memory
 from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
@@ -131,6 +132,27 @@ def test_what_a_killed_removal_leaves_is_swept(tmp_path):
     (folder / "_METADATA").unlink()
     save_files.sweep(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint"}
+
+
+@pytest.mark.parametrize("where", [".", "d"])
+def test_what_is_still_written_is_swept_later(tmp_path, monkeypatch, where):
+    saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
+    saved.make_tree()
+    folder = pathlib.Path(saved.tree, where)
+    folder.mkdir(exist_ok=True)
+    (folder / "one").touch()
+    remove = paths.remove
+
+    def removed(path):
+        remove(path)
+        (folder / "another").touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(paths, "remove", removed)
+        save_files.sweep(str(tmp_path))
+    assert (folder / "another").exists()
+    save_files.sweep(str(tmp_path))
+    assert os.listdir(tmp_path) == []
 
 
 def changed(path):

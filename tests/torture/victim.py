@@ -112,6 +112,9 @@ class Telling(kte.hooks.SessionRunHook):
 class TellingSaves(kte.hooks.CheckpointSaverListener):
     """Tells the step of each checkpoint that is there."""
 
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        print(f"saving {global_step_value}", flush=True)
+
     def after_save(self, session: Any, global_step_value: int) -> None:
         print(f"saved {global_step_value}", flush=True)
 
