@@ -39,6 +39,7 @@ from tests.torture.operations import Operations
 WHOLE, PARTS, TENSORFLOW = "whole", "in parts", "TensorFlow's"
 TREE, WHOLE_TREE = "Orbax's in parts", "Orbax's whole"
 WAYS = (WHOLE, PARTS, TENSORFLOW)
+ALL = (*WAYS, TREE, WHOLE_TREE)
 FORMATS = {TENSORFLOW: "tensorflow", TREE: "orbax", WHOLE_TREE: "orbax"}
 # What lies over several cores goes into these.
 SPREAD = (PARTS, TREE)
@@ -52,7 +53,7 @@ class Seam:
     """Which save is cut off.
 
     Attributes:
-        way: How it is written, one of `WAYS`.
+        way: How it is written, one of `ALL`.
         before: How the same step was saved before; `None` if it was not.
     """
 
@@ -149,7 +150,7 @@ def save(
         directory: Where to.
         step: The step.
         number: It is in all values, and is the position.
-        way: How, one of `WAYS`, or of those of Orbax.
+        way: How, one of `ALL`.
         rows: The size of each value, a multiple of 8. Defaults to 8.
 
     Returns:
