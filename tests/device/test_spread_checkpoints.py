@@ -1,5 +1,6 @@
 """What lies over several cores is saved and restored core by core."""
 
+import gc
 import os
 
 import h5py
@@ -13,11 +14,14 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device.saving import check_whole
+from keras_tpu_estimator.engine.device.saving import spread_of
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs import saver
+from tests.torture import memory
+from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
 
 X, Y = regression_data(size=16)
@@ -229,6 +233,22 @@ def test_parts_that_are_not_finite_are_found():
         )
         saver._checked(name, spread, found).part(box)
     assert found == {"b"}
+
+
+def test_parts_are_in_memory_one_by_one():
+    values = states.state(256 << 20, variables=8, is_away=True)
+    gc.disable()
+    try:
+        before = memory.now()
+        memory.forget_peak()
+        for value in values.values():
+            spread = spread_of(value, value.dtype)
+            assert len(spread.hosts) == 8
+            assert sum(spread.part(box).nbytes for box in spread.hosts)
+        grown = memory.peak() - before
+    finally:
+        gc.enable()
+    assert grown < 32 << 20
 
 
 def test_what_no_host_has_whole_is_refused_by_name():

@@ -22,6 +22,10 @@ from keras_tpu_estimator import experimental
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.ground.storage import paths
+from tests.torture import memory
+from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
 
 ocp = pytest.importorskip(
@@ -128,6 +132,27 @@ def test_what_a_killed_removal_leaves_is_swept(tmp_path):
     (folder / "_METADATA").unlink()
     save_files.sweep(str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint"}
+
+
+@pytest.mark.parametrize("where", [".", "d"])
+def test_what_is_still_written_is_swept_later(tmp_path, monkeypatch, where):
+    saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
+    saved.make_tree()
+    folder = pathlib.Path(saved.tree, where)
+    folder.mkdir(exist_ok=True)
+    (folder / "one").touch()
+    remove = paths.remove
+
+    def removed(path):
+        remove(path)
+        (folder / "another").touch()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(paths, "remove", removed)
+        save_files.sweep(str(tmp_path))
+    assert (folder / "another").exists()
+    save_files.sweep(str(tmp_path))
+    assert os.listdir(tmp_path) == []
 
 
 def changed(path):
@@ -278,6 +303,45 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
         save(tmp_path, 20)
     assert checkpoints.step_of(tmp_path) == 10
     expect_no_leftovers(str(tmp_path), "a full disk", is_alive=True)
+
+
+def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
+    synced = []
+    fsync, replace = os.fsync, os.replace
+
+    def noted(file):
+        synced.append(os.readlink(f"/proc/self/fd/{file}"))
+        fsync(file)
+
+    def replaced(source, target):
+        if target.endswith(".orbax"):
+            (tree,) = tmp_path.glob("*.orbax.????????")
+            assert {*map(str, tree.rglob("*")), str(tree)} <= {*synced}
+            synced.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", replaced)
+    main_file = save(tmp_path) + ".orbax"
+    assert main_file in synced
+
+
+def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
+    values = states.state(64 << 20, variables=2, is_away=True)
+    saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
+    orbax_saves.begin(saved)
+    arrays = {
+        name: orbax_saves.TreeArray(value, value.dtype)
+        for name, value in values.items()
+    }
+    before = memory.now()
+    written = orbax_saves.write_arrays(saved, arrays, 3)
+    assert memory.now() - before < 32 << 20
+    orbax_saves.write(saved, written)
+    for name, value in values.items():
+        np.testing.assert_array_equal(
+            checkpoints.value(saved.prefix, name), value
+        )
 
 
 def test_the_best_one_stays(tmp_path):

@@ -1,23 +1,29 @@
 """Tortures what is durable at length: `python -m tests.torture`.
 
 It also runs the tests that take too long for each run of the suite.
+`python -m tests.torture formats` compares our own shards with Orbax's.
 """
 
 import argparse
 import functools
 import sys
 import tempfile
+from collections.abc import Callable
+from collections.abc import Iterator
 
 import jax
 
 from tests.torture import damaging
 from tests.torture import disks
+from tests.torture import formats
 from tests.torture import hosts
 from tests.torture import killing
 from tests.torture import saves
 from tests.torture import suite
 from tests.torture import trainings
 from tests.torture.figures import table
+
+_Trial = Callable[[str], dict[str, object]]
 
 
 def main() -> int:
@@ -27,44 +33,68 @@ def main() -> int:
         0, as a broken promise is an error.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.torture")
+    parser.add_argument("what", nargs="?", choices=("all", "formats"))
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--damaged", type=int, default=200)
     parser.add_argument("--host-kills", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
     numbers = parser.parse_args()
     # For variables in parts.
     jax.config.update("jax_num_cpu_devices", 8)
+    if numbers.what == "formats":
+        compared, are_kept = formats.compared(
+            numbers.kills, numbers.damaged // 10, numbers.rounds
+        )
+        print(formats.table(compared))
+        return 0 if are_kept else 1
     figures: dict[str, object] = {}
-    for trial in (
-        functools.partial(damaging.damage, number=numbers.damaged),
-        damaging.forge,
-        saves.cut_off,
-        trainings.cut_off,
-        *(
-            functools.partial(trial, way=way)
-            for trial in (disks.full, disks.small_file_system)
-            for way in saves.WAYS
-        ),
-        disks.read_only,
-        killing.rivals,
-        killing.clock_jumps,
-        functools.partial(killing.kill_and_resume, kills=numbers.kills),
-        *(
-            functools.partial(
-                killing.kill_and_resume, kills=numbers.kills // 5, way=way
-            )
-            for way in (saves.PARTS, saves.TENSORFLOW)
-        ),
-        hosts.fail_anywhere,
-        hosts.start_helpers,
-        hosts.read_slowly,
-        functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
-        suite.at_length,
-    ):
+    for way, trial in _trials(numbers):
         with tempfile.TemporaryDirectory() as directory:
-            figures |= trial(directory)
-            print(table(figures), end="\n\n", flush=True, file=sys.stderr)
+            found = trial(directory)
+        figures |= {f"{what}{way}": figure for what, figure in found.items()}
+        print(table(figures), end="\n\n", flush=True, file=sys.stderr)
     print(table(figures))
     return 0
+
+
+def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
+    """What is run, and what its figures are marked with."""
+    yield "", functools.partial(damaging.damage, number=numbers.damaged)
+    yield "", damaging.forge
+    yield "", functools.partial(saves.cut_off, ways=saves.ALL)
+    yield "", functools.partial(trainings.cut_off, ways=saves.ALL)
+    for trial in (disks.full, disks.small_file_system):
+        for way in saves.ALL:
+            yield f", {way}", functools.partial(trial, way=way)
+    for way in saves.SPREAD:
+        yield f", {way}", functools.partial(disks.full_at_each_stage, way=way)
+        yield (
+            f", {way}",
+            functools.partial(
+                damaging.damage_files, flips=numbers.damaged // 20, way=way
+            ),
+        )
+    yield "", disks.read_only
+    yield "", killing.rivals
+    yield "", killing.clock_jumps
+    yield "", functools.partial(killing.kill_and_resume, kills=numbers.kills)
+    for way in saves.ALL:
+        yield (
+            f", {way}",
+            functools.partial(
+                killing.kill_in_saves, kills=numbers.kills // 5, way=way
+            ),
+        )
+    yield "", hosts.fail_anywhere
+    yield "", hosts.start_helpers
+    yield "", hosts.read_slowly
+    for way in saves.SPREAD:
+        yield f", {way}", functools.partial(hosts.move, way=way)
+    yield (
+        "",
+        functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
+    )
+    yield "", suite.at_length
 
 
 if __name__ == "__main__":

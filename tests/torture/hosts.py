@@ -2,12 +2,17 @@
 
 import dataclasses
 import itertools
+import json
 import os
 import random
 import re
 import sys
 
-import keras_tpu_estimator as kte
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import numpy as np
+
 from tests.many_hosts.failing_program import EXIT_CODE
 from tests.many_hosts.failing_program import STEPS_PER_SAVE
 from tests.many_hosts.failing_program import TIMEOUT_SECS
@@ -38,6 +43,11 @@ _LIFE_SECS = 3.0
 _PAUSE = 0.01
 _ENDLESS = 10**9
 _LAST_STEPS = 20
+# Each number of hosts reads what each other one has saved.
+_MOVES = (2, 1, 4, 2, 4, 1, 2)
+_CORES = 8
+_NEAR = 1e-5
+_MOVER = ("-m", "tests.torture.mover")
 
 
 def fail_anywhere(directory: str) -> dict[str, object]:
@@ -117,6 +127,44 @@ def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
             model_dir, directory
         ),
     }
+
+
+def move(directory: str, way: str) -> dict[str, object]:
+    """Goes on with one training on other and other numbers of hosts.
+
+    Args:
+        directory: An empty directory.
+        way: How it saves, one of `saves.SPREAD`.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: One did not go on, or the values are not those of one
+            core from the beginning.
+    """
+    model_dir = os.path.join(directory, "moved")
+    alone = os.path.join(directory, "alone")
+    for number, hosts in enumerate(_MOVES, start=1):
+        wish = {"model_dir": model_dir, "steps": [4 * number], "way": way}
+        ended = launch(
+            *_MOVER, json.dumps(wish), processes=hosts, cores=_CORES // hosts
+        )
+        expect(ended.code == 0, f"{hosts} hosts go on: {ended.text}")
+    steps = [4 * number for number in range(1, len(_MOVES) + 1)]
+    wish = {"model_dir": alone, "steps": steps, "way": None}
+    ended = launch(*_MOVER, json.dumps(wish), processes=1, cores=1)
+    expect(ended.code == 0, f"One core trains: {ended.text}")
+    values, expected = (
+        read(kte.latest_checkpoint(each)) for each in (model_dir, alone)
+    )
+    expect(values.keys() == expected.keys(), "Variables are the same.")
+    for name, value in values.items():
+        far = np.abs(value - expected[name]).max()
+        # As far as the order of sums goes.
+        expect(far < _NEAR, f"{name} is that of one core, but for {far}.")
+    numbers = ", ".join(map(str, _MOVES))
+    return {"hosts that went on, one after the other": numbers}
 
 
 def start_helpers(directory: str) -> dict[str, object]:

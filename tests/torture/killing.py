@@ -1,10 +1,12 @@
 """Kills at random moments, each followed by a resume."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import random
 import signal
+import statistics
 import subprocess
 import threading
 import time
@@ -15,6 +17,8 @@ import keras_tpu_estimator as kte
 from tests.torture.figures import expect
 from tests.torture.saves import WHOLE
 from tests.torture.saves import expect_no_leftovers
+from tests.torture.saves import leftovers
+from tests.torture.victim import STEPS_PER_SAVE
 from tests.torture.victim import Wishes
 
 # A life after the first step, at most, and how much a loop waits.
@@ -23,6 +27,8 @@ _PAUSE = 0.01
 # More than any life can train, and what is trained after all of them.
 _ENDLESS = 10**9
 _LAST_STEPS = 20
+# 64 MB, as Adam has them.
+_WIDE = 87_000
 
 
 def kill_and_resume(
@@ -57,22 +63,82 @@ def kill_and_resume(
     Wishes(undisturbed, steps, way=way).run()
     check_equal(model_dir, undisturbed)
     return {
-        f"kills of one that saves {way}": kills,
-        f"of these, while a file was being written {way}": partial,
-        f"steps when the last kill came to one {way}": saved,
-        f"steps in all, with weights equal to the bit, {way}": steps,
+        "kills": kills,
+        "of these, while a file was being written": partial,
+        "steps when the last kill came": saved,
+        "steps in all, with weights equal to the bit": steps,
     }
 
 
-def _killed(wishes: Wishes, after_secs: float) -> int:
-    """Kills a victim so long after its start; the last step it saved."""
-    saved = 0
+def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
+    """Kills a training while it saves some 64 MB, then lets it end.
+
+    Args:
+        directory: An empty directory.
+        kills: How often.
+        way: How it saves.
+
+    Returns:
+        Figures by what they count.
+
+    Raises:
+        ViolationError: As `kill_and_resume`.
+    """
+    rng = random.Random(0)
+    model_dir = os.path.join(directory, "killed")
+    large = Wishes(model_dir, _ENDLESS, way=way, width=_WIDE, is_watched=True)
+    secs = _seconds_of_a_save(os.path.join(directory, "timed"), way)
+    saved = amid = 0
+    for _ in range(kills):
+        which, after = rng.randrange(1, 4), rng.uniform(0, 1.2 * secs)
+        saved = max(saved, _killed(large, after, f"saving {which}"))
+        amid += bool(leftovers(model_dir))
+        _check_checkpoints(model_dir, saved)
+    steps = newest_step(model_dir) + _LAST_STEPS
+    dataclasses.replace(large, steps=steps).run()
+    expect_no_leftovers(model_dir, f"{kills} kills of {way}", is_alive=True)
+    undisturbed = os.path.join(directory, "undisturbed")
+    dataclasses.replace(large, model_dir=undisturbed, steps=steps).run()
+    check_equal(model_dir, undisturbed)
+    return {
+        "kills in saves": kills,
+        "of these, what was saved was not complete": amid,
+        "steps in all, with weights equal to the bit": steps,
+    }
+
+
+def _seconds_of_a_save(directory: str, way: str) -> float:
+    """The median, while training waits."""
+    wishes = Wishes(directory, 24, way=way, width=_WIDE)
+    times = []
     with wishes.start() as process:
         for line in process.stdout:
-            if line.startswith("training"):
+            if line.startswith("saving"):
+                begun = time.monotonic()
+            elif line.startswith("saved"):
+                times.append(time.monotonic() - begun)
+    return statistics.median(times)
+
+
+def _killed(wishes: Wishes, after_secs: float, moment: str = "training") -> int:
+    """Kills a victim so long after what it tells; the last step it saved.
+
+    Args:
+        moment: "training"; or "saving" and which save, of those it begins.
+    """
+    saved = begun = 0
+    what, _, number = moment.partition(" ")
+    with wishes.start() as process:
+        for line in process.stdout:
+            told, _, step = line.partition(" ")
+            if told == "saving":
+                begun += 1
+                # The one before is there, then.
+                saved = max(saved, int(step) - STEPS_PER_SAVE)
+            elif told == "saved":
+                saved = int(step)
+            if told.strip() == what and number in ("", str(begun)):
                 threading.Timer(after_secs, process.kill).start()
-            else:
-                saved = int(line.removeprefix("saved "))
     expect(process.returncode == -9, "It lives until it is killed.")
     return saved
 
@@ -81,7 +147,7 @@ def _check_checkpoints(model_dir: str, saved: int) -> None:
     """Reads all checkpoints; the newest is at least the one last saved."""
     for name in os.listdir(model_dir):
         prefix, end = os.path.splitext(name)
-        if end in (".h5", ".index") and "partial" not in name:
+        if end in (".h5", ".index", ".orbax") and "partial" not in name:
             read(os.path.join(model_dir, prefix))
     is_there = newest_step(model_dir) >= saved
     expect(is_there, f"The checkpoint of step {saved} is not lost.")

@@ -4,6 +4,8 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +27,19 @@ class Outcome(NamedTuple):
     grown: int
 
 
-def outcomes(prefixes: list[str]) -> list[Outcome]:
+def outcomes(prefixes: list[str], is_alone: bool = False) -> list[Outcome]:
     """Reads checkpoints in one process.
+
+    Args:
+        prefixes: Theirs.
+        is_alone: Whether these are trees, for Orbax to read without this
+            package. Defaults to `False`.
 
     Raises:
         CalledProcessError: The process has crashed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "tests.torture.reading"],
+        [sys.executable, "-m", "tests.torture.reading", *["alone"] * is_alone],
         input="\n".join(prefixes),
         capture_output=True,
         text=True,
@@ -48,16 +55,30 @@ def outcomes(prefixes: list[str]) -> list[Outcome]:
     return [Outcome(*json.loads(line)) for line in lines]
 
 
-def _outcome(prefix: str) -> Outcome:
+def _outcome(prefix: str, read: Callable[[str], dict[str, Any]]) -> Outcome:
     before = _memory()
     try:
-        reader = kte.load_checkpoint(prefix)
-        names = reader.get_variable_to_shape_map()
-        values = {name: _sum(reader.get_tensor(name)) for name in names}
+        values = {name: _sum(value) for name, value in read(prefix).items()}
         error = ""
     except ValueError as refusal:
         values, error = None, str(refusal)
     return Outcome(values, error, _memory() - before)
+
+
+def _read(prefix: str) -> dict[str, Any]:
+    reader = kte.load_checkpoint(prefix)
+    names = reader.get_variable_to_shape_map()
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def _read_alone(folder: str) -> dict[str, Any]:
+    import orbax.checkpoint as ocp
+
+    try:
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(folder)
+    except Exception as error:  # Whatever it finds.
+        raise ValueError(str(error)) from error
 
 
 def _sum(value: np.ndarray) -> int:
@@ -70,5 +91,6 @@ def _memory() -> int:
 
 
 if __name__ == "__main__":
+    read = _read_alone if sys.argv[1:] == ["alone"] else _read
     for line in sys.stdin:
-        print(json.dumps(_outcome(line.strip())), flush=True)
+        print(json.dumps(_outcome(line.strip(), read)), flush=True)

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -22,8 +23,12 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import contents as hdf5_contents
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree
+from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from tests.torture import states
 from tests.torture.figures import expect
 from tests.torture.operations import FATES
 from tests.torture.operations import KILL
@@ -32,8 +37,14 @@ from tests.torture.operations import Killed
 from tests.torture.operations import Operations
 
 WHOLE, PARTS, TENSORFLOW = "whole", "in parts", "TensorFlow's"
+TREE, WHOLE_TREE = "Orbax's in parts", "Orbax's whole"
 WAYS = (WHOLE, PARTS, TENSORFLOW)
+ALL = (*WAYS, TREE, WHOLE_TREE)
+FORMATS = {TENSORFLOW: "tensorflow", TREE: "orbax", WHOLE_TREE: "orbax"}
+# What lies over several cores goes into these.
+SPREAD = (PARTS, TREE)
 _HOSTS = 2
+_ROWS = 8
 _EARLIER, _STEP, _LATER = 10, 20, 30
 
 
@@ -42,7 +53,7 @@ class Seam:
     """Which save is cut off.
 
     Attributes:
-        way: How it is written, one of `WAYS`.
+        way: How it is written, one of `ALL`.
         before: How the same step was saved before; `None` if it was not.
     """
 
@@ -130,40 +141,62 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
     return operations.done
 
 
-def save(directory: str, step: int, number: int, way: str) -> None:
+def save(
+    directory: str, step: int, number: int, way: str, rows: int = _ROWS
+) -> str:
     """Saves a number, as `train` does on two hosts.
 
     Args:
         directory: Where to.
         step: The step.
         number: It is in all values, and is the position.
-        way: How, one of `WAYS`.
+        way: How, one of `ALL`.
+        rows: The size of each value, a multiple of 8. Defaults to 8.
+
+    Returns:
+        The prefix.
     """
     os.makedirs(directory, exist_ok=True)
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
-    values = {name: np.full(4, float(number)) for name in ("a", "b/c")}
+    values = {
+        name: np.full((rows,), number, "float32") for name in ("a", "b/c")
+    }
     with saved.tidied_on_failure():
-        spread = {
-            name: _spread(value)
-            for name, value in values.items()
-            if way == PARTS
-        }
-        files = ShardFiles(saved, spread)
-        sharded = files.sharded([files.write(host) for host in range(_HOSTS)])
+        written = _written(saved, values, step, way)
         for host in range(_HOSTS):
             position = Position(number, StepRecipe(8, 1, 8))
             position_files.write(saved, position, Hosts(host, _HOSTS))
         saving.save_into(
             saved,
             step,
-            {**values, **sharded},
+            written,
             retention=checkpoints.Retention(2),
-            format_name="tensorflow" if way == TENSORFLOW else "hdf5",
+            format_name=FORMATS.get(way, "hdf5"),
         )
+    return saved.prefix
+
+
+def _written(
+    saved: SaveFiles, values: dict[str, np.ndarray], step: int, way: str
+) -> Mapping[str, np.ndarray | Sharded | InTree]:
+    """What the hosts write before the chief, and what is left to it."""
+    if way == PARTS:
+        spread = {name: _spread(value) for name, value in values.items()}
+        files = ShardFiles(saved, spread)
+        return files.sharded([files.write(host) for host in range(_HOSTS)])
+    if way == TREE:
+        orbax_saves.begin(saved)
+        arrays = {
+            name: orbax_saves.TreeArray(states.spread(value), value.dtype)
+            for name, value in values.items()
+        }
+        return orbax_saves.write_arrays(saved, arrays, step)
+    return values
 
 
 def _spread(value: np.ndarray) -> ShardedVariable:
-    halves = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 1}
+    half, end = len(value) // _HOSTS, len(value)
+    halves = {IndexRanges((0,), (half,)): 0, IndexRanges((half,), (end,)): 1}
     return ShardedVariable(
         value.shape, value.dtype, halves, lambda box: value[box.slices]
     )
@@ -184,7 +217,9 @@ def _check(
     expect(latest is not None, f"There is a checkpoint: {what}")
     values = checkpoints.read(latest)
     step = int(values.pop("global_step"))
-    found = {float(each) for value in values.values() for each in value}
+    found = {
+        float(each) for value in values.values() for each in np.unique(value)
+    }
     allowed = {float(before), float(numbers.get(step, before))}
     is_one = len(found) == 1 and found <= allowed
     expect(is_one, f"Values are {allowed}, not {found} of {step}: {what}")
@@ -209,14 +244,21 @@ def expect_no_leftovers(
     Raises:
         ViolationError: There are others.
     """
-    known = {"checkpoint", "metrics.jsonl"}
-    listed = {*location.listed(directory)}
-    for prefix in {*_prefixes(directory)}:
-        if is_alive:
+    if is_alive:
+        listed = {*location.listed(directory)}
+        for prefix in {*_prefixes(directory)}:
             expect(prefix in listed, f"{prefix} is in the list: {what}")
+    left = leftovers(directory)
+    expect(not left, f"{left} is of no checkpoint: {what}")
+
+
+def leftovers(directory: str) -> set[str]:
+    """The names of files of a directory that belong to no checkpoint."""
+    known = {"checkpoint", "metrics.jsonl"}
+    for prefix in {*_prefixes(directory)}:
         known |= {os.path.basename(path) for path in _files_of(prefix)}
-    left = {name for name in os.listdir(directory) if "tfevents" not in name}
-    expect(left <= known, f"{left - known} is of no checkpoint: {what}")
+    names = {name for name in os.listdir(directory) if "tfevents" not in name}
+    return names - known
 
 
 def _prefixes(directory: str) -> Iterator[str]:

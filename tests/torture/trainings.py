@@ -31,6 +31,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     saves.WHOLE: {},
     saves.PARTS: {"shard_optimizer": True},
     saves.TENSORFLOW: {"checkpoint_format": "tensorflow"},
+    saves.TREE: {"shard_optimizer": True, "checkpoint_format": "orbax"},
+    saves.WHOLE_TREE: {"checkpoint_format": "orbax"},
 }
 
 
@@ -165,6 +167,6 @@ def _train(
             tpu_config=kte.TPUConfig(iterations_per_loop=_FIRST),
             **_SETTINGS[way],
         ),
-        use_tpu=way == saves.PARTS,
+        use_tpu=way in saves.SPREAD,
         train_batch_size=16,
     ).train(_input_fn, max_steps=max_steps, hooks=hooks)

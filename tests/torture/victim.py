@@ -22,15 +22,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from tests.torture.saves import PARTS
-from tests.torture.saves import TENSORFLOW
+from tests.torture.saves import FORMATS
+from tests.torture.saves import SPREAD
 from tests.torture.saves import WHOLE
 
 STEPS_PER_LOOP = 2
 # So that writing a checkpoint takes about as long as what is between two.
 WIDTH = 8192
 STEPS_PER_SAVE = 4
-_FORMATS = {TENSORFLOW: "tensorflow"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +43,9 @@ class Wishes:
         max_file_bytes: No file may become larger, as on a full disk.
         stops: Whether to stop after the first step, until SIGCONT comes.
         way: How it saves.
+        width: Of its hidden layer, 768 bytes of a checkpoint each.
+        is_watched: Whether it tells when a save begins, and trains on
+            meanwhile, instead of when one is there.
     """
 
     model_dir: str
@@ -52,6 +54,8 @@ class Wishes:
     max_file_bytes: int | None = None
     stops: bool = False
     way: str = WHOLE
+    width: int = WIDTH
+    is_watched: bool = False
 
     def start(
         self, *prefix: str, stderr: int | None = None
@@ -108,8 +112,19 @@ class Telling(kte.hooks.SessionRunHook):
 class TellingSaves(kte.hooks.CheckpointSaverListener):
     """Tells the step of each checkpoint that is there."""
 
+    def before_save(self, session: Any, global_step_value: int) -> None:
+        print(f"saving {global_step_value}", flush=True)
+
     def after_save(self, session: Any, global_step_value: int) -> None:
         print(f"saved {global_step_value}", flush=True)
+
+
+class TellingBegins(logging.Handler):
+    """Tells the step of each save that begins."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if str(record.msg).startswith("Saving checkpoints"):
+            print(f"saving {record.args[0]}", flush=True)
 
 
 def input_fn(params: dict[str, Any]) -> Iterator[Any]:
@@ -122,7 +137,7 @@ def input_fn(params: dict[str, Any]) -> Iterator[Any]:
 def model_fn(
     features: Any, labels: Any, mode: str, params: dict[str, Any]
 ) -> kte.TPUEstimatorSpec:
-    x = keras.layers.Dense(WIDTH, activation="relu")(features)
+    x = keras.layers.Dense(params["width"], activation="relu")(features)
     x = keras.layers.Dropout(0.5)(x, training=mode == kte.ModeKeys.TRAIN)
     loss = ops.mean((keras.layers.Dense(1)(x) - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(1e-3))
@@ -136,26 +151,32 @@ def main(wishes: Wishes) -> None:
     if wishes.max_file_bytes is not None:
         limit = (wishes.max_file_bytes, wishes.max_file_bytes)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    if wishes.way == PARTS:
+    is_spread = wishes.way in SPREAD
+    if is_spread:
         jax.config.update("jax_num_cpu_devices", 2)
+    if wishes.is_watched:
+        logger = logging.getLogger("keras_tpu_estimator")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(TellingBegins())
     kte.TPUEstimator(
         model_fn,
+        params={"width": wishes.width},
         config=kte.RunConfig(
             model_dir=wishes.model_dir,
             save_checkpoints_steps=STEPS_PER_SAVE,
             keep_checkpoint_max=3,
             tf_random_seed=1,
             tpu_config=kte.TPUConfig(iterations_per_loop=STEPS_PER_LOOP),
-            shard_optimizer=wishes.way == PARTS,
-            checkpoint_format=_FORMATS.get(wishes.way),
+            shard_optimizer=is_spread,
+            checkpoint_format=FORMATS.get(wishes.way),
         ),
-        use_tpu=wishes.way == PARTS,
+        use_tpu=is_spread,
         train_batch_size=16,
     ).train(
         input_fn,
         max_steps=wishes.steps,
         hooks=[Telling(wishes.pause, wishes.stops)],
-        saving_listeners=[TellingSaves()],
+        saving_listeners=[] if wishes.is_watched else [TellingSaves()],
     )
 
 

@@ -1,6 +1,7 @@
 """What of a call's values goes into a checkpoint, and how."""
 
 import dataclasses
+import gc
 from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Self
@@ -12,6 +13,9 @@ from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.files.formats.orbax.saves import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+
+# Of parts that are as small, many may be in memory.
+_SMALL_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +155,9 @@ def check_whole(
 def _fetched(data: jax.Array) -> np.ndarray:
     """What a device has; on the CPU the buffer itself."""
     # An array keeps what was once fetched of it: this one is soon gone.
+    if data.nbytes > _SMALL_BYTES:
+        # What was fetched before is given back when Python collects.
+        gc.collect(0)
     again = jax.make_array_from_single_device_arrays(
         data.shape, data.sharding, [data]
     )

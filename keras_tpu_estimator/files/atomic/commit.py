@@ -93,10 +93,11 @@ def publish(partial: str, path: str) -> None:
             os.fsync(file.fileno())
     transfers.put(partial, path)
     if not is_url(path):
-        _sync_directory(os.path.dirname(path))
+        sync_directory(os.path.dirname(path))
 
 
-def _sync_directory(directory: str) -> None:
+def sync_directory(directory: str) -> None:
+    """Has the names of files in a directory be on the disk."""
     descriptor = os.open(directory or os.curdir, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,6 +9,7 @@ of checkpoints is ever removed.
 
 import contextlib
 import dataclasses
+import errno
 import os
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -328,14 +329,23 @@ def _remove(files: Iterable[str]) -> None:
 
 
 def _remove_folder(path: str) -> None:
-    """Removes a folder; what is left of it, if this is killed, has its mark."""
+    """Removes a folder; what is left of it, if this is killed, has its mark.
+
+    Orbax does not wait for what it has begun to write when it fails, so that a
+    folder may not be empty yet; the next sweep has it.
+    """
     mark = os.path.join(path, _MARK)
-    for directory, folders, names in os.walk(path, topdown=False):
-        files = {os.path.join(directory, name) for name in names}
-        for file in sorted(files - {mark}):
-            paths.remove(file)
-        for folder in folders:
-            os.rmdir(os.path.join(directory, folder))
-    with contextlib.suppress(FileNotFoundError):
-        paths.remove(mark)
-    os.rmdir(path)
+    try:
+        for directory, folders, names in os.walk(path, topdown=False):
+            files = {os.path.join(directory, name) for name in names}
+            for file in sorted(files - {mark}):
+                paths.remove(file)
+            for folder in folders:
+                os.rmdir(os.path.join(directory, folder))
+        if {*os.listdir(path)} <= {_MARK}:
+            with contextlib.suppress(FileNotFoundError):
+                paths.remove(mark)
+            os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise

@@ -1,0 +1,187 @@
+"""What saving and reading costs: seconds, and memory of a host.
+
+Its arguments, when it is a program, are JSON: those of `Question`.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
+
+import jax
+
+from keras_tpu_estimator.engine.device.saving import on_host
+from keras_tpu_estimator.engine.device.saving import spread_of
+from keras_tpu_estimator.files.checkpoints import saving
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from tests.torture import memory
+from tests.torture import states
+from tests.torture.saves import FORMATS
+from tests.torture.saves import PARTS
+from tests.torture.saves import TREE
+from tests.torture.saves import WHOLE
+from tests.torture.saves import WHOLE_TREE
+
+ALONE = "Orbax alone"
+WAYS = (PARTS, TREE, WHOLE, WHOLE_TREE, ALONE)
+_CORES = 2
+_MB = 1 << 20
+
+# What is left to do when training goes on.
+_Rest = Callable[[], object]
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What is to be measured.
+
+    Attributes:
+        directory: An empty directory.
+        way: How it is saved, one of `WAYS`; in turn all, where it is `None`.
+        megabytes: The size of the state.
+        variables: How many it is in.
+        rounds: How often.
+        is_away: Whether the state has to be copied to be read.
+    """
+
+    directory: str
+    way: str | None
+    megabytes: int
+    variables: int
+    rounds: int
+    is_away: bool = False
+
+    def asked(self) -> dict[str, dict[str, float]]:
+        """The figures by way, as a process of its own has them."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "tests.torture.costs",
+                json.dumps(dataclasses.asdict(self)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(question: Question) -> dict[str, dict[str, float]]:
+    """Measures; medians over the rounds, and the most memory, by way."""
+    jax.config.update("jax_num_cpu_devices", _CORES)
+    size = question.megabytes * _MB
+    ways = WAYS if question.way is None else (question.way,)
+    values = states.state(size, question.variables, question.is_away)
+    rounds: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    for _ in range(question.rounds):
+        for way in ways:
+            rounds[way].append(_round(question.directory, way, values))
+    return {
+        way: {
+            what: statistics.median(each[what] for each in found)
+            for what in found[0]
+        }
+        for way, found in rounds.items()
+    }
+
+
+def _round(
+    directory: str, way: str, values: Mapping[str, jax.Array]
+) -> dict[str, float]:
+    prefix = os.path.join(directory, "model.ckpt-1")
+    figures: dict[str, float] = {}
+    with _measured("saving", figures):
+        begun = time.monotonic()
+        rest = _begun(prefix, way, values)
+        figures["seconds that training waits"] = time.monotonic() - begun
+        rest()
+    # As another process would, which has checked nothing.
+    moved = os.path.join(directory, "moved")
+    os.mkdir(moved)
+    for name in os.listdir(directory):
+        if name != "moved":
+            os.rename(os.path.join(directory, name), os.path.join(moved, name))
+    with _measured("reading", figures):
+        _read(os.path.join(moved, "model.ckpt-1"), way)
+    shutil.rmtree(moved)
+    return figures
+
+
+def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
+    """Does what training waits for; what is left."""
+    if way == ALONE:
+        return _begun_alone(prefix, values)
+    saved = SaveFiles(prefix)
+    written: Mapping[str, Any]
+    if way == PARTS:
+        files = ShardFiles(
+            saved, {p: spread_of(v, v.dtype) for p, v in values.items()}
+        )
+        written = files.sharded([files.write(0)])
+    elif way == TREE:
+        orbax_saves.begin(saved)
+        arrays = {
+            p: orbax_saves.TreeArray(v, v.dtype) for p, v in values.items()
+        }
+        written = orbax_saves.write_arrays(saved, arrays, 1)
+    else:
+        written = on_host(values)
+    return lambda: saving.save_into(
+        saved,
+        1,
+        written,
+        retention=kte.checkpoints.Retention(1),
+        format_name=FORMATS.get(way, "hdf5"),
+    )
+
+
+def _begun_alone(prefix: str, values: Mapping[str, jax.Array]) -> _Rest:
+    import orbax.checkpoint as ocp
+
+    checkpointer = ocp.StandardCheckpointer()
+    checkpointer.save(prefix, {**values})
+
+    def rest() -> None:
+        checkpointer.wait_until_finished()
+        checkpointer.close()
+
+    return rest
+
+
+def _read(prefix: str, way: str) -> Mapping[str, Any]:
+    if way != ALONE:
+        return kte.checkpoints.read(prefix)
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        return jax.block_until_ready(checkpointer.restore(prefix))
+
+
+@contextlib.contextmanager
+def _measured(what: str, figures: dict[str, float]) -> Iterator[None]:
+    """Notes how long something takes, and how much memory."""
+    before = memory.now()
+    memory.forget_peak()
+    begun = time.monotonic()
+    yield
+    figures[f"seconds of {what}"] = time.monotonic() - begun
+    figures[f"MB more while {what}"] = (memory.peak() - before) / _MB
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(Question(**json.loads(sys.argv[1])))))

@@ -1,0 +1,134 @@
+"""Our own shards and those of Orbax in one run: `tests.torture formats`."""
+
+import functools
+import tempfile
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from tests.torture import costs
+from tests.torture import damaging
+from tests.torture import disks
+from tests.torture import hosts
+from tests.torture import killing
+from tests.torture import saves
+from tests.torture import trainings
+from tests.torture.figures import ViolationError
+
+Figures = dict[str, dict[str, object]]
+_Trial = Callable[[str], dict[str, object]]
+
+# Sizes of states, in megabytes, and how many variables they are in.
+_STATES = ((256, 16), (1024, 16), (256, 2000))
+_LARGE = (1024, 16)
+
+
+def compared(kills: int, flips: int, rounds: int) -> tuple[Figures, bool]:
+    """Runs each trial on each way to save.
+
+    Args:
+        kills: How many saves are killed, for each way.
+        flips: How many bits are flipped in each file.
+        rounds: How often saving and reading is timed.
+
+    Returns:
+        Figures by what they count and by way, as far as promises were kept;
+        and whether all were.
+    """
+    figures: Figures = {}
+    are_kept = True
+    for way in (*saves.SPREAD, saves.WHOLE, saves.WHOLE_TREE):
+        for trial in _trials(way, kills, flips):
+            with tempfile.TemporaryDirectory() as directory:
+                try:
+                    found = trial(directory)
+                except ViolationError as error:
+                    found = {f"BROKEN: {str(error).splitlines()[0]}": "yes"}
+                    are_kept = False
+            for what, figure in found.items():
+                figures.setdefault(what, {})[way] = figure
+            print(table(figures), end="\n\n", flush=True)
+    _add_costs(figures, rounds)
+    return figures, are_kept
+
+
+def _trials(way: str, kills: int, flips: int) -> list[_Trial]:
+    kill = functools.partial(killing.kill_in_saves, kills=kills)
+    trials: list[Callable[..., dict[str, object]]] = [
+        kill,
+        disks.full,
+        disks.small_file_system,
+    ]
+    if way in saves.SPREAD:
+        trials += [
+            functools.partial(damaging.damage_files, flips=flips),
+            disks.full_at_each_stage,
+            hosts.move,
+        ]
+    of_way: list[_Trial] = [functools.partial(t, way=way) for t in trials]
+    return [
+        *of_way,
+        functools.partial(_cut_off, saves.cut_off, way=way),
+        functools.partial(_cut_off, trainings.cut_off, way=way),
+    ]
+
+
+def _cut_off(
+    trial: Callable[..., dict[str, object]], directory: str, way: str
+) -> dict[str, object]:
+    """Names figures by what happened alone."""
+    figures: dict[str, object] = {}
+    for what, figure in trial(directory, ways=(way,)).items():
+        name = what.replace(f" {way}", "")
+        figures[name.replace("one, ", "one of the same step, ")] = figure
+    return figures
+
+
+def _add_costs(figures: Figures, rounds: int) -> None:
+    for megabytes, variables in _STATES:
+        about = f"{megabytes} MB in {variables} variables"
+        with tempfile.TemporaryDirectory() as directory:
+            asked = costs.Question(
+                directory, None, megabytes, variables, rounds
+            ).asked()
+        _add(figures, asked, "seconds", about)
+        print(table(figures), end="\n\n", flush=True)
+    megabytes, variables = _LARGE
+    about = f"{megabytes} MB in {variables} variables of an accelerator"
+    for way in costs.WAYS:
+        # Each in a process of its own, as libraries keep memory.
+        with tempfile.TemporaryDirectory() as directory:
+            asked = costs.Question(
+                directory, way, megabytes, variables, 1, is_away=True
+            ).asked()
+        _add(figures, asked, "MB more while saving", about)
+
+
+def _add(
+    figures: Figures,
+    asked: Mapping[str, Mapping[str, float]],
+    begin: str,
+    about: str,
+) -> None:
+    for way, measured in asked.items():
+        for what, figure in measured.items():
+            if what.startswith(begin):
+                rounded = f"{figure:.0f}" if "MB" in what else f"{figure:.2f}"
+                figures.setdefault(f"{what}, {about}", {})[way] = rounded
+
+
+def table(figures: Figures) -> str:
+    """Figures in columns, one for each way."""
+    ways = list(dict.fromkeys(way for row in figures.values() for way in row))
+    first = max(map(len, figures))
+    rows = [("", ways)] + [
+        (what, [str(row.get(way, "-")) for way in ways])
+        for what, row in figures.items()
+    ]
+    return "\n".join(
+        what.ljust(first)
+        + "".join(
+            cell.rjust(2 + max(len(way), 9))
+            for way, cell in zip(ways, cells, strict=True)
+        )
+        for what, cells in rows
+    )
