@@ -340,7 +340,7 @@ def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
     orbax_saves.write(saved, written)
     for name, value in values.items():
         np.testing.assert_array_equal(
-            checkpoints.value(saved.prefix, name), value
+            kte.load_variable(saved.prefix, name), value
         )
 
 
