@@ -4,6 +4,8 @@ import functools
 import importlib
 import pathlib
 import re
+import tomllib
+from importlib import resources
 
 import pytest
 import tensorflow  # noqa: TID253 - whose names they are
@@ -153,6 +155,25 @@ def test_the_page_has_what_is_refused() -> None:
         assert row in page, f"Put this into the page:\n{row}"
 
 
+def test_old_programs_are_told_what_is_true() -> None:
+    def listed(heading):
+        page = (ROOT / "docs" / "old_programs.md").read_text()
+        part = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+        cells = re.findall(r"(?m)^\| (.*?) \|", part)
+        return [n for cell in cells for n in re.findall(r"`(tf\.[^`]+)`", cell)]
+
+    supplied, missing = listed("What is supplied"), listed("What is missing")
+    assert "tf.layers" in supplied and "tf.contrib.learn" in missing
+    for name in supplied:
+        assert lookup(name).status is Status.SUPPLIED, name
+    nothing = lookup("tf.unheard_of").advice
+    for name in missing:
+        if name != "tf.contrib.layers":  # Of which columns alone are.
+            found = lookup(f"{name}.unheard_of")
+            assert found.status is Status.MISSING, name
+            assert found.advice != nothing, name
+
+
 @pytest.mark.parametrize(
     ("name", "now", "anchor"),
     [
@@ -169,6 +190,14 @@ def test_the_page_has_what_is_refused() -> None:
         ("tf.train.AdamOptimizer.minimize", "`keras.optimizers.Adam", "6-"),
         ("tf.estimator.ModeKeys.TRAIN", "`kte.ModeKeys`", "1-imports"),
         ("tf.initializers.zeros", "`keras.initializers`", "2-layers"),
+        # Names that are others under TensorFlow 1.
+        ("tf.contrib.rnn.GRUCell", "`keras.layers.GRUCell`", "2-layers"),
+        (
+            "tf.contrib.tpu.python.tpu.tpu_config.TPUConfig",
+            "`kte.TPUConfig`",
+            "1-imports",
+        ),
+        ("tf.contrib.framework.nest.pack", "`jax.tree`", "4-operations"),
     ],
 )
 def test_counterparts_are_found(name, now, anchor) -> None:
@@ -180,6 +209,11 @@ def test_counterparts_are_found(name, now, anchor) -> None:
 def test_links_are_left_out_of_messages() -> None:
     found = porting.find("tf.train.ExponentialMovingAverage")
     assert found.note == "see moving averages"
+
+
+def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
+    assert porting.find("tf.contrib.opt.AGNOptimizer") is None
+    assert porting.find("tf.contrib.opt.unheard_of").now == "`keras.optimizers`"
 
 
 def test_what_is_not_tensorflows_has_no_counterpart() -> None:
@@ -215,3 +249,22 @@ def test_rows_and_names_agree() -> None:
         Catalogue({dense.path: dense}, {})
     with pytest.raises(ValueError, match=r"Received: \['dense'\]"):
         Catalogue({}, {"dense": Row("2-layers", before="`tf.layers.dense`")})
+
+
+def test_the_file_is_in_order() -> None:
+    text = resources.files("keras_tpu_estimator.tf1.names")
+    tables = tomllib.loads(text.joinpath("names.toml").read_text())
+    advice = tables.pop("advice")
+    del tables["page"]
+    assert [*tables] == sorted(tables)
+    for names in tables.values():
+        assert [*names] == sorted(names, key=lambda n: (n != "*", n.lower(), n))
+    said = [
+        facts[fact]
+        for names in tables.values()
+        for facts in names.values()
+        for fact in ("missing", "refused")
+        if fact in facts
+    ]
+    # What one name says alone needs no word.
+    assert [word for word in advice if said.count(word) < 2] == []

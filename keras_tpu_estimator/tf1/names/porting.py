@@ -41,7 +41,7 @@ def find(name: str) -> Counterpart | None:
 
     Returns:
         That of the name itself or, failing that, of what it is in; `None` if
-        it is not TensorFlow's.
+        it is not TensorFlow's, or is to be left out.
 
     Example:
 
@@ -88,6 +88,9 @@ def advice(name: str) -> str:
 def _entry_of(path: str) -> Entry | None:
     """The entry with the port of a name, or of the closest that it is in."""
     entries = catalogue().entries
+    own = entries.get(path)
+    if own and own.missing and not own.port:
+        return None  # What is said of its module is not about it.
     for each in (path, *reversed(ancestors(path)[1:])):
         names = [*_other_names(each)]
         found = [entries.get(name) for name in names]
