@@ -17,22 +17,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
-    host_session,
-)
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
 from keras_tpu_estimator.tf1.hook_runs import HostRun
 from keras_tpu_estimator.tf1.hook_runs import element_of
 from keras_tpu_estimator.tf1.hook_runs import host_run
+from keras_tpu_estimator.tf1.hook_runs import of_variables
 from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
-from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 ArraysByPath = Mapping[str, Any]
@@ -196,24 +191,10 @@ class FetchedGraph:
     @_remembered
     def _of_variables(self, tensor: Any) -> _Part | None:
         """What the host makes of variables; `None` if it needs more."""
-        known = definition_of(self.graph)
-        ops = reachable(self.graph, [tensor])
-        names = [op.name for op in ops if op.type == "VarHandleOp"]
-        body = Body([known.nodes[op.name] for op in ops], [], names)
-        fed = {each.op.name for each in self._model.inputs}
-        if (
-            fed & {op.name for op in ops}
-            or effects_of(body, known.library).last_writes
-        ):
+        run = of_variables(self._model, tensor, [tensor])
+        if run is None or run.assigned:
             return None
-
-        def make(values: ArraysByPath) -> Any:
-            with host_session(self.graph) as session:
-                own = {name: values[name] for name in names}
-                load_values(session, self._model.variables, own)
-                return session.run(tensor)
-
-        return _Part(names, make)
+        return _Part(run.names, lambda values: run.run(values)[0])
 
 
 def _one(name: str, dtype: Any) -> _Part:

@@ -5,6 +5,7 @@ averages before an evaluation, say. What they assign the next step begins with.
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -76,22 +77,38 @@ def host_run(
         element_of(model.graph, each) for each in jax.tree.leaves(fetches)
     ]
     elements = [each for each in leaves if each is not None]
-    known = definition_of(model.graph)
-    ops = reachable(model.graph, elements)
-    names = [op.name for op in ops if op.type == "VarHandleOp"]
-    nodes = [known.nodes[op.name] for op in ops]
-    writes = effects_of(Body(nodes, [], names), known.library).last_writes
-    of_steps = {each.op.name for each in model.inputs}
+    run = of_variables(model, fetches, elements, feed_dict or {})
     if (
-        not writes
+        run is None
+        or not run.assigned
         or len(elements) < len(leaves)
-        or not model.variables.keys() >= {*names}
-        or any(op.name in of_steps for op in ops)
+        or not model.variables.keys() >= {*run.names}
     ):
         return None
     # The loop alone counts steps.
-    assigned = [name for name in writes if name != GLOBAL_STEP]
-    return HostRun(fetches, feed_dict or {}, model, names, assigned)
+    assigned = [name for name in run.assigned if name != GLOBAL_STEP]
+    return dataclasses.replace(run, assigned=assigned)
+
+
+def of_variables(
+    model: ModelGraph,
+    fetches: Any,
+    elements: Sequence[Any],
+    feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
+) -> HostRun | None:
+    """What runs fetches, whose operations and tensors are these.
+
+    `None` if they need what a step is given.
+    """
+    known = definition_of(model.graph)
+    ops = reachable(model.graph, elements)
+    of_steps = {each.op.name for each in model.inputs}
+    if any(op.name in of_steps for op in ops):
+        return None
+    names = [op.name for op in ops if op.type == "VarHandleOp"]
+    body = Body([known.nodes[op.name] for op in ops], [], names)
+    assigned = effects_of(body, known.library).last_writes
+    return HostRun(fetches, feed_dict, model, names, [*assigned])
 
 
 def element_of(graph: Any, leaf: Any) -> Any:

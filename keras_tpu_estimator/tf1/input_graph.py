@@ -20,6 +20,7 @@ from keras_tpu_estimator.engine.inputs.source_kinds import source_of
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.input_session import InputSession
+from keras_tpu_estimator.tf1.lifting import reachable
 
 # What TensorFlow says of tensors that have no values yet.
 _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
@@ -107,7 +108,8 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
                 "instance with tf.sparse.to_dense or .to_tensor()."
             )
     tensors = jax.tree.map(tf.convert_to_tensor, value)
-    if _has_state(jax.tree.leaves(tensors)):
+    ops = reachable(graph, jax.tree.leaves(tensors))
+    if any(op.op_def.is_stateful for op in ops):
         return _Tensors(Arrays(value), graph, tensors)
     session = InputSession(graph)
     try:
@@ -119,20 +121,6 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
 def _is_leaf(value: Any) -> bool:
     """Whether a value is no nest, such as a generator."""
     return not isinstance(value, Mapping | tuple | list)
-
-
-def _has_state(tensors: list[Any]) -> bool:
-    """Whether tensors may have other values each time that they are run."""
-    waiting, seen = [tensor.op for tensor in tensors], set()
-    while waiting:
-        op = waiting.pop()
-        if op.name in seen:
-            continue
-        if op.op_def.is_stateful:
-            return True
-        seen.add(op.name)
-        waiting += [t.op for t in op.inputs] + list(op.control_inputs)
-    return False
 
 
 class _Tensors(BatchSource):
