@@ -31,11 +31,7 @@ _known: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
 
 
 def definition_of(graph: Any) -> Definition:
-    """The definition of a graph; of a large one it is made once.
-
-    Args:
-        graph: The graph.
-    """
+    """The definition of a graph; of a large one it is made once."""
     known = _known.get(graph)
     if known is None or known.version != graph.version:
         whole = graph.as_graph_def()

@@ -45,19 +45,7 @@ def build(
     example: StepInput,
     seed: int | None,
 ) -> ModelGraph:
-    """Calls a `model_fn` in a graph of its own.
-
-    Args:
-        call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a spec.
-        mode: A value of `ModeKeys`.
-        example: What a step is given.
-        seed: The seed of the graph, or `None`.
-
-    Raises:
-        TypeError: What it returns is no spec of `tf1`.
-        ValueError: A variable is not one of the model.
-    """
+    """Calls a `model_fn` in a graph of its own; it returns a spec of `tf1`."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

@@ -60,13 +60,9 @@ class Cut:
 def cut(
     graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]
 ) -> Cut:
-    """Cuts a graph.
+    """Cuts a graph: what is fetched, and some variables, are the host's.
 
-    Args:
-        graph: The graph.
-        fetches: Operations and tensors that the host is to have. What the
-            devices can compute of these should be an input of another.
-        variables: The variables by name that are the host's.
+    What the devices can compute of the fetches should be an input of another.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     ops = reachable(graph, [*fetches, *initializers.values()])

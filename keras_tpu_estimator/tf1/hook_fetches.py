@@ -34,12 +34,7 @@ ArraysByPath = Mapping[str, Any]
 
 
 class _Part(NamedTuple):
-    """One thing that is fetched.
-
-    Attributes:
-        names: What it is made of.
-        make: Makes it of their values.
-    """
+    """One thing that is fetched: names, and what makes it of their values."""
 
     names: Sequence[str]
     make: Callable[[ArraysByPath], Any]
@@ -85,16 +80,7 @@ class FetchedGraph:
     def request(
         self, fetches: Any, asked: Collection[str] | None = None
     ) -> Request:
-        """What has to be fetched for some tensors.
-
-        Args:
-            fetches: A nest of tensors, variables and names.
-            asked: The names that were asked for before the run; `None` if it
-                is yet to come.
-
-        Raises:
-            ValueError: They cannot be fetched.
-        """
+        """What has to be fetched for some tensors; see `HookedGraph`."""
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
@@ -107,12 +93,7 @@ class FetchedGraph:
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """What runs on the host alone, for it assigns variables.
-
-        Args:
-            fetches: A nest of operations, tensors, variables and names.
-            feed_dict: What is fed.
-        """
+        """What runs on the host alone, for it assigns variables."""
         return host_run(self._model, fetches, feed_dict)
 
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:

@@ -46,14 +46,7 @@ class HostRun:
     def run(
         self, values: Mapping[str, Any]
     ) -> tuple[Any, dict[str, np.ndarray]]:
-        """Runs them.
-
-        Args:
-            values: The values of the variables by name.
-
-        Returns:
-            What was fetched, and what was assigned.
-        """
+        """Runs them; returns what was fetched, and what was assigned."""
         variables = self.model.variables
         with host_session(self.model.graph) as session:
             own = {name: values[name] for name in self.names}
@@ -66,13 +59,7 @@ class HostRun:
 def host_run(
     model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
 ) -> HostRun | None:
-    """What a hook runs, if it assigns variables and needs nothing of a step.
-
-    Args:
-        model: The graph.
-        fetches: A nest of operations, tensors, variables and names.
-        feed_dict: What is fed.
-    """
+    """What a hook runs, if it assigns variables and needs nothing of a step."""
     leaves = [
         element_of(model.graph, each) for each in jax.tree.leaves(fetches)
     ]
@@ -114,13 +101,7 @@ def of_variables(
 def element_of(graph: Any, leaf: Any) -> Any:
     """The operation or tensor that is fetched; `None` for a name of ours.
 
-    Args:
-        graph: The graph.
-        leaf: An operation, a tensor, a variable or a name.
-
-    Raises:
-        TypeError: It is none of them.
-        ValueError: It is of another graph.
+    The graph refuses what is none, or of another graph.
     """
     import tensorflow as tf
 

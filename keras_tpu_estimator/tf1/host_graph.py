@@ -60,12 +60,7 @@ class HostGraph:
         self._session.run([*initializers, *others])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
-        """A function of arrays, one for each input, which runs fetches.
-
-        Args:
-            fetches: A list of operations, or of tensors whose values it
-                returns.
-        """
+        """A function of arrays, one for each input, that runs fetches."""
         # Copying arrays that nothing reads would cost more than the rest.
         ops = {op.name for op in reachable(self.graph, fetches)}
         needed = [each.op.name in ops for each in self._inputs]
@@ -170,11 +165,7 @@ class GraphFunction:
 
     @classmethod
     def of(cls, host: HostFunction) -> tuple[Self, Nest]:
-        """The function for the host, and what stands for its tensors there.
-
-        Args:
-            host: The user's function, and tensors of the graph.
-        """
+        """The function for the host, and what stands for its tensors there."""
         dtypes = dtypes_of(host.tensors)
         return cls(host.function, dtypes), dtypes
 

@@ -33,17 +33,8 @@ def source_in_graph(
 ) -> BatchSource:
     """Calls an `input_fn` in a graph, and makes a source of what it returned.
 
-    Args:
-        call: Calls it. One that wants tensors with values is called again, in
-            no graph, unless the program has disabled that.
-        number: The number of this call among those that feed a step.
-        seed: The seed of the program, or `None`.
-
-    Returns:
-        The source.
-
-    Raises:
-        TypeError: A tensor is not dense.
+    One that wants tensors with values is called again, in no graph, unless the
+    program has disabled that. `number` tells it from others that feed a step.
     """
     import tensorflow as tf
 
@@ -126,11 +117,7 @@ def _is_leaf(value: Any) -> bool:
 class _Tensors(BatchSource):
     """Tensors of a graph, run until they are out of range.
 
-    Args:
-        like: A source that is allowed where this one is.
-        graph: Their graph.
-        tensors: A nest of them.
-        *initializers: Operations to be run first.
+    They are allowed where the source is that they are `like`.
     """
 
     def __init__(
@@ -156,12 +143,7 @@ class _Tensors(BatchSource):
 
 
 class _Eager(BatchSource):
-    """A source that is read eagerly, whatever the program has disabled.
-
-    Args:
-        source: The source.
-        kept: What it needs to be there. Defaults to `None`.
-    """
+    """A source that is read eagerly, whatever the program has disabled."""
 
     def __init__(self, source: BatchSource, kept: Any = None):
         super().__init__(kept)

@@ -46,13 +46,7 @@ def is_random(node: Node) -> bool:
 
 
 def make_stateless(node: Node, stream: int, writer: Writer) -> None:
-    """Makes a random node a function of the key.
-
-    Args:
-        node: The node.
-        stream: A number that no other node of the step has.
-        writer: Writes nodes beside it.
-    """
+    """Makes a random node a function of the key, by a stream of its own."""
     if node.op == _SAMPLE:
         _make_sample_stateless(node, stream, writer)
         return

@@ -74,14 +74,7 @@ def needs_key(node: Node, library: Library) -> bool:
 
 @dataclasses.dataclass
 class _Rewriter:
-    """Writes bodies anew.
-
-    Attributes:
-        library: The functions as they were.
-        functions: Where functions are added.
-        numbers: Of random nodes, loops and functions.
-        others: Of those that the step may be without.
-    """
+    """Writes bodies anew, and adds the functions that they call."""
 
     library: Library
     functions: Any

@@ -22,15 +22,7 @@ from keras_tpu_estimator.tf1.spec import Spec
 
 
 def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
-    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph.
-
-    Args:
-        spec: The spec.
-        use_tpu: Whether it is for several cores.
-
-    Raises:
-        ValueError: `scaffold_fn` returns none.
-    """
+    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph."""
     if isinstance(spec, EstimatorSpec):
         scaffold = spec.scaffold
     elif spec.scaffold_fn is None:
@@ -50,14 +42,7 @@ def as_ours(
 ) -> Scaffold:
     """What a step does before it is run first.
 
-    Args:
-        scaffold: The `tf.train.Scaffold`, or `None`.
-        mode: A value of `ModeKeys`.
-        graph: The graph that it belongs to.
-        variables: The variables of the graph by name.
-
-    Raises:
-        NotImplementedError: In TRAIN its `saver` has names of its own.
+    In TRAIN a `saver` with names of its own is refused.
     """
     if scaffold is None:
         return Scaffold()

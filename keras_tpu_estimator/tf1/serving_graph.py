@@ -55,19 +55,9 @@ def build_tf1_graph(
     checkpoint: str,
     seed: int | None,
 ) -> ServingGraph:
-    """Builds the graph of a served TF1 model.
+    """Builds the graph of a served TF1 model, behind its receivers.
 
-    Args:
-        receiver_fn: The user's function, called in the graph.
-        kinds: The types that it should return.
-        served: The user's `model_fn`, called in the graph on what is received.
-        checkpoint: The prefix of the checkpoint.
-        seed: The seed of the graph, or `None`.
-
-    Raises:
-        TypeError: A function returned something else than it should.
-        ValueError: Receivers, model, signatures or checkpoint do not fit each
-            other.
+    Receivers, model, signatures and checkpoint have to fit each other.
     """
     import tensorflow as tf
 

@@ -53,12 +53,7 @@ def is_sparse_update(node: Node) -> bool:
 
 
 def make_dense(node: Node, writer: Writer) -> None:
-    """Makes a node that updates some rows of a variable one that is done.
-
-    Args:
-        node: The node, which others wait for.
-        writer: Writes nodes beside it.
-    """
+    """Makes a node one that waits for an update of all rows beside it."""
     rewriting = _Rewriting(
         node.name, node.attr["T"].type, node.attr["Tindices"].type, writer
     )

@@ -121,15 +121,7 @@ class Catalogue:
         return [entry for entry in self.entries.values() if entry.row == row]
 
     def refusal(self, path: str) -> str:
-        """Why a name does not work in a `model_fn`, and what to do.
-
-        Args:
-            path: The name without 'tf.'.
-
-        Returns:
-            Both in one sentence or two, or "" if it works.
-
-        Example:
+        """Why a name does not work in a `model_fn`, and what to do; else "".
 
         >>> catalogue().refusal("lookup.StaticHashTable")
         'Devices have no tables. Look up in input_fn.'

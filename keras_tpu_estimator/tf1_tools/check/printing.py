@@ -41,12 +41,7 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report, start: pathlib.Path) -> str:
-    """The report as tables.
-
-    Args:
-        report: The report.
-        start: What file names are shown relative to.
-    """
+    """The report as tables, with file names relative to `start`."""
 
     def where(place: Use | Unfollowed) -> str:
         path = place.path
