@@ -3,7 +3,6 @@
 import dataclasses
 import fnmatch
 import functools
-import tomllib
 from collections.abc import Iterator
 from collections.abc import Mapping
 from importlib import resources
@@ -183,8 +182,11 @@ def catalogue() -> Catalogue:
     Raises:
         ValueError: It is not as its first lines say.
     """
-    text = resources.files(__package__).joinpath("names.toml").read_text()
-    tables = tomllib.loads(text)
+    # Most programs never come here.
+    import tomllib
+
+    file = resources.files(__package__).joinpath("names.toml")
+    tables = tomllib.loads(file.read_text("utf-8"))
     advice, pages = tables.pop("advice"), tables.pop("page")
     entries: dict[str, Entry] = {}
     for entry in _entries(tables, advice):
