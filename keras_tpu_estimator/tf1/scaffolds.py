@@ -24,16 +24,15 @@ from keras_tpu_estimator.tf1.spec import Spec
 def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
     """The `tf.train.Scaffold` of a spec, or `None`; called in the graph."""
     if isinstance(spec, EstimatorSpec):
-        scaffold = spec.scaffold
-    elif spec.scaffold_fn is None:
+        return spec.scaffold
+    if spec.scaffold_fn is None:
         return None
-    else:
-        scaffold = spec.scaffold_fn()
-        if scaffold is None and use_tpu:
-            raise ValueError(
-                "`scaffold_fn` should return a tf.train.Scaffold. Received: "
-                "None. Return tf.compat.v1.train.Scaffold()."
-            )
+    scaffold = spec.scaffold_fn()
+    if scaffold is None and use_tpu:
+        raise ValueError(
+            "`scaffold_fn` should return a tf.train.Scaffold. Received: None. "
+            "Return tf.compat.v1.train.Scaffold()."
+        )
     return scaffold
 
 

@@ -12,6 +12,7 @@ from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import data_inputs
 from keras_tpu_estimator.tf1.functions import source
 from keras_tpu_estimator.tf1.writing import Writer
+from keras_tpu_estimator.tf1.writing import add_copy
 from keras_tpu_estimator.tf1.writing import type_number
 
 _SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
@@ -131,12 +132,10 @@ class _Rewriting:
         self, node: Node, op: str, inputs: Sequence[str], after: Sequence[str]
     ) -> str:
         """Updates all rows; returns a reference to wait for it."""
-        new = self.writer.nodes.add()
-        new.CopyFrom(node)
+        waiting = [*inputs, *map(_waiting, after)]
+        new = add_copy(self.writer.nodes, node, waiting)
         new.name, new.op = f"{self.name}/kte_update", op
         del new.attr["Tindices"]
-        del new.input[:]
-        new.input.extend([*inputs, *map(_waiting, after)])
         return _waiting(new.name)
 
     def keep(
