@@ -8,8 +8,8 @@ from typing import Any
 
 from keras_tpu_estimator.tf1.definitions import Definition
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.host_graph import HostGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.writing import add_copy
 

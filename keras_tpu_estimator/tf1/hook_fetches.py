@@ -19,13 +19,13 @@ import numpy as np
 
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
 from keras_tpu_estimator.tf1.hook_runs import HostRun
 from keras_tpu_estimator.tf1.hook_runs import element_of
 from keras_tpu_estimator.tf1.hook_runs import host_run
 from keras_tpu_estimator.tf1.hook_runs import of_variables
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2

@@ -18,10 +18,10 @@ from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
     host_session,
 )
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 
 

@@ -15,7 +15,7 @@ from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
 )
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.sessions import loader_of
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2

@@ -19,8 +19,8 @@ from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.input_session import InputSession
-from keras_tpu_estimator.tf1.lifting import reachable
 
 # What TensorFlow says of tensors that have no values yet.
 _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)

@@ -12,6 +12,7 @@ import jax
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
@@ -235,18 +236,6 @@ class _Step:
                 for name in self.effects.last_writes
             ]
         return [tf.identity(given[t.name]) for t in self.fetches] + new
-
-
-def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
-    """The operations that some need, in the order in which they were made."""
-    stack = [getattr(each, "op", each) for each in fetches]
-    needed = set()
-    while stack:
-        op = stack.pop()
-        if op.name not in needed:
-            needed.add(op.name)
-            stack += [t.op for t in op.inputs] + list(op.control_inputs)
-    return [op for op in graph.get_operations() if op.name in needed]
 
 
 def _shape_of(op: Any) -> list[int]:

@@ -20,8 +20,8 @@ from keras_tpu_estimator.files.checkpoints.tensorflow_session import (
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
