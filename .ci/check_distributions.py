@@ -27,8 +27,9 @@ if other:
 
 (wheel,) = (path for name, path in first.items() if name.endswith(".whl"))
 names = zipfile.ZipFile(wheel).namelist()
-if "keras_tpu_estimator/py.typed" not in names:
-    raise SystemExit(f"Expected py.typed in {wheel.name}.")
+for name in ("py.typed", "tf1/names/names.toml"):
+    if f"keras_tpu_estimator/{name}" not in names:
+        raise SystemExit(f"Expected {name} in {wheel.name}.")
 roots = {name.split("/")[0] for name in names}
 roots -= {name for name in roots if name.endswith(".dist-info")}
 if roots != {"keras_tpu_estimator"}:

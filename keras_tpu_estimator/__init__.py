@@ -64,7 +64,7 @@ from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.spec.model_fn.variable_scopes import AUTO_REUSE
 from keras_tpu_estimator.spec.model_fn.variable_scopes import variable_scope
-from keras_tpu_estimator.tf1_tools.porting import table
+from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow import experimental
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
@@ -76,7 +76,7 @@ from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
-leftovers.LeftoverError.advice = staticmethod(table.advice)
+leftovers.LeftoverError.advice = staticmethod(porting.advice)
 
 __version__ = "0.1.0"
 

@@ -50,7 +50,7 @@ INNER_FLOORS = {
     "spec": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
     "engine": (("inputs",), ("program",), ("device",)),
     "front_ends": (("compiled", "tables"), ("keras",), ("front_end",)),
-    "tf1_tools": (("porting", "tf_estimator"), ("check",)),
+    "tf1_tools": (("tf_estimator",), ("check",)),
 }
 # More would be more than one remembers.
 MOST_ARROWS, MOST_ENTRIES = 80, 16

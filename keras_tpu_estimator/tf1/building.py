@@ -3,9 +3,11 @@
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
+from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "is_building", default=False
@@ -13,13 +15,25 @@ _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 @contextlib.contextmanager
-def building() -> Iterator[None]:
-    """Lets a `TF1ModelFn` be called in a `with` block: in a graph."""
+def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
+    """A new graph, in which a `TF1ModelFn` may be called in a `with` block."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
     give_back()
+    graph = tf.Graph()
     token = _is_building.set(True)
     try:
-        with internals.whole_variables():
-            yield
+        with (
+            as_in_tf2(),
+            graph.as_default(),
+            internals.shards(cores),
+            internals.whole_variables(),
+        ):
+            if seed is not None:
+                v1.set_random_seed(seed)
+            v1.train.create_global_step()
+            yield graph
     finally:
         _is_building.reset(token)
 

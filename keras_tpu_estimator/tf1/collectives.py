@@ -24,9 +24,7 @@ UNSUPPORTED = frozenset(
 def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
     """Whether a node sums over all cores: those of one group.
 
-    Args:
-        node: The node.
-        nodes: Those beside it by name, one of which may hold the groups.
+    The groups may be in a node beside it.
     """
     if node.op != _SUM:
         return False

@@ -21,11 +21,7 @@ _SHIFT = 47
 
 
 def crossed(original: Function) -> Function:
-    """`tf.sparse.cross_hashed` of numbers.
-
-    Args:
-        original: TensorFlow's, which leaves out missing cells.
-    """
+    """Adapts `tf.sparse.cross_hashed` to numbers with all cells."""
     import tensorflow as tf
 
     def cross(

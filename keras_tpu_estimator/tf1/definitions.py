@@ -1,8 +1,9 @@
-"""What defines the operations of a graph: its nodes and functions."""
+"""What defines the operations of a graph, and which of them others need."""
 
 import dataclasses
 import weakref
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.functions import Library
@@ -31,11 +32,7 @@ _known: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
 
 
 def definition_of(graph: Any) -> Definition:
-    """The definition of a graph; of a large one it is made once.
-
-    Args:
-        graph: The graph.
-    """
+    """The definition of a graph; of a large one it is made once."""
     known = _known.get(graph)
     if known is None or known.version != graph.version:
         whole = graph.as_graph_def()
@@ -47,3 +44,15 @@ def definition_of(graph: Any) -> Definition:
         )
         _known[graph] = known
     return known
+
+
+def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
+    """The operations that some need, in the order in which they were made."""
+    stack = [getattr(each, "op", each) for each in fetches]
+    needed = set()
+    while stack:
+        op = stack.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            stack += [t.op for t in op.inputs] + list(op.control_inputs)
+    return [op for op in graph.get_operations() if op.name in needed]

@@ -48,12 +48,7 @@ class Effects:
 
 
 def effects_of(body: Body, library: Library) -> Effects:
-    """Finds out what a body does with its variables.
-
-    Args:
-        body: The body.
-        library: The functions that it calls.
-    """
+    """Finds out what a body does with its variables."""
     aliases = {name: name for name in body.variables}
     used: dict[str, list[tuple[int, str]]] = {}
     last_writes: dict[str, str] = {}
@@ -100,13 +95,7 @@ def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
 def written(
     node: Node, positions: Collection[int], library: Library
 ) -> set[int]:
-    """Which of the variables that are inputs of a node it may assign.
-
-    Args:
-        node: The node.
-        positions: Those of its inputs that are variables.
-        library: The functions that it may call.
-    """
+    """Which of its inputs, at the positions of variables, a node may assign."""
     functions = called(node)
     if not functions or not positions:
         return set() if node.op in _READS else set(positions)

@@ -15,11 +15,7 @@ Function = Callable[..., Any]
 
 
 def to_cells(original: Function) -> Function:
-    """The function that makes a sparse tensor of a dense one, with all cells.
-
-    Args:
-        original: TensorFlow's, which leaves out missing cells.
-    """
+    """Adapts what makes tensors sparse: they have all cells then."""
     import tensorflow as tf
 
     def with_all_cells(values: Any, ignore_value: Any = None) -> Any:
@@ -38,11 +34,7 @@ def to_cells(original: Function) -> Function:
 
 
 def with_default(original: Function) -> Function:
-    """The method that makes ids of numbers, which keeps missing ones.
-
-    Args:
-        original: TensorFlow's, which takes the default for ids of no bucket.
-    """
+    """Adapts the method that makes ids of numbers: it keeps missing ones."""
     import tensorflow as tf
 
     def transformed(column: Any, numbers: Any) -> Any:
@@ -58,11 +50,9 @@ def with_default(original: Function) -> Function:
 
 
 def in_vocabulary(original: Function) -> Function:
-    """The method that looks up ids of a list, without a table if it can.
+    """Adapts the method that looks up ids of a list: without a table if it can.
 
-    Args:
-        original: TensorFlow's, which makes a table. That of numbers beyond the
-            list hashes them as strings.
+    TensorFlow's own hashes numbers beyond the list as strings.
     """
     import tensorflow as tf
 
@@ -89,11 +79,7 @@ def in_vocabulary(original: Function) -> Function:
 
 
 def reshaped(original: Function) -> Function:
-    """`tf.sparse.reshape`, which needs no operation if there are all cells.
-
-    Args:
-        original: TensorFlow's.
-    """
+    """Adapts `tf.sparse.reshape`, which needs no operation on all cells."""
 
     import tensorflow as tf
 
@@ -108,11 +94,7 @@ def reshaped(original: Function) -> Function:
 
 
 def looked_up(original: Function) -> Function:
-    """`tf.nn.safe_embedding_lookup_sparse` for tensors with all cells.
-
-    Args:
-        original: TensorFlow's.
-    """
+    """Adapts `tf.nn.safe_embedding_lookup_sparse` to tensors with all cells."""
     import tensorflow as tf
 
     def look_up(

@@ -14,7 +14,6 @@ from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of
 from keras_tpu_estimator.tf1.spec import Spec
-from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,34 +45,12 @@ def build(
     example: StepInput,
     seed: int | None,
 ) -> ModelGraph:
-    """Calls a `model_fn` in a graph of its own.
-
-    Args:
-        call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a spec.
-        mode: A value of `ModeKeys`.
-        example: What a step is given.
-        seed: The seed of the graph, or `None`.
-
-    Raises:
-        TypeError: What it returns is no spec of `tf1`.
-        ValueError: A variable is not one of the model.
-    """
+    """Calls a `model_fn` in a graph of its own; it returns a spec of `tf1`."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
-    graph = tf.Graph()
     cores = example.cores.topology.num_replicas
-    with (
-        as_in_tf2(),
-        graph.as_default(),
-        internals.shards(cores),
-        internals.for_xla(graph),
-        building(),
-    ):
-        if seed is not None:
-            v1.set_random_seed(seed)
-        v1.train.create_global_step()
+    with building(seed, cores) as graph, internals.for_xla(graph):
         features, labels = _placeholders(mode, example)
         # Before the program puts others in their place.
         inputs = jax.tree.leaves((features, labels))

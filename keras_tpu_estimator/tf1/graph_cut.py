@@ -8,9 +8,10 @@ from typing import Any
 
 from keras_tpu_estimator.tf1.definitions import Definition
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.host_graph import HostGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import reason_against
+from keras_tpu_estimator.tf1.writing import add_copy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,13 +61,9 @@ class Cut:
 def cut(
     graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]
 ) -> Cut:
-    """Cuts a graph.
+    """Cuts a graph: what is fetched, and some variables, are the host's.
 
-    Args:
-        graph: The graph.
-        fetches: Operations and tensors that the host is to have. What the
-            devices can compute of these should be an input of another.
-        variables: The variables by name that are the host's.
+    What the devices can compute of the fetches should be an input of another.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     ops = reachable(graph, [*fetches, *initializers.values()])
@@ -111,18 +108,12 @@ def _part(
     whole = definition.whole
     part = tf.compat.v1.GraphDef(versions=whole.versions)
     part.library.CopyFrom(whole.library)
-    for name in names:
-        if name not in kept:
-            continue
-        node = part.node.add()
-        node.CopyFrom(definition.nodes[name])
-        node.device = ""
-        node.attr.pop("_class", None)
+    for name in (each for each in names if each in kept):
+        node = definition.nodes[name]
         inputs = [
             each
             for each in node.input
             if not each.startswith("^") or each[1:] in kept
         ]
-        del node.input[:]
-        node.input.extend(inputs)
+        add_copy(part.node, node, inputs)
     return part

@@ -27,9 +27,7 @@ class GraphMetrics(Metrics):
     def enter(self, graph: Any, pairs: Mapping[str, tuple[Any, Any]]) -> Nest:
         """Cuts a graph; returns the tensors that the function is to be given.
 
-        Args:
-            graph: The graph.
-            pairs: By name the value of each metric, and what counts a batch.
+        Of each metric there is its value, and what counts a batch.
         """
         import tensorflow as tf
 

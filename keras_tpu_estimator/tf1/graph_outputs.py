@@ -81,11 +81,7 @@ class GraphOutputs:
     def intersection(self, names: Iterable[str]) -> set[str]:
         """Those of some names that are tensors, which leave the devices then.
 
-        Args:
-            names: Names of tensors; ":0" may be missing.
-
-        Raises:
-            ValueError: A tensor can be computed by no device.
+        Their ":0" may be missing. It refuses what no device can compute.
         """
         found = {name: self._tensor(name) for name in names}
         wanted = {
@@ -99,12 +95,7 @@ class GraphOutputs:
         return {*wanted}
 
     def compiled(self) -> Compiled:
-        """The step with all that was asked for so far.
-
-        Raises:
-            ValueError: An operation can be run by no device, or a tensor that
-                is wanted has no fixed shape.
-        """
+        """The step with all that was asked for so far."""
         if self._compiled is None:
             try:
                 self._compiled = self._compile(self._summaries)

@@ -17,32 +17,24 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
 from keras_tpu_estimator.tf1.hook_runs import HostRun
 from keras_tpu_estimator.tf1.hook_runs import element_of
 from keras_tpu_estimator.tf1.hook_runs import host_run
-from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.hook_runs import of_variables
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
-from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 ArraysByPath = Mapping[str, Any]
 
 
 class _Part(NamedTuple):
-    """One thing that is fetched.
-
-    Attributes:
-        names: What it is made of.
-        make: Makes it of their values.
-    """
+    """One thing that is fetched: names, and what makes it of their values."""
 
     names: Sequence[str]
     make: Callable[[ArraysByPath], Any]
@@ -88,16 +80,7 @@ class FetchedGraph:
     def request(
         self, fetches: Any, asked: Collection[str] | None = None
     ) -> Request:
-        """What has to be fetched for some tensors.
-
-        Args:
-            fetches: A nest of tensors, variables and names.
-            asked: The names that were asked for before the run; `None` if it
-                is yet to come.
-
-        Raises:
-            ValueError: They cannot be fetched.
-        """
+        """What has to be fetched for some tensors; see `HookedGraph`."""
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
@@ -110,12 +93,7 @@ class FetchedGraph:
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """What runs on the host alone, for it assigns variables.
-
-        Args:
-            fetches: A nest of operations, tensors, variables and names.
-            feed_dict: What is fed.
-        """
+        """What runs on the host alone, for it assigns variables."""
         return host_run(self._model, fetches, feed_dict)
 
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
@@ -194,24 +172,10 @@ class FetchedGraph:
     @_remembered
     def _of_variables(self, tensor: Any) -> _Part | None:
         """What the host makes of variables; `None` if it needs more."""
-        known = definition_of(self.graph)
-        ops = reachable(self.graph, [tensor])
-        names = [op.name for op in ops if op.type == "VarHandleOp"]
-        body = Body([known.nodes[op.name] for op in ops], [], names)
-        fed = {each.op.name for each in self._model.inputs}
-        if (
-            fed & {op.name for op in ops}
-            or effects_of(body, known.library).last_writes
-        ):
+        run = of_variables(self._model, tensor, [tensor])
+        if run is None or run.assigned:
             return None
-
-        def make(values: ArraysByPath) -> Any:
-            with host_session(self.graph) as session:
-                own = {name: values[name] for name in names}
-                load_values(session, self._model.variables, own)
-                return session.run(tensor)
-
-        return _Part(names, make)
+        return _Part(run.names, lambda values: run.run(values)[0])
 
 
 def _one(name: str, dtype: Any) -> _Part:

@@ -5,6 +5,7 @@ averages before an evaluation, say. What they assign the next step begins with.
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,10 @@ import numpy as np
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 
 
@@ -43,14 +44,7 @@ class HostRun:
     def run(
         self, values: Mapping[str, Any]
     ) -> tuple[Any, dict[str, np.ndarray]]:
-        """Runs them.
-
-        Args:
-            values: The values of the variables by name.
-
-        Returns:
-            What was fetched, and what was assigned.
-        """
+        """Runs them; returns what was fetched, and what was assigned."""
         variables = self.model.variables
         with host_session(self.model.graph) as session:
             own = {name: values[name] for name in self.names}
@@ -63,45 +57,49 @@ class HostRun:
 def host_run(
     model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
 ) -> HostRun | None:
-    """What a hook runs, if it assigns variables and needs nothing of a step.
-
-    Args:
-        model: The graph.
-        fetches: A nest of operations, tensors, variables and names.
-        feed_dict: What is fed.
-    """
+    """What a hook runs, if it assigns variables and needs nothing of a step."""
     leaves = [
         element_of(model.graph, each) for each in jax.tree.leaves(fetches)
     ]
     elements = [each for each in leaves if each is not None]
-    known = definition_of(model.graph)
-    ops = reachable(model.graph, elements)
-    names = [op.name for op in ops if op.type == "VarHandleOp"]
-    nodes = [known.nodes[op.name] for op in ops]
-    writes = effects_of(Body(nodes, [], names), known.library).last_writes
-    of_steps = {each.op.name for each in model.inputs}
+    run = of_variables(model, fetches, elements, feed_dict or {})
     if (
-        not writes
+        run is None
+        or not run.assigned
         or len(elements) < len(leaves)
-        or not model.variables.keys() >= {*names}
-        or any(op.name in of_steps for op in ops)
+        or not model.variables.keys() >= {*run.names}
     ):
         return None
     # The loop alone counts steps.
-    assigned = [name for name in writes if name != GLOBAL_STEP]
-    return HostRun(fetches, feed_dict or {}, model, names, assigned)
+    assigned = [name for name in run.assigned if name != GLOBAL_STEP]
+    return dataclasses.replace(run, assigned=assigned)
+
+
+def of_variables(
+    model: ModelGraph,
+    fetches: Any,
+    elements: Sequence[Any],
+    feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
+) -> HostRun | None:
+    """What runs fetches, whose operations and tensors are these.
+
+    `None` if they need what a step is given.
+    """
+    known = definition_of(model.graph)
+    ops = reachable(model.graph, elements)
+    of_steps = {each.op.name for each in model.inputs}
+    if any(op.name in of_steps for op in ops):
+        return None
+    names = [op.name for op in ops if op.type == "VarHandleOp"]
+    body = Body([known.nodes[op.name] for op in ops], [], names)
+    assigned = effects_of(body, known.library).last_writes
+    return HostRun(fetches, feed_dict, model, names, [*assigned])
 
 
 def element_of(graph: Any, leaf: Any) -> Any:
     """The operation or tensor that is fetched; `None` for a name of ours.
 
-    Args:
-        graph: The graph.
-        leaf: An operation, a tensor, a variable or a name.
-
-    Raises:
-        TypeError: It is none of them.
-        ValueError: It is of another graph.
+    The graph refuses what is none, or of another graph.
     """
     import tensorflow as tf
 

@@ -13,7 +13,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.sessions import loader_of
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
@@ -58,12 +58,7 @@ class HostGraph:
         self._session.run([*initializers, *others])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
-        """A function of arrays, one for each input, which runs fetches.
-
-        Args:
-            fetches: A list of operations, or of tensors whose values it
-                returns.
-        """
+        """A function of arrays, one for each input, that runs fetches."""
         # Copying arrays that nothing reads would cost more than the rest.
         ops = {op.name for op in reachable(self.graph, fetches)}
         needed = [each.op.name in ops for each in self._inputs]
@@ -168,11 +163,7 @@ class GraphFunction:
 
     @classmethod
     def of(cls, host: HostFunction) -> tuple[Self, Nest]:
-        """The function for the host, and what stands for its tensors there.
-
-        Args:
-            host: The user's function, and tensors of the graph.
-        """
+        """The function for the host, and what stands for its tensors there."""
         dtypes = dtypes_of(host.tensors)
         return cls(host.function, dtypes), dtypes
 

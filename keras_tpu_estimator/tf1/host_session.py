@@ -77,11 +77,7 @@ class _HostSession:
         self._run = graph.callable(_operations(graph))
 
     def run(self, leaves: list[Any]) -> None:
-        """Runs what the function returned.
-
-        Args:
-            leaves: The tensors, flat.
-        """
+        """Runs what the function returned, with the tensors, flat."""
         self._graph.set_step(recording.get_step())
         self._run(*leaves)
 

@@ -19,6 +19,7 @@ from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.input_session import InputSession
 
 # What TensorFlow says of tensors that have no values yet.
@@ -32,17 +33,8 @@ def source_in_graph(
 ) -> BatchSource:
     """Calls an `input_fn` in a graph, and makes a source of what it returned.
 
-    Args:
-        call: Calls it. One that wants tensors with values is called again, in
-            no graph, unless the program has disabled that.
-        number: The number of this call among those that feed a step.
-        seed: The seed of the program, or `None`.
-
-    Returns:
-        The source.
-
-    Raises:
-        TypeError: A tensor is not dense.
+    One that wants tensors with values is called again, in no graph, unless the
+    program has disabled that. `number` tells it from others that feed a step.
     """
     import tensorflow as tf
 
@@ -107,7 +99,8 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
                 "instance with tf.sparse.to_dense or .to_tensor()."
             )
     tensors = jax.tree.map(tf.convert_to_tensor, value)
-    if _has_state(jax.tree.leaves(tensors)):
+    ops = reachable(graph, jax.tree.leaves(tensors))
+    if any(op.op_def.is_stateful for op in ops):
         return _Tensors(Arrays(value), graph, tensors)
     session = InputSession(graph)
     try:
@@ -121,28 +114,10 @@ def _is_leaf(value: Any) -> bool:
     return not isinstance(value, Mapping | tuple | list)
 
 
-def _has_state(tensors: list[Any]) -> bool:
-    """Whether tensors may have other values each time that they are run."""
-    waiting, seen = [tensor.op for tensor in tensors], set()
-    while waiting:
-        op = waiting.pop()
-        if op.name in seen:
-            continue
-        if op.op_def.is_stateful:
-            return True
-        seen.add(op.name)
-        waiting += [t.op for t in op.inputs] + list(op.control_inputs)
-    return False
-
-
 class _Tensors(BatchSource):
     """Tensors of a graph, run until they are out of range.
 
-    Args:
-        like: A source that is allowed where this one is.
-        graph: Their graph.
-        tensors: A nest of them.
-        *initializers: Operations to be run first.
+    They are allowed where the source is that they are `like`.
     """
 
     def __init__(
@@ -168,12 +143,7 @@ class _Tensors(BatchSource):
 
 
 class _Eager(BatchSource):
-    """A source that is read eagerly, whatever the program has disabled.
-
-    Args:
-        source: The source.
-        kept: What it needs to be there. Defaults to `None`.
-    """
+    """A source that is read eagerly, whatever the program has disabled."""
 
     def __init__(self, source: BatchSource, kept: Any = None):
         super().__init__(kept)

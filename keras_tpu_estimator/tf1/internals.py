@@ -27,9 +27,6 @@ def for_xla(graph: Any) -> Iterator[None]:
 
     Else the gradients of loops keep the shapes of lists in other lists, those
     of conditions have optional values, and columns of features are sparse.
-
-    Args:
-        graph: Which graph it is about, with the functions that it calls.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -102,9 +99,6 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
     """Lets the bridge to XLA find functions in a `with` block.
 
     Those of a graph that is imported are known to that graph alone.
-
-    Args:
-        functions: Protocol buffers.
     """
     from tensorflow.python.eager import context
 

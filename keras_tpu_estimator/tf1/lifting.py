@@ -12,6 +12,7 @@ import jax
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
@@ -79,18 +80,10 @@ class Pruned:
         done: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> "Pruned":
-        """Prunes a graph.
+        """Prunes a graph, in which nothing may be that no device can run.
 
-        Args:
-            graph: The graph.
-            inputs: Its placeholders.
-            fetches: Tensors that are wanted.
-            done: Operations or tensors that are to be run, too.
-            more: Tensors that are wanted as well, after the others; whether
-                they are or not, the same random numbers are drawn for those.
-
-        Raises:
-            ValueError: An operation can be run by no device.
+        With `more` fetches, after the others, these draw the same random
+        numbers as without.
         """
         first = {op.name for op in reachable(graph, [*fetches, *done])}
         ops = reachable(graph, [*fetches, *done, *more])
@@ -118,20 +111,11 @@ class Pruned:
         )
 
     def varying(self, is_split: bool) -> frozenset[str]:
-        """The variables that cores come to have different values of.
-
-        Args:
-            is_split: Whether each core feeds inputs of its own.
-        """
+        """The variables that cores come to have different values of."""
         return frozenset(varying_variables(self.body, self.library, is_split))
 
     def compiled(self) -> Lifted:
-        """The step as a module.
-
-        Raises:
-            ValueError: An operation can be run by no device, or a tensor that
-                is wanted has no fixed shape.
-        """
+        """The step as a module; its tensors need fixed shapes."""
         import tensorflow as tf
 
         step = _Step(
@@ -176,11 +160,7 @@ class _Step:
     effects: Effects
 
     def depends_on(self, variables: Mapping[str, Any]) -> list[bytes | str]:
-        """All that says what its module is.
-
-        Args:
-            variables: Shapes and dtypes by name.
-        """
+        """What its module depends on, with shapes and dtypes of variables."""
         import tensorflow as tf
 
         return [
@@ -194,11 +174,7 @@ class _Step:
         ]
 
     def compiled(self, variables: Mapping[str, Any]) -> Module:
-        """The module.
-
-        Args:
-            variables: Shapes and dtypes by name.
-        """
+        """The module, for variables of these shapes and dtypes."""
         functions = self.definition.library.function
         with internals.eagerly(), internals.functions_known(functions):
             made = {n: _untouched(*each) for n, each in variables.items()}
@@ -260,23 +236,6 @@ class _Step:
                 for name in self.effects.last_writes
             ]
         return [tf.identity(given[t.name]) for t in self.fetches] + new
-
-
-def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
-    """The operations that are needed, in the order in which they were made.
-
-    Args:
-        graph: The graph.
-        fetches: Operations and tensors that are wanted.
-    """
-    stack = [getattr(each, "op", each) for each in fetches]
-    needed = set()
-    while stack:
-        op = stack.pop()
-        if op.name not in needed:
-            needed.add(op.name)
-            stack += [t.op for t in op.inputs] + list(op.control_inputs)
-    return [op for op in graph.get_operations() if op.name in needed]
 
 
 def _shape_of(op: Any) -> list[int]:

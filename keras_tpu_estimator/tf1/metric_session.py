@@ -96,14 +96,7 @@ class Metrics(GraphFunction, abc.ABC):
 
 
 class _Evaluation:
-    """What one evaluation has counted, over batches of any size.
-
-    Args:
-        take: Returns a session for some arrays, given their key, too.
-
-    Attributes:
-        sessions: The sessions by key.
-    """
+    """What one evaluation has counted, over batches of any size."""
 
     def __init__(self, take: Callable[[Any, Nest], MetricSession]):
         self._take = take
@@ -135,15 +128,7 @@ class MetricFn(Metrics):
 
 
 def checked_pairs(owner: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
-    """The pairs that metrics should be.
-
-    Args:
-        owner: What they come from.
-        metrics: What should be a dict of pairs.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """The pairs that metrics should be."""
     if not isinstance(metrics, dict):
         raise TypeError(
             f"{owner} should return a dict from names to metrics. Received: "

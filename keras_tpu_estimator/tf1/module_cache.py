@@ -35,9 +35,7 @@ class Module:
 def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
     """A module from the directory of the compile cache, or made for it.
 
-    Args:
-        parts: All that it depends on.
-        lift: Makes it.
+    The parts are all that it depends on.
     """
     directory = jax.config.values["jax_compilation_cache_dir"]
     if not directory or is_url(directory):

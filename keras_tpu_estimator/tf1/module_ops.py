@@ -37,14 +37,9 @@ def groups_of(op: Any) -> list[list[int]]:
 
 
 def windowed(op: Any) -> Function | None:
-    """What a convolution, a pooling or the gradient of one computes.
+    """A convolution, a pooling or the gradient of one, as a function of JAX.
 
-    Args:
-        op: An operation.
-
-    Returns:
-        A function of its operands; `None` for others, and for what JAX has no
-        primitive for.
+    `None` for others, and for what JAX has no primitive for.
     """
     read = _READERS.get(str(op.name))
     if read is None or _dtype_of(op) not in _FLOATS:

@@ -20,12 +20,7 @@ def is_of_narrow(node: Node) -> bool:
 
 
 def widen(node: Node, writer: Writer) -> None:
-    """Makes the indices of a node int32.
-
-    Args:
-        node: The node.
-        writer: Writes nodes beside it.
-    """
+    """Makes the indices of a node int32."""
     indices, *others = data_inputs(node)
     types = {"SrcT": node.attr["TI"].type, "DstT": type_number("int32")}
     wide = writer.node(f"{node.name}/kte_wide", "Cast", [indices], types, "y")

@@ -50,19 +50,7 @@ class TF1Program:
         self._metrics = GraphMetrics()
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """The step for inputs of this shape, lifted if it is the first.
-
-        Args:
-            mode: A value of `ModeKeys`.
-            example: As in `Program`.
-
-        Returns:
-            A `Step`.
-
-        Raises:
-            ValueError: The graph cannot be run by the devices, or gradients
-                are not combined over the cores.
-        """
+        """The step for inputs of this shape, lifted if it is the first."""
         key = (mode, example.key)
         if key not in self._steps:
             tell(f"Calling model_fn for mode {mode!r}")

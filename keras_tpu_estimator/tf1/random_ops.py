@@ -3,6 +3,9 @@
 Each has a stream of numbers of its own.
 """
 
+import functools
+from typing import Any
+
 import numpy as np
 
 from keras_tpu_estimator.tf1.functions import Node
@@ -43,13 +46,7 @@ def is_random(node: Node) -> bool:
 
 
 def make_stateless(node: Node, stream: int, writer: Writer) -> None:
-    """Makes a random node a function of the key.
-
-    Args:
-        node: The node.
-        stream: A number that no other node of the step has.
-        writer: Writes nodes beside it.
-    """
+    """Makes a random node a function of the key, by a stream of its own."""
     if node.op == _SAMPLE:
         _make_sample_stateless(node, stream, writer)
         return
@@ -78,49 +75,31 @@ def _state(stream: int, writer: Writer) -> list[str]:
 
 def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
     """Takes rows in the order of random numbers, of which each has one."""
+    made = functools.partial(_made, writer, stream)
     (rows,) = data_inputs(node)
     dtype, integer = node.attr["T"].type, type_number("int32")
     zero, one, none, axis = (
         writer.constant(f"kte_{what}_{stream}", np.array(value, np.int32))
-        for what, value in {
-            "zero": [0],
-            "one": [1],
-            "no": [],
-            "axis": 0,
-        }.items()
+        for what, value in (
+            ("zero", [0]),
+            ("one", [1]),
+            ("no", []),
+            ("axis", 0),
+        )
     )
-    shape = writer.node(
-        f"kte_shape_{stream}",
-        "Shape",
-        [rows],
-        {"T": dtype, "out_type": integer},
-    )
-    length = writer.node(
-        f"kte_length_{stream}",
-        "Slice",
-        [shape, zero, one],
-        {"T": integer, "Index": integer},
-    )
-    numbers = writer.node(
-        f"kte_numbers_{stream}",
+    shape = made("shape", "Shape", [rows], {"T": dtype, "out_type": integer})
+    integers = {"T": integer, "Index": integer}
+    length = made("length", "Slice", [shape, zero, one], integers)
+    numbers = made(
+        "numbers",
         "StatelessRandomUniformFullIntV2",
         [length, *_state(stream, writer)],
         {"dtype": integer, "Tshape": integer},
     )
-    count = writer.node(
-        f"kte_count_{stream}",
-        "Reshape",
-        [length, none],
-        {"T": integer, "Tshape": integer},
-    )
-    order = writer.node(
-        f"kte_order_{stream}",
-        "TopKV2",
-        [numbers, count],
-        {"T": integer, "Tk": integer, "index_type": integer},
-        "indices",
-        1,
-    )
+    integers = {"T": integer, "Tshape": integer}
+    count = made("count", "Reshape", [length, none], integers)
+    integers = {"T": integer, "Tk": integer, "index_type": integer}
+    order = made("order", "TopKV2", [numbers, count], integers, "indices", 1)
     types = {"Tparams": dtype, "Tindices": integer, "Taxis": integer}
     _become(node, "GatherV2", types)
     set_inputs(node, [rows, order, axis])
@@ -128,22 +107,17 @@ def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
 
 def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:
     """Draws from a categorical distribution, by a seed of two integers."""
+    made = functools.partial(_made, writer, stream)
     logits, count = data_inputs(node)
     whole = {"T": type_number("uint64"), "type": type_number("int32")}
-    halves = writer.node(f"kte_halves_{stream}", "Bitcast", [KEY], whole)
+    halves = made("halves", "Bitcast", [KEY], whole)
     shape = writer.constant(f"kte_shape_{stream}", np.array([2], np.int32))
     integer = type_number("int32")
-    flat = writer.node(
-        f"kte_flat_{stream}",
-        "Reshape",
-        [halves, shape],
-        {"T": integer, "Tshape": integer},
-    )
+    integers = {"T": integer, "Tshape": integer}
+    flat = made("flat", "Reshape", [halves, shape], integers)
     own = np.array([stream, -stream], np.int32)
     number = writer.constant(f"kte_stream_{stream}", own)
-    seed = writer.node(
-        f"kte_seed_{stream}", "AddV2", [flat, number], {"T": integer}, "z"
-    )
+    seed = made("seed", "AddV2", [flat, number], {"T": integer}, "z")
     types = {
         "T": node.attr["T"].type,
         "Tseed": integer,
@@ -151,6 +125,11 @@ def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:
     }
     _become(node, "StatelessMultinomial", types)
     set_inputs(node, [logits, count, seed])
+
+
+def _made(writer: Writer, stream: int, what: str, *node: Any) -> str:
+    """Adds a node for a stream, as `Writer.node` does."""
+    return writer.node(f"kte_{what}_{stream}", *node)
 
 
 def _become(node: Node, op: str, types: dict[str, int]) -> None:

@@ -28,16 +28,7 @@ _VARIABLES = PASSING_ON | {"VarHandleOp"}
 def check_can_run(
     ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
-    """Refuses operations that no device can run.
-
-    Args:
-        ops: The operations of a step.
-        nodes: By name what defines them.
-        library: The functions that they call.
-
-    Raises:
-        ValueError: There are some.
-    """
+    """Refuses operations of a step that no device can run."""
     found = []
     for op in ops:
         reason = reason_against(op, nodes[op.name], library)
@@ -52,27 +43,15 @@ def check_can_run(
 
 
 def reason_against(op: Any, node: Node, library: Library) -> str | None:
-    """Why no device can run an operation; `None` if one can.
-
-    Args:
-        op: The operation.
-        node: What defines it.
-        library: The functions that it may call.
-    """
+    """Why no device can run an operation; `None` if one can."""
     reasons = [_reason(each) for each in nodes_within(node, library)]
     return next(filter(None, [*reasons, _of_tensors(op)]), None)
 
 
 def check_platform(module: bytes, platform: str) -> None:
-    """Refuses what XLA cannot compile for the devices that are to run it.
+    """Refuses what XLA cannot compile for a platform, such as "cpu".
 
-    Args:
-        module: A step, as StableHLO.
-        platform: What kind of devices they are, such as "cpu".
-
-    Raises:
-        ValueError: It has calls that only the CPU may know, or on a TPU
-            numbers with which XLA ends the process.
+    Some calls only the CPU may know, and some numbers end the process on a TPU.
     """
     prefix = "stablehlo.custom_call "
     names = jax_internals.op_names(module)

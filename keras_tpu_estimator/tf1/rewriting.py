@@ -31,6 +31,7 @@ from keras_tpu_estimator.tf1.random_ops import make_stateless
 from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
 from keras_tpu_estimator.tf1.sparse_updates import make_dense
 from keras_tpu_estimator.tf1.writing import Writer
+from keras_tpu_estimator.tf1.writing import add_copy
 from keras_tpu_estimator.tf1.writing import set_inputs
 from keras_tpu_estimator.tf1.writing import type_number
 
@@ -74,14 +75,7 @@ def needs_key(node: Node, library: Library) -> bool:
 
 @dataclasses.dataclass
 class _Rewriter:
-    """Writes bodies anew.
-
-    Attributes:
-        library: The functions as they were.
-        functions: Where functions are added.
-        numbers: Of random nodes, loops and functions.
-        others: Of those that the step may be without.
-    """
+    """Writes bodies anew, and adds the functions that they call."""
 
     library: Library
     functions: Any
@@ -101,15 +95,10 @@ class _Rewriter:
         given = {f"^{name}" for name in (*body.arguments, *body.variables)}
         for old in body.nodes:
             self.numbers = self.others if old.name in more else numbers
-            node = writer.nodes.add()
-            node.CopyFrom(old)
-            node.device = ""
-            node.attr.pop("_class", None)
-            order = [f"^{n}" for n in effects.earlier.get(node.name, ())]
+            order = [f"^{n}" for n in effects.earlier.get(old.name, ())]
             # What is given is there before, and no node any more.
-            kept = [name for name in node.input if name not in given]
-            del node.input[:]
-            node.input.extend([*kept, *order])
+            kept = [name for name in old.input if name not in given]
+            node = add_copy(writer.nodes, old, [*kept, *order])
             if is_random(node):
                 make_stateless(node, next(self.numbers), writer)
             elif called(node):

@@ -20,26 +20,17 @@ from keras_tpu_estimator.tf1.spec import Spec
 
 
 def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
-    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph.
-
-    Args:
-        spec: The spec.
-        use_tpu: Whether it is for several cores.
-
-    Raises:
-        ValueError: `scaffold_fn` returns none.
-    """
+    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph."""
     if isinstance(spec, EstimatorSpec):
-        scaffold = spec.scaffold
-    elif spec.scaffold_fn is None:
+        return spec.scaffold
+    if spec.scaffold_fn is None:
         return None
-    else:
-        scaffold = spec.scaffold_fn()
-        if scaffold is None and use_tpu:
-            raise ValueError(
-                "`scaffold_fn` should return a tf.train.Scaffold. Received: "
-                "None. Return tf.compat.v1.train.Scaffold()."
-            )
+    scaffold = spec.scaffold_fn()
+    if scaffold is None and use_tpu:
+        raise ValueError(
+            "`scaffold_fn` should return a tf.train.Scaffold. Received: None. "
+            "Return tf.compat.v1.train.Scaffold()."
+        )
     return scaffold
 
 
@@ -48,14 +39,7 @@ def as_ours(
 ) -> Scaffold:
     """What a step does before it is run first.
 
-    Args:
-        scaffold: The `tf.train.Scaffold`, or `None`.
-        mode: A value of `ModeKeys`.
-        graph: The graph that it belongs to.
-        variables: The variables of the graph by name.
-
-    Raises:
-        NotImplementedError: In TRAIN its `saver` has names of its own.
+    In TRAIN a `saver` with names of its own is refused.
     """
     if scaffold is None:
         return Scaffold()

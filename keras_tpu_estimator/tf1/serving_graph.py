@@ -17,6 +17,9 @@ from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.tf1.building import building
+from keras_tpu_estimator.tf1.scaffolds import as_ours
+from keras_tpu_estimator.tf1.scaffolds import scaffold_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,35 +55,14 @@ def build_tf1_graph(
     checkpoint: str,
     seed: int | None,
 ) -> ServingGraph:
-    """Builds the graph of a served TF1 model.
+    """Builds the graph of a served TF1 model, behind its receivers.
 
-    Args:
-        receiver_fn: The user's function, called in the graph.
-        kinds: The types that it should return.
-        served: The user's `model_fn`, called in the graph on what is received.
-        checkpoint: The prefix of the checkpoint.
-        seed: The seed of the graph, or `None`.
-
-    Raises:
-        TypeError: A function returned something else than it should.
-        ValueError: Receivers, model, signatures or checkpoint do not fit each
-            other.
+    Receivers, model, signatures and checkpoint have to fit each other.
     """
     import tensorflow as tf
 
-    from keras_tpu_estimator.tf1 import internals
-    from keras_tpu_estimator.tf1.building import building
-    from keras_tpu_estimator.tf1.scaffolds import as_ours
-    from keras_tpu_estimator.tf1.scaffolds import scaffold_of
-    from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
-
-    v1 = tf.compat.v1
     hide_gpus()
-    graph = tf.Graph()
-    with as_in_tf2(), graph.as_default(), internals.shards(1), building():
-        if seed is not None:
-            v1.set_random_seed(seed)
-        v1.train.create_global_step()
+    with building(seed) as graph:
         receiver = checked_receiver(receiver_fn(), kinds)
         check_fed(
             jax.tree.leaves(receiver.inputs, is_leaf=tf.is_tensor),
@@ -91,7 +73,7 @@ def build_tf1_graph(
         spec, outputs = served.outputs_of(receiver.inputs)
         scaffold = scaffold_of(spec, use_tpu=False)
         signatures = dict(signature_defs(receiver, served.signatures, outputs))
-        variables = {v.op.name: v for v in v1.global_variables()}
+        variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
     names = as_ours(scaffold, served.mode, graph, variables).sources
     check_any(served.signatures, signatures)
     return ServingGraph(

@@ -9,13 +9,7 @@ import numpy as np
 def load_values(
     session: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Gives variables values in a session.
-
-    Args:
-        session: The session.
-        variables: Variables of its graph, or their resources, by name.
-        values: Arrays by name.
-    """
+    """Gives variables, or their resources, values in a session, by name."""
     loaders = {name: loader_of(variables[name]) for name in values}
     session.run(
         [assign for _, assign in loaders.values()],
@@ -27,9 +21,6 @@ def loader_of(variable: Any) -> tuple[Any, Any]:
     """A placeholder, and the operation that assigns its value to a variable.
 
     What gives the variable its initial value cannot always be fed.
-
-    Args:
-        variable: The variable, or its resource.
     """
     import tensorflow as tf
 

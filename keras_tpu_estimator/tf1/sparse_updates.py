@@ -12,6 +12,7 @@ from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import data_inputs
 from keras_tpu_estimator.tf1.functions import source
 from keras_tpu_estimator.tf1.writing import Writer
+from keras_tpu_estimator.tf1.writing import add_copy
 from keras_tpu_estimator.tf1.writing import type_number
 
 _SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
@@ -53,12 +54,7 @@ def is_sparse_update(node: Node) -> bool:
 
 
 def make_dense(node: Node, writer: Writer) -> None:
-    """Makes a node that updates some rows of a variable one that is done.
-
-    Args:
-        node: The node, which others wait for.
-        writer: Writes nodes beside it.
-    """
+    """Makes a node one that waits for an update of all rows beside it."""
     rewriting = _Rewriting(
         node.name, node.attr["T"].type, node.attr["Tindices"].type, writer
     )
@@ -136,12 +132,10 @@ class _Rewriting:
         self, node: Node, op: str, inputs: Sequence[str], after: Sequence[str]
     ) -> str:
         """Updates all rows; returns a reference to wait for it."""
-        new = self.writer.nodes.add()
-        new.CopyFrom(node)
+        waiting = [*inputs, *map(_waiting, after)]
+        new = add_copy(self.writer.nodes, node, waiting)
         new.name, new.op = f"{self.name}/kte_update", op
         del new.attr["Tindices"]
-        del new.input[:]
-        new.input.extend([*inputs, *map(_waiting, after)])
         return _waiting(new.name)
 
     def keep(

@@ -7,11 +7,7 @@ from keras_tpu_estimator.tf1.lifting import Pruned
 
 
 def check_variables(model: ModelGraph, step: Pruned) -> None:
-    """Checks that the variables of a step are the model's, or a call's.
-
-    Raises:
-        ValueError: There are others.
-    """
+    """Checks that a step has only variables that belong to somebody."""
     others = sorted({*step.body.variables} - {*model.variables, *model.local})
     if others:
         raise ValueError(
@@ -22,11 +18,7 @@ def check_variables(model: ModelGraph, step: Pruned) -> None:
 
 
 def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
-    """Checks that a step trains, and all cores the same.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Checks that a step trains, and all cores the same."""
     changes = step.effects.last_writes
     if GLOBAL_STEP not in changes:
         raise ValueError(

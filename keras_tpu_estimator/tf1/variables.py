@@ -18,8 +18,8 @@ from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
@@ -33,13 +33,7 @@ def enter(
 ) -> None:
     """Enters the variables that a graph is the first to have.
 
-    Args:
-        store: The program's variables.
-        model: The graph.
-        local: The names of those of one call that belong to its step.
-
-    Raises:
-        ValueError: One of them has another shape than in the graphs before.
+    Of those of one call, these are `local` to its step.
     """
     new = {}
     own = {name: model.local[name] for name in local}
@@ -74,10 +68,6 @@ def enter_seed(store: VariableStore, seed: int) -> None:
 
     As a constant, one that was drawn would have XLA compile anew each time that
     a program starts.
-
-    Args:
-        store: The program's variables.
-        seed: The seed.
     """
     # Of one call, so that it is in no checkpoint.
     variable = _keras_variable(
@@ -105,14 +95,10 @@ def _initial_values(
     values: AnyArraysByPath,
     places: object = None,
 ) -> ArraysByPath:
-    """What the initializers of a graph make, in a session.
+    """What the initializers of a graph make of its `own` variables.
 
-    Args:
-        model: The graph.
-        own: The variables whose initial values are those of this graph.
-        paths: The variables that want initial values.
-        values: Those of others, which initializers may read.
-        places: Where they will be. A session has them whole.
+    A session has them whole, wherever their `places` are. The values are those
+    of others, which initializers may read.
     """
     del places
     wanted = [name for name in own if name in paths]
@@ -166,13 +152,7 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
 
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
-    """Tells how many variables get their values from which checkpoint.
-
-    Args:
-        graph: The graph.
-        initializers: Those of some variables.
-        wanted: The number of all variables that get values.
-    """
+    """Tells how many variables get their values from which checkpoint."""
     import tensorflow as tf
 
     # Each value is read by an operation of its own.

@@ -23,12 +23,9 @@ from keras_tpu_estimator.tf1.random_ops import is_random
 
 
 def varying_variables(body: Body, library: Library, is_split: bool) -> set[str]:
-    """The variables that cores come to have different values of.
+    """The variables that a step leaves with different values on each core.
 
-    Args:
-        body: A step, whose arguments are its inputs.
-        library: The functions that it calls.
-        is_split: Whether each core feeds inputs of its own.
+    That is where its inputs are split, or random numbers are drawn.
     """
     found = _Walk(library, set(body.arguments) if is_split else set())
     found.follow(body, effects_of(body, library))

@@ -25,6 +25,17 @@ def set_inputs(node: Node, data: Sequence[str]) -> None:
     node.input.extend([*data, *controls])
 
 
+def add_copy(nodes: Any, node: Node, inputs: Sequence[str]) -> Node:
+    """Adds a copy of a node with these inputs, which may run anywhere."""
+    copy = nodes.add()
+    copy.CopyFrom(node)
+    copy.device = ""
+    copy.attr.pop("_class", None)
+    del copy.input[:]
+    copy.input.extend(inputs)
+    return copy
+
+
 @dataclasses.dataclass(frozen=True)
 class Writer:
     """Writes nodes beside others.

@@ -9,11 +9,10 @@ import pytest
 
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
-from keras_tpu_estimator.tf1_tools.check import limits
+from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.checking import Verdict
 from keras_tpu_estimator.tf1_tools.check.checking import check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
-from keras_tpu_estimator.tf1_tools.porting import table
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 USED = Verdict.RUNS
@@ -332,7 +331,7 @@ def test_json_has_all_places(program, tmp_path, capsys) -> None:
         {"file": path, "line": line} for line in range(2, 11)
     ]
     assert mean["counterpart"] == "`keras.ops.mean`"
-    assert mean["page"] == f"{table.PAGE}#4-operations"
+    assert mean["page"] == f"{porting.PAGE}#4-operations"
     assert printed["not_followed"] == [
         {"file": path, "line": 11, "what": "getattr(tf, x)"}
     ]
@@ -363,15 +362,6 @@ def test_what_is_to_be_installed_is_said(
     assert (
         "\nTo be installed\n  tf.layers needs `pip install -e '.[tf1]'`.\n"
     ) in capsys.readouterr().out
-
-
-def test_the_documentation_lists_all_limits():
-    page = (DOCS / "lifting_limits.md").read_text()
-    rows = [
-        f"| {', '.join(f'`{name}`' for name in limit.names)} | {limit.advice} |"
-        for limit in limits.LIMITS
-    ]
-    assert [row for row in rows if row not in page] == []
 
 
 GRADED = """

@@ -18,7 +18,7 @@ from tf_slim.ops import arg_scope
 from tf_slim.ops import variables
 from tf_slim.training import training
 
-from keras_tpu_estimator.tf1.shims.tables import AREAS
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
 pytestmark = [
     tf1_golden.DEPRECATED,
@@ -72,12 +72,11 @@ def test_each_function_of_tf_slim_is_called():
 
 def test_each_function_that_was_written_anew_is_called():
     names = {
-        area.full(name).removeprefix("contrib.")
-        for area in AREAS
-        for name, target in area.supplied.items()
-        if ".reimplemented." in target
-        and ":" in target
-        and area.path.startswith("contrib.")
+        entry.path.removeprefix("contrib.")
+        for entry in catalogue().entries.values()
+        if ".reimplemented." in entry.source
+        and ":" in entry.source
+        and entry.path.startswith("contrib.")
     }
     assert sorted(names - {*CALLS, *ALIASES} - OF_FILES) == []
 

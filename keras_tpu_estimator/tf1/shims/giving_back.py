@@ -11,14 +11,14 @@ import sys
 import types
 from collections.abc import Sequence
 
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims.resolving import resolve
-from keras_tpu_estimator.tf1.shims.tables import LOST
 
 _BEFORE, _NOW = "tf_keras.legacy_tf_layers", "tf_keras.src.legacy_tf_layers"
 
 
 def give_back() -> None:
-    """Adds the names of `LOST` to the modules that had them.
+    """Adds what is below `tf.python` to the modules that had it.
 
     What a module has stays as it is. Another call changes nothing.
 
@@ -31,11 +31,11 @@ def give_back() -> None:
     """
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    for area in LOST:
-        module = importlib.import_module(f"tensorflow.{area.path}")
-        for name in area.supplied:
-            if not hasattr(module, name):
-                setattr(module, name, resolve(area.full(name)))
+    for entry in catalogue().entries.values():
+        if entry.owner.startswith("python."):
+            module = importlib.import_module(f"tensorflow.{entry.owner}")
+            if not hasattr(module, entry.name):
+                setattr(module, entry.name, resolve(entry.path))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

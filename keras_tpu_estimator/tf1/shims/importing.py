@@ -81,11 +81,7 @@ BUILTINS = vars(builtins) | {"__import__": tf1_import}
 
 @contextlib.contextmanager
 def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
-    """Supplies TensorFlow 1 to modules that are imported in a `with` block.
-
-    Args:
-        folders: Only to those that are in these folders.
-    """
+    """Supplies TensorFlow 1 to modules of some folders in a `with` block."""
     finder = _Finder([folder.resolve() for folder in folders])
     sys.meta_path.insert(0, finder)
     try:

@@ -6,15 +6,15 @@ import pathlib
 import types
 from typing import Any
 
+from keras_tpu_estimator.tf1.names.catalogue import ancestors
+from keras_tpu_estimator.tf1.names.catalogue import below
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims.callers import users_line
-from keras_tpu_estimator.tf1.shims.tables import AREAS
-from keras_tpu_estimator.tf1.shims.tables.area import Area
 
 _V1 = "compat.v1."
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
 # Of the names that Python asks modules for, those that programs ask for, too.
 _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
-_ELSEWHERE = "docs/migrating.md lists what to write instead of many names."
 
 
 class MissingNameError(AttributeError):
@@ -25,11 +25,11 @@ class MissingNameError(AttributeError):
     """
 
     def __init__(self, path: str, advice: str):
-        self.advice = advice or _ELSEWHERE
+        self.advice = advice
         parts = (
             f"TensorFlow has no `tf.{path}`, and it is not supplied here.",
             users_line(),
-            self.advice,
+            advice,
         )
         super().__init__(" ".join(part for part in parts if part))
 
@@ -52,23 +52,23 @@ class LookAlike(types.ModuleType):
         """What has this name, looked up when it is first used."""
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
-        value = resolve(_below(self._kte_path, name))
+        value = resolve(below(self._kte_path, name))
         self.__dict__[name] = value
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
         """Keeps a function from a module of its name, which `import` sets."""
-        if _below(self._kte_path, name) not in _tree().modules:
+        entry = catalogue().entries.get(below(self._kte_path, name))
+        if not (entry and entry.module):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         """All names, supplied ones and TensorFlow's."""
-        known = _tree().packages | {*_tree().supplied}
-        prefix = _below(self._kte_path, "")
-        below = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
-        others = {*dir(_behind(self._kte_path))}
-        names = {n for n in below if "." not in n} | others
-        return sorted(n for n in names if n and not n.startswith("_"))
+        known = catalogue().packages | catalogue().supplied
+        prefix = below(self._kte_path, "")
+        here = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
+        names = here | {*dir(_behind(self._kte_path))}
+        return sorted(n for n in names if n[:1] != "_" and n.isidentifier())
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r} as TF1 had it>"
@@ -97,17 +97,17 @@ def resolve(path: str) -> Any:
     Traceback (most recent call last):
     keras_tpu_estimator.tf1.shims.resolving.MissingNameError: ...
     """
-    tree = _tree()
     if path.startswith(_V1):
         return resolve(path.removeprefix(_V1))
-    if path in tree.missing:
-        raise MissingNameError(path, tree.missing[path])
-    if path in tree.supplied:
-        return _target(path, tree.supplied[path])
-    if path in tree.packages:
+    entry = catalogue().entries.get(path)
+    if entry and entry.missing:
+        raise MissingNameError(path, entry.missing)
+    if entry and entry.source:
+        return _target(path, entry.source)
+    if path in catalogue().packages:
         return LookAlike(path)
     parent, _, name = path.rpartition(".")
-    if parent in tree.packages:
+    if parent in catalogue().packages:
         return _of_the_rest(parent, name)
     return _attribute(resolve(parent), name, path)
 
@@ -128,8 +128,10 @@ def resolve_module(path: str) -> Any:
     ('arg_scope', 'tf_slim.ops.arg_scope')
     """
     path = path.removeprefix(_V1)
-    target = _tree().modules.get(path)
-    return resolve(path) if target is None else _target(path, target)
+    entry = catalogue().entries.get(path)
+    if entry and entry.module:
+        return _target(path, entry.module)
+    return resolve(path)
 
 
 def is_supplied(path: str) -> bool:
@@ -143,17 +145,16 @@ def is_supplied(path: str) -> bool:
     >>> is_supplied("estimator.ModeKeys.TRAIN"), is_supplied("train.Saver")
     (True, False)
     """
-    tree = _tree()
     path = path.removeprefix(_V1)
     while path:
-        if path in tree.supplied:
+        if path in catalogue().supplied:
             return True
-        if path in tree.packages and _behind(path) is None:
+        if path in catalogue().packages and _behind(path) is None:
             return True
         path, _, _ = path.rpartition(".")
-        rest = tree.areas[path].rest if path in tree.areas else None
-        if rest is not None:
-            return not rest.startswith("tensorflow.")
+        module = catalogue().of_module(path)
+        if module and module.source:
+            return not module.source.startswith("tensorflow.")
     return False
 
 
@@ -169,52 +170,14 @@ def is_known(path: str) -> bool:
     (True, False)
     """
     path = path.removeprefix(_V1)
-    return path in _tree().packages or path in _tree().supplied
-
-
-@functools.cache
-def _tree() -> "_Tree":
-    return _Tree()
-
-
-class _Tree:
-    """All areas in one."""
-
-    def __init__(self) -> None:
-        self.areas: dict[str, Area] = {area.path: area for area in AREAS}
-        self.supplied = {
-            area.full(name): target
-            for area in AREAS
-            for name, target in area.supplied.items()
-        }
-        self.missing = {
-            area.full(name): advice
-            for area in AREAS
-            for name, advice in area.missing.items()
-        }
-        self.modules = {
-            area.full(name): target
-            for area in AREAS
-            for name, target in area.modules.items()
-        }
-        names = (*self.supplied, *self.missing)
-        above = {a for n in (*names, *self.areas) for a in _ancestors(n)}
-        self.packages = ({*self.areas} | above) - {*self.supplied}
-
-
-def _ancestors(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts))]
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return path in catalogue().packages | catalogue().supplied
 
 
 def _target(path: str, target: str) -> Any:
     """What a table names."""
-    if target.startswith("tf."):
-        return resolve(target.removeprefix("tf."))
+    top, _, rest = target.partition(".")
+    if top == "tf":
+        return resolve(rest)
     module, _, names = target.partition(":")
     value = _imported(path, module)
     for name in filter(None, names.split(".")):
@@ -238,7 +201,7 @@ def _imported(path: str, module: str) -> Any:
 
 def _of_the_rest(parent: str, name: str) -> Any:
     """What has a name that no table has, but whose module is in one."""
-    path, behind = _below(parent, name), _behind(parent)
+    path, behind = below(parent, name), _behind(parent)
     if behind is None:
         raise MissingNameError(path, _advice(path))
     if not parent and name in _folders_of_tensorflow():
@@ -258,9 +221,9 @@ def _folders_of_tensorflow() -> frozenset[str]:
 
 def _behind(path: str) -> Any:
     """The module that has what no table has, or `None`."""
-    area = _tree().areas.get(path)
-    if area is not None and area.rest is not None:
-        return _target(path, area.rest)
+    entry = catalogue().of_module(path)
+    if entry and entry.source:
+        return _target(path, entry.source)
     above, _, name = path.rpartition(".")
     owner = _behind(above) if path else None
     found = None if owner is None else _attribute_or_none(owner, name)
@@ -270,11 +233,8 @@ def _behind(path: str) -> Any:
 
 def _advice(path: str) -> str:
     """That of the closest module that has some."""
-    areas = _tree().areas
-    for above in reversed(_ancestors(path)):
-        if above in areas and areas[above].advice:
-            return areas[above].advice
-    return ""
+    found = map(catalogue().of_module, reversed(ancestors(path)))
+    return next((e.missing for e in found if e and e.missing), "")
 
 
 def _attribute(owner: Any, name: str, path: str) -> Any:
@@ -292,10 +252,10 @@ def _attribute_or_none(owner: Any, name: str) -> Any:
         pass
     if not isinstance(owner, types.ModuleType):
         return None
-    below = f"{owner.__name__}.{name}"
+    module = f"{owner.__name__}.{name}"
     try:
-        return importlib.import_module(below)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != below:
+        if error.name != module:
             raise
     return None

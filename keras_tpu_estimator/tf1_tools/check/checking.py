@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 from keras_tpu_estimator.ground.base.sources import read_program
 from keras_tpu_estimator.tf1 import shims
-from keras_tpu_estimator.tf1_tools.check import limits
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
@@ -17,7 +18,8 @@ from keras_tpu_estimator.tf1_tools.check.scopes import scopes_of
 from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
 from keras_tpu_estimator.tf1_tools.check.uses import Use
 from keras_tpu_estimator.tf1_tools.check.uses import uses_in
-from keras_tpu_estimator.tf1_tools.porting import table
+
+_REFS = "Variables are resources. Leave `use_resource` out."
 
 
 class Verdict(enum.Enum):
@@ -53,7 +55,7 @@ class Finding:
     grade: Grade
     places: tuple[Use, ...]
     advice: str
-    counterpart: table.Counterpart | None
+    counterpart: porting.Counterpart | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _judged(
             places.setdefault(key, []).append(use)
     owners = {use.name.rpartition(".")[0] for use in uses}
     findings = [
-        Finding(name, verdict, grade, tuple(found), advice, table.find(name))
+        Finding(name, verdict, grade, tuple(found), advice, porting.find(name))
         for (verdict, grade, name, advice), found in places.items()
         # Of a module that is there, what is used of it says enough.
         if verdict is not Verdict.RUNS or name not in owners
@@ -176,12 +178,24 @@ def _verdict(
     if found.status is shims.Status.MISSING:
         return Verdict.MISSING, _of_version_2(use.name) or found.advice
     if is_in_step:
-        advice = limits.advice_on(use.name)
-        if not advice and use.node in calls:
-            advice = limits.advice_on_call(use.name, calls[use.node])
+        advice = catalogue().refusal(use.name.removeprefix("tf."))
+        if use.node in calls and _makes_refs(use.name, calls[use.node]):
+            advice = _REFS
         if advice:
             return Verdict.REFUSED, advice
     return Verdict.RUNS, found.advice
+
+
+def _makes_refs(name: str, call: ast.Call) -> bool:
+    """Whether a call makes variables that are no resources."""
+    if name not in ("tf.get_variable", "tf.Variable", "tf.variable_scope"):
+        return False
+    return any(
+        keyword.arg == "use_resource"
+        and isinstance(keyword.value, ast.Constant)
+        and keyword.value.value is False
+        for keyword in call.keywords
+    )
 
 
 def _of_version_2(name: str) -> str:

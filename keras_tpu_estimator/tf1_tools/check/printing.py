@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.checking import Finding
 from keras_tpu_estimator.tf1_tools.check.checking import Report
 from keras_tpu_estimator.tf1_tools.check.checking import Verdict
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
 from keras_tpu_estimator.tf1_tools.check.uses import Use
-from keras_tpu_estimator.tf1_tools.porting import table
 
 _RUN = "python -m keras_tpu_estimator tf1"
 _TITLES = {
@@ -41,12 +41,7 @@ def as_json(report: Report) -> str:
 
 
 def as_text(report: Report, start: pathlib.Path) -> str:
-    """The report as tables.
-
-    Args:
-        report: The report.
-        start: What file names are shown relative to.
-    """
+    """The report as tables, with file names relative to `start`."""
 
     def where(place: Use | Unfollowed) -> str:
         path = place.path
@@ -79,7 +74,7 @@ def _conclusion(report: Report) -> str:
     count = len(report.unreadable) + len(report.needed)
     return (
         f"{count} things to change before {_RUN} can run it. For a port to "
-        f"Keras see {table.PAGE}."
+        f"Keras see {porting.PAGE}."
     )
 
 
@@ -103,7 +98,7 @@ def _problems(
 
 def _says_less(finding: Finding) -> bool:
     """Whether the advice is to look for the counterpart, which is known."""
-    return finding.counterpart is not None and table.PAGE in finding.advice
+    return finding.counterpart is not None and porting.PAGE in finding.advice
 
 
 def _remarks(

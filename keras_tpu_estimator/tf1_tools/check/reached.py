@@ -89,12 +89,7 @@ class Reached:
         self._objects = objects or {}
 
     def add(self, roots: Iterable[Scope], grade: Grade = Grade.NEEDED) -> None:
-        """Follows some modules and functions.
-
-        Args:
-            roots: Their scopes.
-            grade: How sure it is that they run. Defaults to `NEEDED`.
-        """
+        """Follows the scopes of some modules and functions."""
         self._waiting += [(scope, grade) for scope in roots]
         while self._waiting:
             scope, grade = self._waiting.pop()

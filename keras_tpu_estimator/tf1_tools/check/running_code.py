@@ -30,13 +30,7 @@ class RunningCode:
     def of(
         cls, program: Mapping[str, Scope], start: Scope | None
     ) -> "RunningCode":
-        """That of a program.
-
-        Args:
-            program: The scopes of its modules, by their names.
-            start: The file that is run, or `None` for a folder, of which all
-                files that can be run are.
-        """
+        """That of a program: of the file that is run, or of all that can be."""
         entries = [start] if start else _started(program)
         known = Reached(program, entries or program.values())
         known.add(entries or program.values())

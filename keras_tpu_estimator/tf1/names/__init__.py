@@ -1,0 +1,1 @@
+"""What is known of the names of TensorFlow 1, and who reads it."""

@@ -1,0 +1,217 @@
+"""The names of TensorFlow 1, as `names.toml` has them."""
+
+import dataclasses
+import fnmatch
+import functools
+from collections.abc import Iterator
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+# What an entry may say, each a fact that others ask for.
+_FACTS = ("source", "module", "missing", "refused", "port")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What is known of a name, or of all that a pattern stands for.
+
+    Attributes:
+        owner: The module whose table has it, without 'tf.'; empty for `tf`.
+        name: Its path below that. With ".*" at its end it is about all names of
+            a module that have no entry, and "*" elsewhere is for `refused`.
+        source: What supplies it: 'package.module', 'package.module:attribute',
+            or 'tf.name'. Of a whole module, what has its other names.
+        module: What is imported by it, if that is not its source.
+        missing: What to do without it.
+        refused: Why it does not work in a `model_fn`, and what to do.
+        port: What to write in its place in Keras, as Markdown.
+        row: Which row of the page says more of that.
+
+    Raises:
+        ValueError: Nothing is said of it, or what cannot be together.
+    """
+
+    owner: str
+    name: str
+    source: str = ""
+    module: str = ""
+    missing: str = ""
+    refused: str = ""
+    port: str = ""
+    row: str = ""
+
+    def __post_init__(self) -> None:
+        said = {fact for fact in _FACTS if getattr(self, fact)}
+        stars = self.name.count("*") - self.is_of_module
+        if (
+            not said
+            or bool(self.port) != bool(self.row)
+            or (stars and said != {"refused"})
+            or ({"source", "missing"} <= said and not self.is_of_module)
+        ):
+            raise ValueError(
+                "An entry should say something, a `row` with its `port`, one "
+                "of `source` and `missing`, and with a '*' only `refused`. "
+                f"Received: {self}"
+            )
+
+    @property
+    def path(self) -> str:
+        """The name without 'tf.'."""
+        return below(self.owner, self.name)
+
+    @property
+    def is_of_module(self) -> bool:
+        """Whether it is about the other names of a module."""
+        return f".{self.name}".endswith(".*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the tables of counterparts.
+
+    Attributes:
+        section: The anchor on the page.
+        before: What the page shows in place of the names. Defaults to none.
+        now: What it shows in place of their ports. Defaults to none.
+        note: What else has to be known. Defaults to none.
+    """
+
+    section: str
+    before: str = ""
+    now: str = ""
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalogue:
+    """All names.
+
+    Attributes:
+        entries: By path.
+        rows: By the words that entries name them by, in the page's order.
+
+    Raises:
+        ValueError: An entry names no row, or a row is about nothing.
+    """
+
+    entries: Mapping[str, Entry]
+    rows: Mapping[str, Row]
+
+    def __post_init__(self) -> None:
+        named = {entry.row for entry in self.entries.values() if entry.row}
+        shown = {
+            key for key, row in self.rows.items() if row.before and row.now
+        }
+        wrong = (named - {*self.rows}) | ({*self.rows} - named - shown)
+        if wrong:
+            raise ValueError(
+                "Each row should be on the page, and have names or both "
+                f"`before` and `now`. Received: {sorted(wrong)}"
+            )
+
+    def of_module(self, path: str) -> Entry | None:
+        """What is said of all names of a module that have no entry."""
+        return self.entries.get(below(path, "*"))
+
+    def of_row(self, row: str) -> list[Entry]:
+        """The names that a row is about."""
+        return [entry for entry in self.entries.values() if entry.row == row]
+
+    def refusal(self, path: str) -> str:
+        """Why a name does not work in a `model_fn`, and what to do; else "".
+
+        >>> catalogue().refusal("lookup.StaticHashTable")
+        'Devices have no tables. Look up in input_fn.'
+        """
+        for entry in self.entries.values():
+            if entry.refused and fnmatch.fnmatchcase(path, entry.path):
+                return entry.refused
+        return ""
+
+    @functools.cached_property
+    def supplied(self) -> frozenset[str]:
+        """The paths of names that have a source."""
+        entries = self.entries.values()
+        return frozenset(e.path for e in entries if e.source)
+
+    @functools.cached_property
+    def packages(self) -> frozenset[str]:
+        """The modules of which something is supplied, or said to be missing."""
+        known = [e for e in self.entries.values() if e.source or e.missing]
+        above = {each for entry in known for each in ancestors(entry.path)}
+        return frozenset(above) - self.supplied
+
+
+def below(module: str, name: str) -> str:
+    """The path of a name in a module."""
+    return f"{module}.{name}" if module else name
+
+
+def ancestors(path: str) -> list[str]:
+    """All modules that a name is below, from the empty path of `tf` on.
+
+    Example:
+
+    >>> ancestors("contrib.tpu.TPUConfig")
+    ['', 'contrib', 'contrib.tpu']
+    """
+    parts = path.split(".")
+    return [".".join(parts[:number]) for number in range(len(parts))]
+
+
+def with_name(text: str, name: str) -> str:
+    """Adds a name to what ends in "." or ":", as a source or a port does.
+
+    Example:
+
+    >>> with_name("`keras.ops.`", "matmul"), with_name("nothing", "group")
+    ('`keras.ops.matmul`', 'nothing')
+    """
+    stem = text.removesuffix("`")
+    if not stem.endswith((".", ":")):
+        return text
+    return f"{stem}{name}{text.removeprefix(stem)}"
+
+
+@functools.cache
+def catalogue() -> Catalogue:
+    """All of `names.toml`.
+
+    Raises:
+        ValueError: It is not as its first lines say.
+    """
+    # Most programs never come here.
+    import tomllib
+
+    file = resources.files(__package__).joinpath("names.toml")
+    tables = tomllib.loads(file.read_text("utf-8"))
+    advice, pages = tables.pop("advice"), tables.pop("page")
+    entries: dict[str, Entry] = {}
+    for entry in _entries(tables, advice):
+        if entry.path in entries:
+            raise ValueError(f"{entry.path!r} should have one entry.")
+        entries[entry.path] = entry
+    rows = {
+        key: Row(section, **facts)
+        for section, page in pages.items()
+        for key, facts in page.items()
+    }
+    return Catalogue(entries, rows)
+
+
+def _entries(
+    tables: Mapping[str, Any], advice: Mapping[str, str]
+) -> Iterator[Entry]:
+    for table, names in tables.items():
+        owner = table.removeprefix("tf").removeprefix(".")
+        for name, facts in names.items():
+            for fact in {"missing", "refused"} & {*facts}:
+                if not facts[fact].endswith("."):
+                    facts[fact] = advice[facts[fact]]
+            if "*" not in name:
+                last = name.rpartition(".")[2]
+                for fact in {"source", "port"} & {*facts}:
+                    facts[fact] = with_name(facts[fact], last)
+            yield Entry(owner, name, **facts)

@@ -1,1 +1,0 @@
-"""What to write in place of each name of TensorFlow 1."""

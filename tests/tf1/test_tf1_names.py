@@ -1,0 +1,272 @@
+"""The catalogue of names: it is true, and pages agree with it."""
+
+import functools
+import importlib
+import pathlib
+import re
+import tomllib
+from importlib import resources
+
+import pytest
+import tensorflow  # noqa: TID253 - whose names they are
+import tensorflow.compat.v1 as tf  # noqa: TID253
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import Catalogue
+from keras_tpu_estimator.tf1.names.catalogue import Entry
+from keras_tpu_estimator.tf1.names.catalogue import Row
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1.shims import Status
+from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.shims.resolving import resolve
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / porting.PAGE).read_text()
+ENTRIES = [*catalogue().entries.values()]
+PORTED = [entry for entry in ENTRIES if entry.port]
+# Gone with the estimator, or hidden since Keras 3.
+GONE = (
+    "tf.contrib.",
+    "tf.estimator.",
+    "tf.keras.",
+    "tf.layers.",
+    "tf.nn.rnn_",
+    "tf.python.estimator.",
+    "tf.tpu.experimental.",
+)
+CODE = re.compile(r"`([^`]*)`")
+NAME = re.compile(
+    r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w"
+)
+
+
+def imported(name):
+    """What a dotted name of a library stands for."""
+    top, *rest = name.split(".")
+    found = kte if top == "kte" else importlib.import_module(top)
+    for part in rest:
+        if not hasattr(found, part):
+            importlib.import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part)
+    return found
+
+
+def cells(key, row):
+    """What a page shows in the two columns of a row."""
+    entries = catalogue().of_row(key)
+    entries.sort(key=lambda e: (e.owner.startswith("contrib"), e.is_of_module))
+    before = row.before or ", ".join(f"`tf.{each.path}`" for each in entries)
+    now = row.now or ", ".join(dict.fromkeys(each.port for each in entries))
+    return before, "; ".join(filter(None, (now, row.note)))
+
+
+def table(section):
+    """The rows of a section, as the page has them."""
+    rows = [
+        cells(key, row)
+        for key, row in catalogue().rows.items()
+        if row.section == section
+    ]
+    lines = [f"| {before} | {now} |" for before, now in rows]
+    return "\n".join(["| before | now |", "|---|---|", *lines])
+
+
+def named():
+    """Names of libraries that the catalogue says to use."""
+    texts = [entry.port for entry in PORTED]
+    for key, row in catalogue().rows.items():
+        texts += cells(key, row)
+    spans = [span for text in texts for span in CODE.findall(text)]
+    return {name for span in spans for name in NAME.findall(span)}
+
+
+def test_what_the_table_says_to_use_is_there() -> None:
+    for name in sorted(named()):
+        assert imported(name) is not None
+
+
+def test_the_names_are_tensorflows() -> None:
+    for entry in PORTED:
+        name = f"tf.{entry.path}".removesuffix(".*")
+        if not f"{name}.".startswith(GONE):
+            parts = name.split(".")[1:]
+            assert _is_in(tf, parts) or _is_in(tensorflow, parts), name
+
+
+def _is_in(module, parts) -> bool:
+    """Whether a dotted name, in parts, is below a module."""
+    try:
+        functools.reduce(getattr, parts, module)
+    except AttributeError:
+        return False
+    return True
+
+
+def test_every_metric_has_a_counterpart() -> None:
+    found = {
+        porting.find(f"tf.metrics.{name}").now.strip("`")
+        for name in dir(tf.metrics)
+        if not name.startswith("_")
+    }
+    assert found == {f"kte.metrics.{name}" for name in kte.metrics.__all__}
+
+
+def test_every_source_is_there() -> None:
+    # Its error names what is not there.
+    for entry in ENTRIES:
+        if entry.source:
+            path = f".{entry.path}".removesuffix(".*").removeprefix(".")
+            assert resolve(path) is not None, path
+
+
+def test_every_missing_name_is_missing_and_says_what_to_do() -> None:
+    for entry in ENTRIES:
+        if entry.missing and not entry.is_of_module:
+            found = lookup(f"tf.{entry.path}")
+            expected = (Status.MISSING, entry.missing)
+            assert (found.status, found.advice) == expected, entry
+
+
+@pytest.mark.parametrize(
+    "section", dict.fromkeys(row.section for row in catalogue().rows.values())
+)
+def test_the_page_has_the_table(section) -> None:
+    headings = re.findall("^## (.*)$", PAGE, re.MULTILINE)
+    anchors = [
+        re.sub("[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+    ]
+    assert section in anchors
+    part = PAGE.split("\n## ")[anchors.index(section) + 1]
+    right = table(section)
+    assert right in part, (
+        f"Put this under '{headings[anchors.index(section)]}' in "
+        f"{porting.PAGE}:\n{right}"
+    )
+
+
+def test_the_page_has_what_is_refused() -> None:
+    page = (ROOT / "docs" / "lifting_limits.md").read_text()
+    refused = [entry for entry in ENTRIES if entry.refused]
+    for why in dict.fromkeys(entry.refused for entry in refused):
+        names = [f"`tf.{e.path}`" for e in refused if e.refused == why]
+        row = f"| {', '.join(names)} | {why} |"
+        assert row in page, f"Put this into the page:\n{row}"
+
+
+def test_old_programs_are_told_what_is_true() -> None:
+    def listed(heading):
+        page = (ROOT / "docs" / "old_programs.md").read_text()
+        part = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+        cells = re.findall(r"(?m)^\| (.*?) \|", part)
+        return [n for cell in cells for n in re.findall(r"`(tf\.[^`]+)`", cell)]
+
+    supplied, missing = listed("What is supplied"), listed("What is missing")
+    assert "tf.layers" in supplied and "tf.contrib.learn" in missing
+    for name in supplied:
+        assert lookup(name).status is Status.SUPPLIED, name
+    nothing = lookup("tf.unheard_of").advice
+    for name in missing:
+        if name != "tf.contrib.layers":  # Of which columns alone are.
+            found = lookup(f"{name}.unheard_of")
+            assert found.status is Status.MISSING, name
+            assert found.advice != nothing, name
+
+
+@pytest.mark.parametrize(
+    ("name", "now", "anchor"),
+    [
+        ("tf.reduce_mean", "`keras.ops.mean`", "4-operations"),
+        ("tf.math.reduce_mean", "`keras.ops.mean`", "4-operations"),
+        (
+            "tf.layers.dense",
+            '`keras.layers.Dense(10, name="out")(x)`',
+            "2-layers",
+        ),
+        ("tf.contrib.tpu.TPUConfig", "`kte.TPUConfig`", "1-imports"),
+        ("tf.estimator.SessionRunHook", "`kte.hooks.SessionRunHook`", "7-"),
+        ("tf.contrib.layers.embed_sequence", "`keras.layers`", "2-layers"),
+        ("tf.train.AdamOptimizer.minimize", "`keras.optimizers.Adam", "6-"),
+        ("tf.estimator.ModeKeys.TRAIN", "`kte.ModeKeys`", "1-imports"),
+        ("tf.initializers.zeros", "`keras.initializers`", "2-layers"),
+        # Names that are others under TensorFlow 1.
+        ("tf.contrib.rnn.GRUCell", "`keras.layers.GRUCell`", "2-layers"),
+        (
+            "tf.contrib.tpu.python.tpu.tpu_config.TPUConfig",
+            "`kte.TPUConfig`",
+            "1-imports",
+        ),
+        ("tf.contrib.framework.nest.pack", "`jax.tree`", "4-operations"),
+    ],
+)
+def test_counterparts_are_found(name, now, anchor) -> None:
+    found = porting.find(name)
+    assert found.name == name and found.now.startswith(now)
+    assert found.page.startswith(f"docs/migrating.md#{anchor}")
+
+
+def test_links_are_left_out_of_messages() -> None:
+    found = porting.find("tf.train.ExponentialMovingAverage")
+    assert found.note == "see moving averages"
+
+
+def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
+    assert porting.find("tf.contrib.opt.AGNOptimizer") is None
+    assert porting.find("tf.contrib.opt.unheard_of").now == "`keras.optimizers`"
+
+
+def test_what_is_not_tensorflows_has_no_counterpart() -> None:
+    assert porting.find("np.mean") is None
+    assert porting.find("tf") is None
+    assert porting.find("tf.unheard_of") is None
+    assert porting.find("tf.contrib.unheard_of.f") is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"port": "nothing"},
+        {"row": "dense"},
+        {"source": "tf.", "missing": "Leave it out."},
+    ],
+)
+def test_an_entry_says_something_that_can_be(facts) -> None:
+    with pytest.raises(ValueError, match="An entry should say something"):
+        Entry("layers", "dense", **facts)
+
+
+def test_a_pattern_is_for_what_is_refused() -> None:
+    assert Entry("nn", "ctc_*", refused="Leave it out.").path == "nn.ctc_*"
+    with pytest.raises(ValueError, match="with a '\\*' only `refused`"):
+        Entry("nn", "ctc_*", source="tf.nn.")
+
+
+def test_rows_and_names_agree() -> None:
+    dense = Entry("layers", "dense", port="`keras.layers.Dense`", row="dense")
+    with pytest.raises(ValueError, match=r"Received: \['dense'\]"):
+        Catalogue({dense.path: dense}, {})
+    with pytest.raises(ValueError, match=r"Received: \['dense'\]"):
+        Catalogue({}, {"dense": Row("2-layers", before="`tf.layers.dense`")})
+
+
+def test_the_file_is_in_order() -> None:
+    folder = resources.files("keras_tpu_estimator.tf1.names")
+    file = folder.joinpath("names.toml")
+    tables = tomllib.loads(file.read_text("utf-8"))
+    advice = tables.pop("advice")
+    pages = tables.pop("page").values()
+    assert sum(map(len, pages)) == len(catalogue().rows)
+    assert [*tables] == sorted(tables)
+    for names in tables.values():
+        assert [*names] == sorted(names, key=lambda n: (n != "*", n.lower(), n))
+    said = [
+        facts[fact]
+        for names in tables.values()
+        for facts in names.values()
+        for fact in ("missing", "refused")
+        if fact in facts
+    ]
+    # What one name says alone needs no word.
+    assert [word for word in advice if said.count(word) < 2] == []
