@@ -3,7 +3,8 @@
     nox                         # The core of the suite, everywhere.
     nox -s newest-3.13 -- tests # All of it, on one.
 
-`.ci/run` runs the whole suite on one Python, and then `newest-3.13`, if it can.
+`.ci/run` runs the whole suite on one Python, and then `newest-3.12`, `newest-3.13`
+and `lowest`, if it can.
 """
 
 import nox
