@@ -284,7 +284,6 @@ def run_tf1(name: str, **settings: Any) -> None:
     run_main(name, {"__builtins__": BUILTINS}, **settings)
 
 
-@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 def test_tf1_mnist(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -319,7 +318,6 @@ def test_ported_mnist(
 
 
 @pytest.mark.at_length
-@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 def test_tf1_bert_tiny(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,

@@ -96,6 +96,21 @@ def test_importing_selects_jax_and_no_tensorflow() -> None:
     assert done.stdout == f"jax {kte.__version__}\nset()\n", done.stderr
 
 
+def test_importing_takes_a_checksum_beside_keras() -> None:
+    done = run_python(
+        "import sys, keras\n"
+        "before = {name.partition('.')[0] for name in sys.modules}\n"
+        "import keras_tpu_estimator\n"
+        "after = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(sorted(after - before - sys.stdlib_module_names))\n",
+        KERAS_BACKEND="jax",
+    )
+    # h5py comes with Keras.
+    assert done.stdout == "['google_crc32c', 'keras_tpu_estimator']\n", (
+        done.stderr
+    )
+
+
 def test_the_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
     assert versions[0] == kte.__version__

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from typing import Self
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export import folders
 from keras_tpu_estimator.export import saved_model
+from keras_tpu_estimator.export import stablehlo
 from keras_tpu_estimator.export.checking import FirstRequest
+from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.receivers import ServingInputReceiver
@@ -197,8 +200,28 @@ def run_export(
         folders.copy_assets(temporary, export.assets_extra or {})
         if first_request is not None:
             first_request.check(temporary, graphs)
+        _leave_out_lines(temporary, graphs)
     _logger.info("SavedModel written to: %s", final)
     return final
+
+
+def _leave_out_lines(
+    folder: str, graphs: Iterable[tuple[ServingGraph, object]]
+) -> None:
+    """Takes out the lines of source files, which an error would have named.
+
+    So paths of this machine are not handed on, and the same model makes the
+    same files.
+    """
+    modules = {
+        graph.model.module
+        for graph, _ in graphs
+        if isinstance(graph.model, LoweredModel)
+    }
+    if modules:
+        saved_model.replace_modules(
+            folder, {each: stablehlo.without_lines(each) for each in modules}
+        )
 
 
 def _first_request(

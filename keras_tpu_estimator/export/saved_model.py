@@ -1,5 +1,7 @@
 """Writing graphs as the metagraphs of one SavedModel."""
 
+import pathlib
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 
 def write(
@@ -67,6 +71,41 @@ def write(
                     )
                 writes_variables = False
     builder.save(as_text)
+
+
+def replace_modules(folder: str, replacements: Mapping[bytes, bytes]) -> None:
+    """Puts other modules of XLA into a SavedModel.
+
+    Args:
+        folder: The SavedModel.
+        replacements: New modules by those that are there.
+    """
+    from google.protobuf import text_format
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    (path,) = pathlib.Path(folder).glob("saved_model.pb*")
+    saved, is_text = saved_model_pb2.SavedModel(), path.suffix == ".pbtxt"
+    if is_text:
+        text_format.Parse(path.read_bytes(), saved)
+    else:
+        saved.ParseFromString(path.read_bytes())
+    for node in _nodes(saved):
+        module = node.attr["module"].s if node.op == "XlaCallModule" else b""
+        if module in replacements:
+            node.attr["module"].s = replacements[module]
+    path.write_bytes(
+        text_format.MessageToString(saved).encode()
+        if is_text
+        else saved.SerializeToString(deterministic=True)
+    )
+
+
+def _nodes(saved: "SavedModel") -> Iterator["NodeDef"]:
+    """All nodes of graphs and functions."""
+    for meta_graph in saved.meta_graphs:
+        yield from meta_graph.graph_def.node
+        for function in meta_graph.graph_def.library.function:
+            yield from function.node_def
 
 
 def _assign(

@@ -1,10 +1,12 @@
 """What JAX lowers to, in the form that TensorFlow's runtime can read."""
 
+import contextlib
 import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 
 from jaxlib.mlir import ir
+from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import chlo
 from jaxlib.mlir.dialects import func
 from jaxlib.mlir.dialects import sdy
@@ -54,11 +56,7 @@ def for_tensorflow(module: bytes) -> bytes:
     Raises:
         UnservableError: It has ops that TensorFlow does not have.
     """
-    with ir.Context() as context, ir.Location.unknown():
-        stablehlo.register_dialect(context)
-        chlo.register_dialect(context)
-        sdy.register_dialect(context)
-        parsed = stablehlo.deserialize_portable_artifact(context, module)
+    with _parsed(module) as parsed:
         operations = list(_operations(parsed.body))
         _check_custom_calls(operations)
         for operation in operations:
@@ -66,6 +64,28 @@ def for_tensorflow(module: bytes) -> bytes:
             if operation.name == "stablehlo.composite":
                 _call_instead(operation)
         return _serialized(parsed)
+
+
+def without_lines(module: bytes) -> bytes:
+    """The same module without names and lines of source files.
+
+    Args:
+        module: What `for_tensorflow` returned.
+    """
+    with _parsed(module) as parsed:
+        strip = passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
+        strip.run(parsed.operation)
+        return _serialized(parsed)
+
+
+@contextlib.contextmanager
+def _parsed(module: bytes) -> Iterator[ir.Module]:
+    """A portable artifact, in a context of its own."""
+    with ir.Context() as context, ir.Location.unknown():
+        stablehlo.register_dialect(context)
+        chlo.register_dialect(context)
+        sdy.register_dialect(context)
+        yield stablehlo.deserialize_portable_artifact(context, module)
 
 
 def _operations(block: ir.Block) -> Iterator[ir.Operation]:

@@ -1,8 +1,10 @@
 """What cannot be exported is refused, with a way out."""
 
 import dataclasses
+import inspect
 import os
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -286,6 +288,28 @@ def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
     ):
         estimator.export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
+
+
+def of_composites(features, labels, mode, params):
+    best, _ = ops.top_k(features["x"], 2)
+    return kte.TPUEstimatorSpec(mode, {"y": best})
+
+
+def test_the_line_of_what_cannot_be_run(model_dir, tmp_path, monkeypatch):
+    from keras_tpu_estimator.export import stablehlo
+
+    composites = []
+    # TensorFlow does not find the shapes in them.
+    monkeypatch.setattr(stablehlo, "_call_instead", composites.append)
+    estimator = estimator_of(of_composites, model_dir)
+    line = inspect.getsourcelines(of_composites)[1] + 1
+    try:
+        estimator.export_saved_model(tmp_path, RAW)
+    except kte.export.UnservableError as error:
+        assert f"{__file__}:{line}:" in str(error)
+    else:
+        assert not composites
+        pytest.skip(f"JAX {jax.__version__} has no composites.")
 
 
 def test_a_trial_that_hangs(model_dir, tmp_path, monkeypatch):

@@ -218,7 +218,10 @@ def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
     from tensorflow.core.protobuf import saved_model_pb2
 
     with open(f"{folder}/saved_model.pb", "rb") as file:
-        proto = saved_model_pb2.SavedModel.FromString(file.read())
+        graphs = file.read()
+    # No lines of source files, in functions of graphs, either.
+    assert b".py" not in graphs
+    proto = saved_model_pb2.SavedModel.FromString(graphs)
     assert [
         [node.op for node in each.graph_def.node].count("BatchFunction")
         for each in proto.meta_graphs

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import runpy
+import shutil
 
 import export_helpers
 import keras
@@ -146,6 +148,26 @@ def test_default_attributes_are_left_out(estimator, tmp_path, untried):
         }
 
     assert (marks(stripped), marks(whole)) == ({True}, {False})
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_another_folder_of_sources_makes_the_same_graphs(
+    as_text, model_dir, tmp_path, untried
+):
+    def exported(name):
+        sources = tmp_path / name
+        sources.mkdir()
+        path = shutil.copy(export_helpers.__file__, sources)
+        model_fn = runpy.run_path(path)["classifier"]
+        folder = estimator_of(model_fn, model_dir).export_saved_model(
+            sources, RAW, as_text=as_text
+        )
+        (file,) = pathlib.Path(folder).glob("saved_model.*")
+        return file.read_bytes()
+
+    one = exported("one")
+    assert b".py" not in one
+    assert exported("two") == one
 
 
 def test_modes_checkpoints_and_tags_are_served(

@@ -18,10 +18,6 @@ from helpers import regression_data
 
 import keras_tpu_estimator as kte
 
-# Where Orbax cannot read an array, it closes its loop with others under way.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
-)
 INDEX = "model.safetensors.index.json"
 X, Y = regression_data(16)
 TREE = {

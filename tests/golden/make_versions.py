@@ -1,15 +1,17 @@
-"""Writes what another Python and another JAX read.
+"""Writes what is read under other versions of Python, JAX, Keras and NumPy.
 
-    KERAS_BACKEND=jax python -m tests.golden.make_versions
+    KERAS_BACKEND=jax python -m tests.golden.make_versions newest
 
-makes `tests/golden/versions` anew: a checkpoint, one in shards, an export and
-an executable. Run it under the newest Python and the newest JAX.
+makes `tests/golden/versions/newest` anew: a checkpoint of each format, one in
+shards, an export and an executable. Run it in the environment of the session of
+`nox` that the folder is named after: `newest-3.13`, and `lowest`.
 """
 
 import json
 import pathlib
 import shutil
 import sys
+from importlib import metadata
 
 import keras
 import numpy as np
@@ -21,6 +23,8 @@ from tests.stored_programs import store
 HERE = pathlib.Path(__file__).parent / "versions"
 SHAPE = (12, 8)
 CORES = 8
+FORMATS = ("hdf5", "orbax", "tensorflow")
+PACKAGES = ("jax", "keras", "numpy", "orbax-checkpoint")
 
 
 def data():
@@ -57,7 +61,9 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def estimator_in(model_dir, in_shards=False, executables=None):
+def estimator_in(
+    model_dir, in_shards=False, executables=None, checkpoint_format="hdf5"
+):
     """What wrote the files, and what reads them."""
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(
@@ -67,6 +73,7 @@ def estimator_in(model_dir, in_shards=False, executables=None):
         model_dir=str(model_dir),
         layout_map={"dense/kernel": ("model",)} if in_shards else None,
         executables=executables,
+        checkpoint_format=checkpoint_format,
         save_checkpoints_steps=2,
         save_summary_steps=None,
         log_step_count_steps=None,
@@ -115,33 +122,34 @@ def shorten(executable):
         file.truncate(file.tell())
 
 
-def main():
+def main(folder):
     """Trains to step 4, and writes what was right then beside the files."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", CORES)
-    # No paths of the machine in what is written.
-    jax.config.update("jax_traceback_in_locations_limit", 0)
-    shutil.rmtree(HERE, ignore_errors=True)
-    estimator = estimator_in(HERE / "model")
+    shutil.rmtree(folder, ignore_errors=True)
+    estimator = estimator_in(folder / "hdf5")
     estimator.train(input_fn, steps=4)
-    shorten(store(estimator, predict_fn, HERE / "executables", "infer"))
+    shorten(store(estimator, predict_fn, folder / "executables", "infer"))
     (outputs,) = estimator.predict(predict_fn, yield_single_examples=False)
-    exports = HERE / "exports"
+    exports = folder / "exports"
     path = pathlib.Path(estimator.export_saved_model(exports, receiver_fn))
-    path.rename(HERE / "export")
+    path.rename(folder / "export")
     shutil.rmtree(exports)
-    estimator_in(HERE / "shards", in_shards=True).train(input_fn, steps=4)
+    estimator_in(folder / "shards", in_shards=True).train(input_fn, steps=4)
+    for name in FORMATS[1:]:
+        other = estimator_in(folder / name, checkpoint_format=name)
+        other.train(input_fn, steps=4)
     expected = {
         "python": sys.version.split()[0],
-        "jax": jax.__version__,
+        **{name: metadata.version(name) for name in PACKAGES},
         "at step 4": weights(estimator),
         "outputs": {name: each.tolist() for name, each in outputs.items()},
     }
-    (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
-    for name in ("model", "shards"):
-        only_step_2(HERE / name)
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+    for name in (*FORMATS, "shards"):
+        only_step_2(folder / name)
 
 
 if __name__ == "__main__":
-    main()
+    main(HERE / sys.argv[1])

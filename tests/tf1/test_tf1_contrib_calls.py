@@ -20,12 +20,8 @@ from tf_slim.training import training
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
-pytestmark = [
-    tf1_golden.DEPRECATED,
-    # Of TensorFlow, tf-keras and tf_slim, about one another.
-    pytest.mark.filterwarnings("ignore:.* is deprecated and will be"),
-    pytest.mark.filterwarnings("ignore:.*no longer experimental:UserWarning"),
-]
+# Of TensorFlow, tf-keras and tf_slim, about one another.
+pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
 EXPECTED = tf1_golden.golden("contrib_calls")
 # They read clusters and exports, which have tests of their own.
 OF_FILES = {"cluster_resolver.TPUClusterResolver", "predictor.from_saved_model"}

@@ -11,9 +11,6 @@ from helpers import some_at_length
 from running import PROGRAMS
 from running import run
 
-pytestmark = tf1_golden.DEPRECATED
-
-
 # A few are in each run, and all of them in `.ci/run`.
 SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
 

@@ -10,8 +10,6 @@ from helpers import at_length
 from running import losses_in
 from running import make_estimator
 
-pytestmark = tf1_golden.DEPRECATED
-
 
 def losses_of(name, model_dir, use_tpu, **params):
     """The losses of a training."""

@@ -14,8 +14,6 @@ from running import values_of
 
 import keras_tpu_estimator as kte
 
-pytestmark = tf1_golden.DEPRECATED
-
 
 def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
     """The losses and the values after so many steps.

@@ -73,10 +73,6 @@ def test_import_means_tensorflow_1(imported_from):
     assert module.tf.__version__ == tf.__version__
 
 
-# TensorFlow's own conversion does what Python 3.13 says it should not.
-@pytest.mark.filterwarnings(
-    "ignore:.*__init__ got an unexpected:DeprecationWarning"
-)
 def test_functions_are_converted_to_graphs(imported_from):
     module = imported_from(
         "import tensorflow as tf\n"

@@ -12,8 +12,6 @@ import pytest
 from told_program import TRAININGS
 from told_program import told
 
-pytestmark = tf1_golden.DEPRECATED
-
 FINAL = "Loss for final step: "
 
 

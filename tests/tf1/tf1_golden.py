@@ -6,13 +6,7 @@ import json
 import pathlib
 import sys
 
-import pytest
-
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-# What TensorFlow says about its own layers.
-DEPRECATED = pytest.mark.filterwarnings(
-    "ignore:`tf.layers:UserWarning", "ignore:`tf.nn.rnn_cell:UserWarning"
-)
 kte.tf1.install()
 # As for a script, beside which modules are found.
 sys.path.append(str(GOLDEN))

@@ -115,7 +115,6 @@ def test_all_examples_are_compiled():
     assert names == PROGRAMS.keys() | OTHERS
 
 
-@pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning")
 @pytest.mark.usefixtures("pretrained")
 @pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):

@@ -5,7 +5,8 @@ import sys
 
 # Where the programs are.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
-import tf1_golden  # isort: skip
+# It installs what TensorFlow lacks.
+import tf1_golden  # noqa: F401  # isort: skip
 
 import functools
 import importlib
@@ -18,8 +19,6 @@ from tpu_programs import EVALUATED
 from tpu_programs import Program
 from tpu_programs import rows
 from tpu_table import TOPOLOGIES
-
-pytestmark = tf1_golden.DEPRECATED
 
 # Its moments are those of all cores, and have sums of their own.
 HAS_SUMS = "resnet_lars"
