@@ -265,6 +265,8 @@ class _Step:
 def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
     """The operations that are needed, in the order in which they were made.
 
+    What an operation was told later to wait for comes before it, too.
+
     Args:
         graph: The graph.
         fetches: Operations and tensors that are wanted.
@@ -276,7 +278,12 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
         if op.name not in needed:
             needed.add(op.name)
             stack += [t.op for t in op.inputs] + list(op.control_inputs)
-    return [op for op in graph.get_operations() if op.name in needed]
+    ordered: dict[str, Any] = {}
+    for op in graph.get_operations():
+        if op.name in needed:
+            for each in (*op.control_inputs, op):
+                ordered.setdefault(each.name, each)
+    return list(ordered.values())
 
 
 def _shape_of(op: Any) -> list[int]:

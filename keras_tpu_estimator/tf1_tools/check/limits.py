@@ -52,14 +52,6 @@ LIMITS = (
         "Devices have no strings. Do it in input_fn.",
     ),
     Limit(
-        (
-            "tf.compat.v2.summary.create_file_writer",
-            "tf.contrib.summary.create_file_writer",
-        ),
-        "Devices write no files. Use tf.summary, which is written, or do it in "
-        "host_call.",
-    ),
-    Limit(
         ("tf.contrib.lookup.*", "tf.lookup.*"),
         "Devices have no tables. Look up in input_fn.",
     ),
