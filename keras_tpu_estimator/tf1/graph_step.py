@@ -82,7 +82,7 @@ class GraphStep:
         done = [model.spec.train_op] if training else []
         with model.graph.as_default():
             tensors = self._tensors(metrics)
-        self._write_too(tensors, done)
+            self._write_too(tensors, done)
         flat, self._structure = jax.tree.flatten(tensors)
         self._count = len(flat)
         self._outputs = GraphOutputs(

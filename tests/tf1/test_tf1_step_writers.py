@@ -152,6 +152,30 @@ def test_images_texts_and_histograms(tmp_path, is_known):
     }
 
 
+def test_constants_and_narrow_numbers(tmp_path):
+    def write(features, loss, weight, step):
+        tf2.summary.scalar("constant", 0.5, step=7)
+        tf2.summary.text("text", "about", step=7)
+
+    made = estimator(program(tmp_path, write), tmp_path / "model")
+    made.train(fed(DATA), steps=2)
+    assert summaries_in(tmp_path) == {
+        ("constant", 7): 0.5,
+        ("text", 7): b"about",
+    }
+
+    def write_narrow(features, loss, weight, step):
+        tf2.summary.scalar("half", tf.cast(loss, tf.bfloat16), step=step)
+        tf2.summary.scalar("step", step + 1, step=step)
+
+    other = tmp_path / "narrow"
+    made = estimator(program(other, write_narrow), other, use_tpu=True)
+    made.train(fed(DATA), steps=2)
+    written = summaries_in(other)
+    assert written["half", 1] == pytest.approx(losses()[1], rel=0.02)
+    assert written["step", 1] == 2
+
+
 def test_what_has_no_fixed_shape_is_left_out(tmp_path, caplog):
     def write(features, loss, weight, step):
         some = tf.boolean_mask(features, features > 0)
@@ -187,6 +211,33 @@ def test_updates_that_summaries_waited_for_are_made(tmp_path):
     made.train(fed(DATA), steps=2)
     assert made.get_variable_value("count") == 2
     assert summaries_in(tmp_path) == {("count", 0): 1, ("count", 1): 2}
+
+
+def test_summaries_that_wait_for_training(tmp_path):
+    def model_fn(features, labels, mode, params):
+        weight = variable("w", 3)
+        loss = tf.reduce_mean(features * weight)
+        if mode == kte.ModeKeys.PREDICT:
+            writer = tf2.summary.create_file_writer(str(tmp_path / "predict"))
+            with tf.control_dependencies([writer.init()]):
+                y = tf.identity(loss * tf.ones([features.shape[0]]))
+            return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y})
+        step = tf.train.get_or_create_global_step()
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        train_op = optimizer.minimize(loss, step)
+        writer = tf2.summary.create_file_writer(str(tmp_path))
+        with tf.control_dependencies([train_op]), writer.as_default():
+            with tf2.summary.record_if(step > 0):
+                tf2.summary.write("w", weight, step=step)
+        train_op = tf.group(*tf.summary.all_v2_summary_ops())
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    made = estimator(model_fn, tmp_path / "model", use_tpu=False)
+    made.train(fed(DATA), steps=4)
+    written = summaries_in(tmp_path)
+    values = [written["w", step] for step in range(1, 5)]
+    np.testing.assert_allclose(values, weights(5)[1:], rtol=1e-5)
+    assert len(list(made.predict(fed(DATA)))) == 5 * 16
 
 
 def test_writers_of_contrib(tmp_path):
