@@ -47,7 +47,10 @@ def definition_of(graph: Any) -> Definition:
 
 
 def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
-    """The operations that some need, in the order in which they were made."""
+    """The operations that some need, in the order in which they were made.
+
+    What one of them was told later to wait for comes before it, too.
+    """
     stack = [getattr(each, "op", each) for each in fetches]
     needed = set()
     while stack:
@@ -55,4 +58,9 @@ def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
         if op.name not in needed:
             needed.add(op.name)
             stack += [t.op for t in op.inputs] + list(op.control_inputs)
-    return [op for op in graph.get_operations() if op.name in needed]
+    ordered: dict[str, Any] = {}
+    for op in graph.get_operations():
+        if op.name in needed:
+            for each in (*op.control_inputs, op):
+                ordered.setdefault(each.name, each)
+    return list(ordered.values())

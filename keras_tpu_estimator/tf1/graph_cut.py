@@ -24,13 +24,15 @@ class Cut:
     Attributes:
         definition: Its nodes.
         boundary: The tensors that go into it, which the devices compute.
-        initializers: The names of its variables, with those of the operations
-            that give them their initial values.
+        variables: The names of its variables.
+        initializers: The names of the operations that give them their initial
+            values, if they have any.
     """
 
     definition: Any = dataclasses.field(repr=False)
     boundary: Sequence[Any]
-    initializers: Mapping[str, str]
+    variables: Sequence[str]
+    initializers: Sequence[str] = ()
 
     def graph(self) -> HostGraph:
         """The part as a graph, whose inputs are those at the boundary."""
@@ -53,8 +55,8 @@ class Cut:
         return HostGraph(
             graph,
             inputs,
-            {name: operation(name).outputs[0] for name in self.initializers},
-            [operation(name) for name in self.initializers.values()],
+            {name: operation(name).outputs[0] for name in self.variables},
+            [operation(name) for name in self.initializers],
         )
 
 
@@ -87,9 +89,10 @@ def cut(
         if tensor.op.name not in own | constant
     }
     return Cut(
-        _part(definition, [op.name for op in ops], own | constant),
+        part_of(definition, [op.name for op in ops], own | constant),
         list(boundary.values()),
-        {name: op.name for name, op in initializers.items()},
+        list(initializers),
+        [op.name for op in initializers.values()],
     )
 
 
@@ -99,10 +102,16 @@ def _before(op: Any) -> set[str]:
     return inputs | {other.name for other in op.control_inputs}
 
 
-def _part(
+def part_of(
     definition: Definition, names: Sequence[str], kept: Collection[str]
 ) -> Any:
-    """The nodes that are kept, which do not wait for others."""
+    """A graph of the nodes that are kept, which do not wait for others.
+
+    Args:
+        definition: The whole.
+        names: Those of nodes in the order in which they were made.
+        kept: Which of them are kept.
+    """
     import tensorflow as tf
 
     whole = definition.whole

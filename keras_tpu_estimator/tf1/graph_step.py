@@ -1,6 +1,7 @@
 """A TF1 graph as one step for all cores."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -40,6 +41,7 @@ from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
+from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import SEED
 
@@ -77,14 +79,16 @@ class GraphStep:
         self._host_call: HostFunction | None = None
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
+        done = [model.spec.train_op] if training else []
         with model.graph.as_default():
             tensors = self._tensors(metrics)
+            self._write_too(tensors, done)
         flat, self._structure = jax.tree.flatten(tensors)
         self._count = len(flat)
         self._outputs = GraphOutputs(
             model,
             flat,
-            [model.spec.train_op] if training else [],
+            done,
             recorded(model.graph) if training else [],
             example.is_split,
             counts=training,
@@ -198,6 +202,29 @@ class GraphStep:
             self._hooks = (*self._hooks, CloseHostCall(host_call[0]))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
+
+    def _write_too(self, tensors: dict[str, Nest], done: Sequence[Any]) -> None:
+        """Has the host write the files that the graph itself would write."""
+        wanted = [*jax.tree.leaves(tensors), *done]
+        writer = taken_out(self._model.graph, wanted)
+        if writer is None:
+            return
+        self._hooks = (*self._hooks, CloseHostCall(writer.function))
+        if self._host_call is None:
+            self._host_call, tensors["host_call"] = writer, _fed(writer)
+        else:
+            self._host_call = _both(self._host_call, writer)
+            tensors["host_call"] = [tensors["host_call"], _fed(writer)]
+
+
+def _both(first: HostFunction, second: HostFunction) -> HostFunction:
+    """What calls two functions, and is fed what each of them is."""
+
+    def call(of_first: Nest, of_second: Nest) -> None:
+        first.call(of_first)
+        second.call(of_second)
+
+    return HostFunction(call, [first.tensors, second.tensors])
 
 
 def _fed(host: HostFunction) -> Nest:

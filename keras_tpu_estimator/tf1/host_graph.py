@@ -18,7 +18,7 @@ from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.sessions import loader_of
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
-_WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
+WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
 
 
 class HostGraph:
@@ -29,7 +29,8 @@ class HostGraph:
         inputs: What it is given: tensors.
         handles: The resources of its variables by name.
         initializers: Operations that give them initial values.
-        others: Operations to run at first, too. Defaults to none.
+        others: Operations to run at first, too, beside those that open the
+            files of summaries. Defaults to none.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class HostGraph:
         self.graph = graph
         self._session = host_session(graph)
         self._initializers = initializers
-        self._session.run([*initializers, *others])
+        self._session.run([*initializers, *others, *_writers(graph)])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
         """A function of arrays, one for each input, that runs fetches."""
@@ -136,7 +137,7 @@ class CalledGraph(HostGraph):
             jax.tree.leaves(nest),
             {name: v.handle for name, v in variables.items()},
             [v.initializer for v in variables.values()],
-            [tables, *_writers(graph)],
+            [tables],
         )
         self._set_step: Callable[..., Any] | None = None
         if any(step.handle is each for op in new for each in op.inputs):
@@ -193,4 +194,4 @@ def shapes_of(tensors: Nest) -> Any:
 
 def _writers(graph: Any) -> list[Any]:
     """The operations that open the files of summaries."""
-    return [op for op in graph.get_operations() if op.type in _WRITERS]
+    return [op for op in graph.get_operations() if op.type in WRITERS]

@@ -46,15 +46,15 @@ class HostCall(GraphFunction):
 
 
 class CloseHostCall(LoopHook):
-    """Ends the sessions of a `host_call` with the call of the estimator.
+    """Ends the sessions of a function with the call of the estimator.
 
     Args:
-        host_call: The function.
+        host_call: The function: a `HostCall` or a `StepWriter`.
     """
 
     allows_run_ahead = True
 
-    def __init__(self, host_call: HostCall):
+    def __init__(self, host_call: Any):
         self._host_call = host_call
 
     def run_ends(self, start: int) -> Iterable[int]:

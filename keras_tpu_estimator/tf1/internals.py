@@ -144,3 +144,9 @@ def saved_names(saver: Any) -> dict[str, str]:
         for name, each in variables.items()
         if hasattr(each, "op")
     }
+
+
+def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
+    """Has an operation of a graph wait for these others, and for no more."""
+    op._remove_all_control_inputs()
+    op._add_control_inputs(others)

@@ -73,8 +73,11 @@ def check_platform(module: bytes, platform: str) -> None:
 
 def line_of(op: Any) -> str:
     """The line of the user's code that made an operation."""
-    packages = ("tensorflow", "keras_tpu_estimator")
-    between = (*map(_folder_of, packages), contextlib.__file__)
+    packages = ("tensorflow", "tensorboard", "keras_tpu_estimator")
+    between = (
+        *(_folder_of(each) for each in packages if each in sys.modules),
+        contextlib.__file__,
+    )
     for frame in reversed(op.traceback):
         if not frame.filename.startswith(between):
             return f"{frame.filename}:{frame.lineno}"

@@ -93,3 +93,14 @@ def test_functions_are_known_for_a_while():
     assert "stablehlo.if" in jax_internals.op_names(module)
     with pytest.raises(ValueError, match="_renamed is not defined"):
         hlo_of(imported, [2])
+
+
+def test_what_an_operation_waits_for_is_changed():
+    with tf.Graph().as_default() as graph:
+        a, b = tf.no_op("a"), tf.no_op("b")
+        with tf.control_dependencies([a]):
+            c = tf.no_op("c")
+        internals.set_control_inputs(c, [b])
+    assert [each.name for each in c.control_inputs] == ["b"]
+    (node,) = [n for n in graph.as_graph_def().node if n.name == "c"]
+    assert [*node.input] == ["^b"]

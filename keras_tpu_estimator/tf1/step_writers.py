@@ -1,0 +1,342 @@
+"""Files that a `model_fn` writes by itself: `tf.compat.v2.summary` in a step.
+
+No device can. What writes is taken out of the graph, and runs on the host for
+each step, with what the devices have computed for it.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.definitions import Definition
+from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.graph_cut import Cut
+from keras_tpu_estimator.tf1.graph_cut import part_of
+from keras_tpu_estimator.tf1.host_graph import WRITERS
+from keras_tpu_estimator.tf1.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host_graph import dtypes_of
+from keras_tpu_estimator.tf1.lifting import reachable
+from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.refusals import reason_against
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class StepWriter:
+    """The part of a graph that writes, as a function of NumPy arrays.
+
+    Args:
+        part: The part.
+        runs: The names of the operations to run for each step.
+    """
+
+    def __init__(self, part: Cut, runs: Sequence[str]):
+        self._part = part
+        self._runs = runs
+        self._dtypes = dtypes_of(part.boundary)
+        self._graph: HostGraph | None = None
+
+    def __call__(self, *arrays: Any) -> None:
+        """Writes what there is to be written of one step.
+
+        Args:
+            arrays: By core the values of the boundary, and then of variables.
+        """
+        if self._graph is None:
+            self._open()
+        values = [_of_cores(np.asarray(array)) for array in arrays]
+        count = len(self._dtypes)
+        for assign, value in zip(self._assign, values[count:], strict=True):
+            assign(value)
+        self._run(
+            *(
+                value.astype(dtype, copy=False)
+                for value, dtype in zip(
+                    values[:count], self._dtypes, strict=True
+                )
+            )
+        )
+
+    def close(self) -> None:
+        """Ends the session; the event files are whole then."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
+    def _open(self) -> None:
+        graph = self._part.graph()
+        operation = graph.graph.get_operation_by_name
+        self._run = graph.callable([operation(name) for name in self._runs])
+        self._assign = [graph.assigning(n) for n in self._part.variables]
+        self._graph = graph
+
+
+def taken_out(graph: Any, wanted: Sequence[Any]) -> HostFunction | None:
+    """Takes what writes out of a graph, as far as a step would run it.
+
+    What writes nothing, or cannot be told from the step, stays.
+
+    Args:
+        graph: The graph.
+        wanted: The operations and tensors of the step.
+
+    Returns:
+        What the host is to call for each step, and the tensors it is given, one
+        row for each core; `None` if nothing was taken.
+    """
+    writing = _writing(graph)
+    runs = [op for op in reachable(graph, wanted) if op.name in writing]
+    definition = definition_of(graph)
+    given = {getattr(each, "op", each).name for each in wanted}
+    if not runs or given & writing.keys() or _assigns(runs, definition):
+        return None
+    waiting = _leave_out(graph, writing)
+    others = {op.name for op in reachable(graph, wanted)}
+    part = _Part.of(graph, definition, writing, runs, others)
+    with graph.as_default():
+        tensors = [*part.boundary.values()]
+        for handle in part.variables.values():
+            # Before what waited for the reader.
+            read = _read(handle)
+            tensors.append(read)
+            for op in waiting:
+                internals.set_control_inputs(op, [*op.control_inputs, read.op])
+        rows = [_row(tensor) for tensor in tensors]
+    return HostFunction(StepWriter(part.cut(definition), part.names), rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Part:
+    """What the host has to have, in order to write.
+
+    Attributes:
+        names: Of the operations to run.
+        ops: All that come before these, by the order in which they were made.
+        kept: The names of those that the host runs.
+        boundary: By name the tensors that the devices compute.
+        variables: By name the handles of those that are read.
+    """
+
+    names: Sequence[str]
+    ops: Sequence[Any]
+    kept: set[str]
+    boundary: Mapping[str, Any]
+    variables: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Any,
+        definition: Definition,
+        writing: Mapping[str, Any],
+        runs: Sequence[Any],
+        others: set[str],
+    ) -> "_Part":
+        """The part without what depends on tensors of no fixed shape.
+
+        Args:
+            graph: The graph.
+            definition: The same as nodes.
+            writing: What writes, by name.
+            runs: What of it is to run.
+            others: The names of what the devices compute anyway.
+        """
+        used = {op.name for op in runs}
+        openers = [
+            op
+            for op in writing.values()
+            if op.type in WRITERS and op.inputs[0].op.name in used
+        ]
+        ops = _before(graph, [*runs, *openers])
+        own = {op.name for op in ops if op.name in writing}
+        for op in ops:
+            if op.name not in others and _is_hosts(op, definition):
+                own.add(op.name)
+        _spread(ops, own)
+        part = cls([op.name for op in runs], ops, own, *_around(ops, own))
+        open_shapes = {
+            tensor.op.name
+            for tensor in part.boundary.values()
+            if not tensor.shape.is_fully_defined()
+        }
+        if not open_shapes:
+            return part
+        lost = _after(ops, open_shapes)
+        left = [op for op in runs if op.name not in lost]
+        for op in runs:
+            if op.name in lost and op.type != "Identity":
+                _logger.warning(
+                    "The summary %s, made at %s, is not written: it should be "
+                    "of tensors whose shapes are fixed.",
+                    op.name,
+                    line_of(op),
+                )
+        return cls.of(graph, definition, writing, left, others)
+
+    def cut(self, definition: Definition) -> Cut:
+        """The same, ready to be run."""
+        return Cut(
+            part_of(definition, [op.name for op in self.ops], self.kept),
+            list(self.boundary.values()),
+            list(self.variables),
+        )
+
+
+def _writing(graph: Any) -> dict[str, Any]:
+    """By name the writers of a graph, and all that comes of them."""
+    found: dict[str, Any] = {}
+    for op in graph.get_operations():
+        if op.type == "SummaryWriter" or any(
+            tensor.op.name in found for tensor in op.inputs
+        ):
+            found[op.name] = op
+    return found
+
+
+def _assigns(ops: Sequence[Any], definition: Definition) -> bool:
+    """Whether operations assign variables."""
+    variables = {
+        tensor.op.name
+        for op in ops
+        for tensor in op.inputs
+        if tensor.op.type == "VarHandleOp"
+    }
+    nodes = [definition.nodes[op.name] for op in ops]
+    body = Body(nodes, [], list(variables))
+    return bool(effects_of(body, definition.library).last_writes)
+
+
+def _leave_out(graph: Any, writing: Mapping[str, Any]) -> list[Any]:
+    """Has operations no longer wait for those that write.
+
+    They wait for what these waited for.
+
+    Returns:
+        Those operations.
+    """
+    before: dict[str, dict[str, Any]] = {}
+    waiting = []
+    for op in graph.get_operations():
+        controls = op.control_inputs
+        now: dict[str, Any] = {}
+        for each in controls:
+            now |= before.get(each.name, {each.name: each})
+        if op.name in writing:
+            for tensor in op.inputs:
+                now |= before.get(tensor.op.name, {})
+            before[op.name] = now
+        elif any(each.name in writing for each in controls):
+            internals.set_control_inputs(op, list(now.values()))
+            waiting.append(op)
+    return waiting
+
+
+def _before(graph: Any, ops: Sequence[Any]) -> list[Any]:
+    """Operations, and those whose tensors they take, in order."""
+    stack, found = [*ops], set()
+    while stack:
+        op = stack.pop()
+        if op.name not in found:
+            found.add(op.name)
+            stack += [tensor.op for tensor in op.inputs]
+    return [op for op in graph.get_operations() if op.name in found]
+
+
+def _after(ops: Sequence[Any], names: set[str]) -> set[str]:
+    """The names of operations to which tensors of others go."""
+    found = {*names}
+    for op in ops:
+        if any(tensor.op.name in found for tensor in op.inputs):
+            found.add(op.name)
+    return found
+
+
+def _is_hosts(op: Any, definition: Definition) -> bool:
+    """Whether the host is to run an operation that only a writer needs."""
+    import tensorflow as tf
+
+    if any(tensor.dtype == tf.resource for tensor in (*op.inputs, *op.outputs)):
+        return False
+    if tf.DeviceSpec.from_string(op.device).device_type == "CPU":
+        return True
+    node = definition.nodes[op.name]
+    return reason_against(op, node, definition.library) is not None
+
+
+def _spread(ops: Sequence[Any], own: set[str]) -> None:
+    """Adds to what the host runs what comes of it, and what is no number."""
+    size = 0
+    while size < len(own):
+        size = len(own)
+        own |= _after(ops, own)
+        for op in reversed(ops):
+            if op.name in own:
+                own |= {
+                    tensor.op.name
+                    for tensor in op.inputs
+                    if not _is_number(tensor)
+                    and tensor.op.type != "VarHandleOp"
+                }
+
+
+def _is_number(tensor: Any) -> bool:
+    dtype = tensor.dtype
+    return bool(dtype.is_bool or dtype.is_complex or dtype.is_numeric)
+
+
+def _around(
+    ops: Sequence[Any], own: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Completes what the host runs by what it can have for itself.
+
+    Returns:
+        By name the tensors that it does not have, and the handles of variables.
+    """
+    constant = set[str]()
+    for op in ops:
+        before = {tensor.op.name for tensor in op.inputs}
+        if before <= constant and not op.op_def.is_stateful:
+            if not op.type.startswith("Placeholder"):
+                constant.add(op.name)
+    boundary, variables = {}, {}
+    for op in reversed(ops):
+        for tensor in op.inputs if op.name in own else ():
+            before = tensor.op
+            if before.type == "VarHandleOp":
+                variables[before.name] = tensor
+                own.add(before.name)
+            elif before.name in constant:
+                own.add(before.name)
+            elif before.name not in own:
+                boundary[tensor.name] = tensor
+    return boundary, variables
+
+
+def _read(handle: Any) -> Any:
+    import tensorflow as tf
+
+    dtype = handle.op.get_attr("dtype")
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _row(tensor: Any) -> Any:
+    """A tensor as one row: rows of cores are put together."""
+    import tensorflow as tf
+
+    return tf.expand_dims(tensor, 0)
+
+
+def _of_cores(rows: np.ndarray) -> np.ndarray:
+    """The mean of what is one number; else what the first core has."""
+    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.floating):
+        return np.asarray(rows.mean(), rows.dtype)
+    return np.asarray(rows[0])
