@@ -1,7 +1,7 @@
 """Servers that nobody here wrote, in processes without JAX and this package.
 
-Each starts in a `with` block, with exports of digits by name, and gives a function of a
-name and inputs, which returns the outputs that came back.
+Each starts in a `with` block, with exports of digits by name, and gives a
+function of a name and inputs, which returns the outputs that came back.
 """
 
 import contextlib

@@ -2,8 +2,9 @@
 
     python triton_server.py HTTP_PORT GRPC_PORT NAME=EXPORT ...
 
-It is written as the documentation of NVIDIA's PyTriton has it, for an environment
-with TensorFlow and PyTriton alone. It says "ready", and ends with its input.
+It is written as the documentation of NVIDIA's PyTriton has it, for an
+environment with TensorFlow and PyTriton alone. It says "ready", and ends with
+its input.
 """
 
 import sys
