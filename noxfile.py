@@ -2,6 +2,7 @@
 
     nox                         # The core of the suite, everywhere.
     nox -s newest-3.13 -- tests # All of it, on one.
+    nox -s serving              # Exports in the hands of servers.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.12`,
 `newest-3.13` and `lowest`, if it can.
@@ -56,6 +57,22 @@ def newest(session: nox.Session) -> None:
 def released(session: nox.Session, jax: str) -> None:
     """One release of JAX."""
     run(session, f"jax=={jax}")
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def serving(session: nox.Session) -> None:
+    """Exports in the hands of servers that have an environment of their own."""
+    folder = f"{session.create_tmp()}/servers"
+    servers = f"{folder}/bin/python"
+    session.run("uv", "venv", "--clear", folder, "--python", "3.11")
+    session.run(
+        *("uv", "pip", "install", "--python", servers, "--group", "serving")
+    )
+    session.install("-e", ".[test]")
+    session.run(
+        *("pytest", "-m", "", "-n", "0", "tests/export/test_export_served.py"),
+        env={"SERVING_PYTHON": servers},
+    )
 
 
 @nox.session(python="3.11", venv_backend="uv")

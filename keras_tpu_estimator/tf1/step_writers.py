@@ -17,6 +17,7 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import Definition
 from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph_cut import Cut
@@ -24,7 +25,6 @@ from keras_tpu_estimator.tf1.graph_cut import part_of
 from keras_tpu_estimator.tf1.host_graph import WRITERS
 from keras_tpu_estimator.tf1.host_graph import HostGraph
 from keras_tpu_estimator.tf1.host_graph import dtypes_of
-from keras_tpu_estimator.tf1.lifting import reachable
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
 

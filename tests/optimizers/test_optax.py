@@ -57,6 +57,10 @@ MAKE = {
     "multi_steps": lambda: optax.MultiSteps(optax.adam(0.05), 2),
     "narrow": lambda: optax.adam(0.05, mu_dtype="bfloat16"),
     "noise": lambda: optax.chain(optax.add_noise(0.1, 0.5, 3), optax.sgd(0.1)),
+    "plateau": lambda: optax.chain(
+        optax.sgd(0.1), optax.contrib.reduce_on_plateau(0.5, patience=1)
+    ),
+    "polyak": lambda: optax.polyak_sgd(0.1),
     "parts": lambda: optax.multi_transform(
         {"none": optax.set_to_zero(), "adam": optax.adam(0.05)},
         {"net": {"w": "adam", "b": "none", "out": "adam"}},
@@ -75,7 +79,9 @@ def by_hand(name, steps):
         def loss(params, x=X[rows], y=Y[rows]):
             return jnp.mean((forward(params["net"], x) - y) ** 2)
 
-        updates, state = tx.update(jax.grad(loss)(params), state, params)
+        value, gradient = jax.value_and_grad(loss)(params)
+        tx = optax.with_extra_args_support(tx)
+        updates, state = tx.update(gradient, state, params, value=value)
         params = optax.apply_updates(params, updates)
     return params, state
 
@@ -97,6 +103,7 @@ WAYS = {
     "one": {},
     "eight": {"use_tpu": True},
     "shared": {"use_tpu": True, "shard_optimizer": True},
+    "micro": {"micro_batches": 2},
 }
 
 
@@ -109,6 +116,8 @@ LOOSE = {"narrow": 0.05, "noise": 1e-3}
     [
         *((name, "one") for name in MAKE),
         *((n, w) for n in ("chain", "parts") for w in ("eight", "shared")),
+        *((name, "eight") for name in ("plateau", "polyak")),
+        ("polyak", "micro"),
         at_length("multi_steps", "eight"),
         at_length("multi_steps", "shared"),
         at_length("noise", "eight"),

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import pickle
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -157,7 +158,9 @@ def _own(model: keras.Model) -> list[keras.Variable]:
 
 
 def _kind(variable: keras.Variable) -> tuple[object, ...]:
-    return variable.name, variable.shape, variable.dtype
+    # Without a name of its own it is called by how many there were before.
+    name = re.sub(r"^variable(_\d+)?$", "variable", variable.name)
+    return name, variable.shape, variable.dtype
 
 
 def _described(variable: keras.Variable | None) -> str:

@@ -244,14 +244,14 @@ def _to_differentiate(train_ops: Sequence[object]) -> Outputs:
     return {
         "objectives": [widened(op.loss) for op in ops if op.loss is not None],
         "carried": [op.carried for op in ops if op.loss is None],
-        "rates": [op.rates for op in ops],
+        "scalars": [op.scalars for op in ops],
     }
 
 
 def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
     """What is averaged over micro-batches, and what has rows of its own."""
     rows = dict(outputs)
-    means = {name: rows.pop(name) for name in ("loss", "carried", "rates")}
+    means = {name: rows.pop(name) for name in ("loss", "carried", "scalars")}
     named = rows.pop(NAMED)
     means[NAMED] = {n: t for n, t in named.items() if not t.ndim}
     rows[NAMED] = {n: t for n, t in named.items() if t.ndim}

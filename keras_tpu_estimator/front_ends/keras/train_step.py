@@ -51,7 +51,7 @@ from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
 _Compute: TypeAlias = Callable[
     [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]
-# An output on the way: what the ops of the train op are given, and their rates.
+# An output on the way: what the ops of the train op are given, and scalars.
 _REDUCED = "reduced"
 
 
@@ -88,7 +88,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     is_grouped = _is_grouped(call, ops)
     if is_grouped:  # So are the weights, of which anything may be computed.
         changed = dict.fromkeys(changed, True)
-    rates_differ = bool(cores.axes) and any(map(any, differing["rates"]))
+    scalars_differ = bool(cores.axes) and any(map(any, differing["scalars"]))
     # A step outlives the data it was traced with.
     example = call.example.without_data()
 
@@ -103,12 +103,12 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
             outputs[FEATURE_GRADIENTS] = feature_gradients(
                 example, ops, by_feature
             )
-        rates = outputs.pop("rates")
-        if rates_differ:
-            rates = [tuple(map(cores.mean, each)) for each in rates]
+        scalars = outputs.pop("scalars")
+        if scalars_differ:
+            scalars = [tuple(map(cores.mean, each)) for each in scalars]
         outputs[_REDUCED] = (
             _reduced(cores, ops, gradients, outputs.pop("carried")),
-            rates,
+            scalars,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
         objects = forward.last.objects
@@ -136,11 +136,11 @@ def _updated_by(
     ) -> tuple[ArraysByPath, Outputs]:
         changed, outputs = compute(values, features, labels)
         outputs = dict(outputs)
-        reduced, rates = outputs.pop(_REDUCED)
+        reduced, scalars = outputs.pop(_REDUCED)
         before = {**values, **changed}
         before |= {p: cores.like_slot(before[p], p) for p in trained}
         reduced = _of_variables(ops, reduced, cores.like_slot)
-        outputs[REPORTS], updated = update(before, reduced, rates)
+        outputs[REPORTS], updated = update(before, reduced, scalars)
         updated |= {
             p: cores.gathered(updated[p], p) for p in trained & updated.keys()
         }
@@ -210,7 +210,7 @@ def _trace_update(
 
     given = (
         [like(op.carried if op.loss is None else op.variables) for op in ops],
-        [like(op.rates) for op in ops],
+        [like(op.scalars) for op in ops],
     )
     captured = store.capture(
         update,

@@ -128,7 +128,11 @@ class VariableScope(keras.StatelessScope):
         elif self.objects[path] is not variable and not any(
             twin is variable for twin in self._twins
         ):
-            raise TwoUnderOnePathError(path)
+            if not is_recurrent_state(variable):
+                raise TwoUnderOnePathError(path)
+            path = self._free_path(path)
+            keras_internals.set_path(variable, path)
+            self._enter(path, variable)
         return path
 
     def get_current_value(self, variable: keras.Variable) -> jax.Array:
@@ -147,7 +151,9 @@ class VariableScope(keras.StatelessScope):
         """Takes a new value. Keras calls this on every assignment."""
         variable, value = update
         # The old value first, so that the variable becomes an argument.
-        self.get_current_value(variable)
+        current = self.get_current_value(variable)
+        if variable.trainable:
+            value = _in_place_of(current, value)
         self.values[variable.path] = value
         self.updated.add(variable.path)
 
@@ -265,6 +271,22 @@ def is_seed(variable: keras.Variable) -> bool:
 def is_recurrent_state(variable: keras.Variable) -> bool:
     """Whether a variable is a state of a layer, which Keras names all alike."""
     return variable.name == "rnn_state"
+
+
+@jax.custom_jvp
+def _in_place_of(current: jax.Array, value: jax.Array) -> jax.Array:
+    """A value that is assigned to a weight, whose gradient is the weight's.
+
+    As in TensorFlow, where no gradient goes through an assignment, and that by
+    a weight is taken at the value that the weight has.
+    """
+    del current
+    return value
+
+
+@_in_place_of.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return primals[1], tangents[0]
 
 
 def current_scope() -> VariableScope | None:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -48,13 +49,13 @@ class Update(abc.ABC):
         return ()
 
     @property
-    def rates(self) -> tuple[Any, ...]:
-        """Learning rates that `model_fn` has computed, as scalar tensors."""
+    def scalars(self) -> tuple[Any, ...]:
+        """What else `apply` needs of `model_fn`, averaged over the cores."""
         return ()
 
-    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
-        """Has `apply` use these rates in a `with` block."""
-        del rates
+    def at(self, scalars: Sequence[Any]) -> AbstractContextManager[None]:
+        """Has `apply` use these scalars in a `with` block."""
+        del scalars
         return contextlib.nullcontext()
 
     def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -119,7 +120,7 @@ class TrainOp(Update):
     reduction: Reduction | None = None
     groups: Groups | None = None
     reduce_dtype: ReduceDtype | None = None
-    _rates: tuple[Any, ...] = dataclasses.field(init=False, default=())
+    _scalars: tuple[Any, ...] = dataclasses.field(init=False, default=())
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", as_keras(self.optimizer))
@@ -131,7 +132,12 @@ class TrainOp(Update):
             rates = computed_rates(
                 single_optimizers(self.optimizer), get_global_step()
             )
-            object.__setattr__(self, "_rates", rates)
+            scalars = (
+                (*rates, keras.ops.cast(self.loss, "float32"))
+                if self._by_loss
+                else rates
+            )
+            object.__setattr__(self, "_scalars", scalars)
 
     @property
     def carried(self) -> tuple[Gradient, ...]:
@@ -139,13 +145,33 @@ class TrainOp(Update):
         return self.gradients or ()
 
     @property
-    def rates(self) -> tuple[Any, ...]:
-        """Learning rates that `model_fn` has computed, as scalar tensors."""
-        return self._rates
+    def scalars(self) -> tuple[Any, ...]:
+        """Learning rates that `model_fn` has computed, and perhaps the loss."""
+        return self._scalars
 
-    def at(self, rates: Sequence[Any]) -> AbstractContextManager[None]:
-        """Has the optimizer use these rates in a `with` block."""
-        return at_rates(single_optimizers(self.optimizer), rates)
+    @contextlib.contextmanager
+    def at(self, scalars: Sequence[Any]) -> Iterator[None]:
+        """Has the optimizer use these rates and this loss in a `with` block."""
+        with contextlib.ExitStack() as stack:
+            rates = list(scalars)
+            if self._by_loss:
+                loss = rates.pop()
+                for each in self._by_loss:
+                    stack.enter_context(each.at_loss(loss))
+            singles = single_optimizers(self.optimizer)
+            stack.enter_context(at_rates(singles, rates))
+            yield
+
+    @property
+    def _by_loss(self) -> list[Optax]:
+        """The optimizers that take the loss, where there is one."""
+        return [
+            each
+            for each in single_optimizers(self.optimizer)
+            if isinstance(each, Optax)
+            and each.takes_loss
+            and self.loss is not None
+        ]
 
     def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
         """Combines gradients over the cores."""

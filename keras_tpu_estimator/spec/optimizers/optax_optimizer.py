@@ -1,6 +1,9 @@
 """A transformation of gradients of optax, as an optimizer of Keras."""
 
+import contextlib
+import inspect
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -79,6 +82,7 @@ class Optax(keras.optimizers.Optimizer):
         self._state: tuple[keras.Variable, ...] = ()
         self._key_impls: tuple[Any, ...] = ()
         self._rate: keras.Variable | None = None
+        self._loss: Any = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         """Makes variables of the state for these variables."""
@@ -116,8 +120,9 @@ class Optax(keras.optimizers.Optimizer):
             trainable_variables or keras_internals.updated_variables(self)
         )
         params = _nest(variables, (each.value for each in variables))
+        loss = {} if self._loss is None else {"value": self._loss}
         updates, state = self.tx.update(
-            _nest(variables, grads), self._current_state(), params
+            _nest(variables, grads), self._current_state(), params, **loss
         )
         new = jax.tree.leaves(state)
         for variable, value in zip(self._state, new, strict=True):
@@ -129,6 +134,23 @@ class Optax(keras.optimizers.Optimizer):
             if variable.constraint is not None:
                 variable.assign(variable.constraint(variable))
         self.iterations.assign_add(1)
+
+    @property
+    def takes_loss(self) -> bool:
+        """Whether `update` takes `value`, or anything else by name."""
+        parameters = inspect.signature(self.tx.update).parameters
+        return "value" in parameters or any(
+            each.kind is each.VAR_KEYWORD for each in parameters.values()
+        )
+
+    @contextlib.contextmanager
+    def at_loss(self, loss: Any) -> Iterator[None]:
+        """Updates by this loss, as optax's `value`, in a `with` block."""
+        self._loss = loss
+        try:
+            yield
+        finally:
+            self._loss = None
 
     @property
     def learning_rate(self) -> keras.Variable | None:
