@@ -109,8 +109,10 @@ def pytest_unconfigure():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Those that run under the last TensorFlow that had estimators, never here.
+# Those that run under the last TensorFlow that had estimators, or in the
+# environment of a server, never here.
 collect_ignore = [
+    "export/triton_server.py",
     "golden/make_golden.py",
     "golden/make_metrics.py",
     "tf1/golden",

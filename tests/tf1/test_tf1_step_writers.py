@@ -15,7 +15,7 @@ from tf1_programs import fed
 from tf1_programs import summaries_in
 from tf1_programs import variable
 
-from keras_tpu_estimator.tf1_tools.check import limits
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
 DATA = batches(*classes_data(3), steps=5)
 
@@ -265,7 +265,7 @@ def test_writers_of_contrib(tmp_path):
 
 def test_the_checker_has_nothing_against_them():
     for name in ("compat.v2", "contrib"):
-        assert not limits.advice_on(f"tf.{name}.summary.create_file_writer")
+        assert not catalogue().refusal(f"{name}.summary.create_file_writer")
 
 
 def test_beside_a_host_call_and_in_evaluation(tmp_path):
