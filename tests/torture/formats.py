@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from collections.abc import Mapping
 
+from tests.forking.forks import forking
 from tests.torture import costs
 from tests.torture import damaging
 from tests.torture import disks
@@ -35,10 +36,14 @@ def compared(kills: int, flips: int, rounds: int) -> tuple[Figures, bool]:
         and whether all were.
     """
     figures: Figures = {}
+    _add_costs(figures, rounds)
     are_kept = True
     for way in (*saves.SPREAD, saves.WHOLE, saves.WHOLE_TREE):
         for trial in _trials(way, kills, flips):
-            with tempfile.TemporaryDirectory() as directory:
+            with (
+                forking("package"),
+                tempfile.TemporaryDirectory() as directory,
+            ):
                 try:
                     found = trial(directory)
                 except ViolationError as error:
@@ -47,7 +52,6 @@ def compared(kills: int, flips: int, rounds: int) -> tuple[Figures, bool]:
             for what, figure in found.items():
                 figures.setdefault(what, {})[way] = figure
             print(table(figures), end="\n\n", flush=True)
-    _add_costs(figures, rounds)
     return figures, are_kept
 
 
