@@ -12,6 +12,7 @@ from keras_tpu_estimator.files.checkpoints import finding
 from keras_tpu_estimator.files.checkpoints import keras_format
 from keras_tpu_estimator.files.checkpoints import location
 from keras_tpu_estimator.files.checkpoints import orbax_format
+from keras_tpu_estimator.files.checkpoints import orbax_legacy
 from keras_tpu_estimator.files.checkpoints import orbax_saves
 from keras_tpu_estimator.files.checkpoints import own_format
 from keras_tpu_estimator.files.checkpoints import safetensors_format
@@ -38,6 +39,7 @@ _FORMATS: tuple[
     (keras_format.exists, keras_format.KerasReader),
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_format.exists, orbax_format.OrbaxReader),
+    (orbax_legacy.exists, orbax_legacy.LegacyReader),
     (own_format.exists, own_format.OwnReader),
     (_is_tree, orbax_saves.TreeReader),
     (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
@@ -150,7 +152,7 @@ def _prefix(path: str) -> str | None:
     is_directory = paths.is_directory(path)
     if not is_directory or location.exists(path):
         return path
-    if orbax_format.exists(path):
+    if orbax_format.exists(path) or orbax_legacy.exists(path):
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
