@@ -29,6 +29,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.shard_writers import ShardWriter
 
 _SLOW_BYTES_PER_SEC = 10**7
 
@@ -62,10 +63,12 @@ class Saver:
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
-        shard_writer = shard_writers.OF_FORMAT.get(self._format)
-        self._shards = shard_writer and shard_writer(
-            context.hosts.index, self._others
-        )
+        # Where there are none, all is written whole.
+        self._shards: ShardWriter | None = None
+        if self._format in shard_writers.OF_FORMAT:
+            self._shards = shard_writers.OF_FORMAT[self._format](
+                context.hosts.index, self._others
+            )
         self._runtime = context.runtime
         self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
