@@ -1,13 +1,11 @@
 """The checkpoints of one call of `train`, written while it goes on."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import math
 import os
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Self
 
@@ -15,7 +13,6 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
-from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.checkpoints import saving
@@ -23,18 +20,16 @@ from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.runs import shard_writers
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
+from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.runs.shard_writers import ShardWriter
 
 _SLOW_BYTES_PER_SEC = 10**7
 
@@ -68,6 +63,12 @@ class Saver:
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
+        # Where there are none, all is written whole.
+        self._shards: ShardWriter | None = None
+        if self._format in shard_writers.OF_FORMAT:
+            self._shards = shard_writers.OF_FORMAT[self._format](
+                context.hosts.index, self._others
+            )
         self._runtime = context.runtime
         self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
@@ -120,18 +121,19 @@ class Saver:
         )
         saved = self._runtime.values.to_save(
             values,
-            in_parts=self._format != formats.TENSORFLOW,
+            in_parts=self._shards is not None,
             is_chief=self._hosts.is_chief,
             as_tree=self._format == formats.ORBAX,
         )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        trained = self._trained_paths() if has_run else set()
+        finite = FiniteValues(self._trained_paths() if has_run else set(), step)
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         files = SaveFiles(prefix, self._others.chiefs(new_token))
-        with files.tidied_on_failure():
-            write_now = self._write_tree if saved.tree else self._write_shards
-            sharded = write_now(files, saved, trained, step, patience)
+        sharded: Mapping[str, Sharded | InTree] = {}
+        if self._shards and saved.sharded:
+            with files.tidied_on_failure():
+                sharded = self._shards.write(files, saved, finite, patience)
         beside = self._positions.beside(files, step)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
@@ -142,10 +144,11 @@ class Saver:
         in_doubt = () if self._hosts.is_chief else (HostError,)
 
         def write() -> None:
-            whole = {p: saved.whole[p] for p in saved.whole.keys() & trained}
             # The chief has them, and all raise the same.
-            found = self._others.chiefs(lambda: _first_not_finite(whole))
-            _raise_if_any([found], step)
+            found = self._others.chiefs(
+                lambda: finite.first_not_finite(saved.whole)
+            )
+            finite.raise_if_any([found])
             with beside:
                 self._others.barrier(patience)
                 if self._hosts.is_chief:
@@ -199,59 +202,6 @@ class Saver:
         finally:
             self._others.close()
 
-    def _write_shards(
-        self,
-        files: SaveFiles,
-        saved: ToSave,
-        trained: set[str],
-        step: int,
-        patience: float,
-    ) -> Mapping[str, Sharded]:
-        """Writes the parts of variables that this host has, before it goes on.
-
-        There is no second copy of them. All hosts go on together, for who was
-        first would wait for the devices of the others, and take them for stuck.
-        """
-        if not saved.sharded:
-            return {}
-        not_finite: set[str] = set()
-        shards = ShardFiles(
-            files,
-            {
-                path: _checked(path, each, not_finite)
-                if path in trained
-                else each
-                for path, each in saved.sharded.items()
-            },
-        )
-        seal = shards.write(self._hosts.index)
-        written = shards.sharded(self._others.gather(seal, patience))
-        found = self._others.gather(min(not_finite, default=None))
-        _raise_if_any(found, step)
-        return written
-
-    def _write_tree(
-        self,
-        files: SaveFiles,
-        saved: ToSave,
-        trained: set[str],
-        step: int,
-        patience: float,
-    ) -> Mapping[str, InTree]:
-        """Has Orbax write what this host has, in the same way."""
-        not_finite: set[str] = set()
-        for path in saved.sharded.keys() & trained:
-            each = _checked(path, saved.sharded[path], not_finite)
-            for box, host in each.hosts.items():
-                if host == self._hosts.index:
-                    each.part(box)
-        found = self._others.gather(min(not_finite, default=None), patience)
-        _raise_if_any(found, step)
-        self._others.by_chief(lambda: orbax_saves.begin(files))
-        written = orbax_saves.write_arrays(files, saved.tree, step)
-        self._others.barrier(patience)
-        return written
-
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._loop_state.values.values())
 
@@ -265,47 +215,3 @@ class Saver:
     def _trained_paths(self) -> set[str]:
         variables = self._runtime.program.store.variables
         return {path for path, each in variables.items() if each.trainable}
-
-
-def _checked(
-    path: str, sharded: ShardedVariable, not_finite: set[str]
-) -> ShardedVariable:
-    """A trained value whose parts are looked at when they are written."""
-
-    def part(box: IndexRanges) -> np.ndarray:
-        value = sharded.part(box)
-        if not _is_finite(value):
-            not_finite.add(path)
-        return value
-
-    return dataclasses.replace(sharded, part=part)
-
-
-def _first_not_finite(values: Mapping[str, np.ndarray]) -> str | None:
-    return next((p for p in sorted(values) if not _is_finite(values[p])), None)
-
-
-def _is_finite(value: np.ndarray) -> bool:
-    with np.errstate(all="ignore"):
-        # A finite sum, which is quick, has finite terms only.
-        return bool(np.isfinite(value.sum()) or np.isfinite(value).all())
-
-
-def _raise_if_any(found: Iterable[str | None], step: int) -> None:
-    """Raises if a trained value that was to be written is not finite.
-
-    Args:
-        found: The paths of such variables, or `None`.
-        step: The step that it was after.
-    """
-    path = next(filter(None, found), None)
-    if path is None:
-        return
-    raise NanLossDuringTrainingError(
-        f"The trained variable {path!r} is not finite after step {step}, "
-        "though the loss is. Expected numbers. Received NaN or infinity, "
-        "so nothing was saved, and the latest checkpoint is one from "
-        "before. Lower the learning rate, clip the gradients, or look for "
-        "the derivative of a square root or a norm at 0: "
-        "RunConfig(debug_nans=True) finds the operation."
-    )

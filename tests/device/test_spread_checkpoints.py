@@ -19,7 +19,7 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.runs import saver
+from keras_tpu_estimator.runs.finite_values import FiniteValues
 from tests.torture import memory
 from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
@@ -223,16 +223,30 @@ def test_a_failed_save_of_a_saved_step_leaves_the_first(
     assert_close(values_of(tmp_path), expected)
 
 
-def test_parts_that_are_not_finite_are_found():
-    box = IndexRanges((0,), (2,))
-    found = set()
-    for name, values in {"a": [1.0, 2.0], "b": [1.0, np.nan]}.items():
+@pytest.mark.parametrize("is_written", [True, False])
+def test_parts_that_are_not_finite_are_found(is_written):
+    def spread(values):
+        halves = {IndexRanges((n,), (n + 1,)): n for n in range(2)}
         values = np.array(values)
-        spread = ShardedVariable(
-            (2,), values.dtype, {box: 0}, lambda box, v=values: v
+        return ShardedVariable(
+            (2,), values.dtype, halves, lambda box: values[box.slices]
         )
-        saver._checked(name, spread, found).part(box)
-    assert found == {"b"}
+
+    variables = {
+        "a": spread([1.0, 2.0]),
+        "b": spread([np.inf, 2.0]),
+        "c": spread([1.0, np.nan]),
+        "not trained": spread([np.nan, np.nan]),
+    }
+    finite = FiniteValues({"a", "b", "c"}, step=3)
+    if is_written:
+        for each in finite.watched(variables).values():
+            each.part(IndexRanges((1,), (2,)))
+    else:
+        finite.look_at(variables, host=1)
+    assert finite.not_finite == "c"
+    with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="step 3"):
+        finite.raise_if_any([None, "c"])
 
 
 def test_parts_are_in_memory_one_by_one():

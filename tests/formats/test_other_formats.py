@@ -329,3 +329,32 @@ def test_warm_start_from_a_dict_alone(tmp_path):
     estimator.train(batches_of(X, Y), steps=1)
     kernel = estimator.get_variable_value("dense/kernel")
     np.testing.assert_array_equal(kernel, np.ones((3, 1)))
+
+
+@pytest.mark.parametrize("shares_files", [True, False])
+def test_trees_without_metadata(tmp_path, shares_files):
+    ocp = orbax()
+    tree = {"params": {"kernel": np.ones((2, 3)), "bias": np.zeros(3)}}
+    folder = tmp_path / "checkpoint_20"
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=shares_files)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(folder, tree)
+    for name in ("_METADATA", "_CHECKPOINT_METADATA"):
+        (folder / name).unlink()
+    elsewhere = {
+        name: f"PLACEHOLDER://params.{name}" for name in tree["params"]
+    }
+    small = {"step": np.int32(7), "params": elsewhere}
+    (folder / "checkpoint").write_bytes(
+        ocp.msgpack_utils.msgpack_serialize(small)
+    )
+    reader = kte.load_checkpoint(folder)
+    shapes = {"params/bias": [3], "params/kernel": [2, 3], "step": []}
+    assert reader.get_variable_to_shape_map() == shapes
+    np.testing.assert_array_equal(
+        reader.get_tensor("params/kernel"), np.ones((2, 3))
+    )
+    assert kte.load_variable(folder, "step") == 7
+    (folder / "checkpoint").write_bytes(b"\x83damaged")
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        kte.load_checkpoint(folder)

@@ -38,12 +38,16 @@ def main() -> int:
     parser.add_argument("--damaged", type=int, default=200)
     parser.add_argument("--host-kills", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--megabytes", type=int, default=1024)
     numbers = parser.parse_args()
     # For variables in parts.
     jax.config.update("jax_num_cpu_devices", 8)
     if numbers.what == "formats":
         compared, are_kept = formats.compared(
-            numbers.kills, numbers.damaged // 10, numbers.rounds
+            numbers.kills,
+            numbers.damaged // 10,
+            numbers.rounds,
+            numbers.megabytes,
         )
         print(formats.table(compared))
         return 0 if are_kept else 1

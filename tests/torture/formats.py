@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from collections.abc import Mapping
 
+from tests.forking.forks import forking
 from tests.torture import costs
 from tests.torture import damaging
 from tests.torture import disks
@@ -17,28 +18,33 @@ from tests.torture.figures import ViolationError
 Figures = dict[str, dict[str, object]]
 _Trial = Callable[[str], dict[str, object]]
 
-# Sizes of states, in megabytes, and how many variables they are in.
-_STATES = ((256, 16), (1024, 16), (256, 2000))
-_LARGE = (1024, 16)
+_FEW, _MANY = 16, 2000
 
 
-def compared(kills: int, flips: int, rounds: int) -> tuple[Figures, bool]:
+def compared(
+    kills: int, flips: int, rounds: int, megabytes: int
+) -> tuple[Figures, bool]:
     """Runs each trial on each way to save.
 
     Args:
         kills: How many saves are killed, for each way.
         flips: How many bits are flipped in each file.
         rounds: How often saving and reading is timed.
+        megabytes: The size of the largest state.
 
     Returns:
         Figures by what they count and by way, as far as promises were kept;
         and whether all were.
     """
     figures: Figures = {}
+    _add_costs(figures, rounds, megabytes)
     are_kept = True
     for way in (*saves.SPREAD, saves.WHOLE, saves.WHOLE_TREE):
         for trial in _trials(way, kills, flips):
-            with tempfile.TemporaryDirectory() as directory:
+            with (
+                forking("package"),
+                tempfile.TemporaryDirectory() as directory,
+            ):
                 try:
                     found = trial(directory)
                 except ViolationError as error:
@@ -47,7 +53,6 @@ def compared(kills: int, flips: int, rounds: int) -> tuple[Figures, bool]:
             for what, figure in found.items():
                 figures.setdefault(what, {})[way] = figure
             print(table(figures), end="\n\n", flush=True)
-    _add_costs(figures, rounds)
     return figures, are_kept
 
 
@@ -83,22 +88,26 @@ def _cut_off(
     return figures
 
 
-def _add_costs(figures: Figures, rounds: int) -> None:
-    for megabytes, variables in _STATES:
-        about = f"{megabytes} MB in {variables} variables"
+def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
+    quarter = megabytes // 4
+    for size, variables in (
+        (quarter, _FEW),
+        (megabytes, _FEW),
+        (quarter, _MANY),
+    ):
+        about = f"{size} MB in {variables} variables"
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(
-                directory, None, megabytes, variables, rounds
+                directory, None, size, variables, rounds
             ).asked()
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
-    megabytes, variables = _LARGE
-    about = f"{megabytes} MB in {variables} variables of an accelerator"
+    about = f"{megabytes} MB in {_FEW} variables of an accelerator"
     for way in costs.WAYS:
         # Each in a process of its own, as libraries keep memory.
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(
-                directory, way, megabytes, variables, 1, is_away=True
+                directory, way, megabytes, _FEW, 1, is_away=True
             ).asked()
         _add(figures, asked, "MB more while saving", about)
 

@@ -18,6 +18,8 @@ from unittest import mock
 KILL, FULL, FLAW = "kill", "full disk", "one operation that fails"
 FATES = (KILL, FULL, FLAW)
 REMOVING = ("remove",)
+# Those that no library does for this package.
+OWN = ("replace", "remove", "fsync", "pwrite")
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 

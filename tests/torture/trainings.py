@@ -114,7 +114,9 @@ def _cut_off(
     with contextlib.suppress(Killed, OSError), operations.counted():
         _train(directory, way, [Halving()])
     what = f"{way} after {operations.done}, {fate}"
-    expect(operations.is_met == bool(at), f"There is such a moment: {what}")
+    is_moment = operations.is_met == bool(at)
+    by_threads = way in (saves.TREE, saves.WHOLE_TREE)
+    expect(is_moment or by_threads, f"There is such a moment: {what}")
     _train(directory, way, [Halving()])
     expect(_values(directory) in ends, f"It ends as others do: {what}")
     # Where there was nothing left to do, nothing was looked at.

@@ -14,6 +14,7 @@ from keras_tpu_estimator.files.formats import checkpoint_format
 from keras_tpu_estimator.files.formats import finding
 from keras_tpu_estimator.files.formats import keras_format
 from keras_tpu_estimator.files.formats import safetensors_format
+from keras_tpu_estimator.files.formats.orbax import legacy as orbax_legacy
 from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
@@ -32,6 +33,7 @@ _OTHERS: tuple[
     (keras_format.exists, keras_format.KerasReader),
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_reader.exists, orbax_reader.OrbaxReader),
+    (orbax_legacy.exists, orbax_legacy.LegacyReader),
     (tensorflow_reader.exists, tensorflow_reader.TensorFlowReader),
 )
 
@@ -198,7 +200,7 @@ def _found(path: str) -> str | None:
     prefix = location.prefix_of(path)
     if not paths.is_directory(path) or location.exists(prefix):
         return path
-    if orbax_reader.exists(path):
+    if orbax_reader.exists(path) or orbax_legacy.exists(path):
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)

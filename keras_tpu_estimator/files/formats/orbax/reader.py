@@ -56,9 +56,9 @@ class OrbaxReader(CheckpointReader):
 
     def __init__(self, path: str):
         self._items = _trees(path)
-        with _explained(path):
+        with explained(path):
             self._metadata = {
-                item: _handler().metadata(_folder(folder)).tree
+                item: handler().metadata(folder_of(folder)).tree
                 for item, folder in self._items.items()
             }
             arrays = {
@@ -86,14 +86,14 @@ class OrbaxReader(CheckpointReader):
         wanted = set(names)
         found: dict[str, np.ndarray] = {}
         for item, folder in self._items.items():
-            with _explained(self.path):
+            with explained(self.path):
                 found |= _read_tree(item, folder, self._metadata[item], wanted)
         return found
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
         if is_url(self.path):
             return super()._read_part(name, box)
-        with _explained(self.path):
+        with explained(self.path):
             import tensorstore
 
             item, inner = self._places[name]
@@ -125,8 +125,8 @@ def _read_tree(
         return {}
     structure: Any = jax.tree.structure(metadata, is_leaf=_is_array)
     marks = [0 if name in wanted else ocp.PLACEHOLDER for name in leaves]
-    restored = _handler().restore(
-        _folder(folder),
+    restored = handler().restore(
+        folder_of(folder),
         args=ocp.args.PyTreeRestore(
             item=structure.unflatten(marks),
             restore_args=structure.unflatten(
@@ -143,13 +143,13 @@ def _read_tree(
     }
 
 
-def _handler() -> Any:
+def handler() -> Any:
     with needed():
         import orbax.checkpoint as ocp
     return ocp.PyTreeCheckpointHandler()
 
 
-def _folder(path: str) -> Any:
+def folder_of(path: str) -> Any:
     """A path as Orbax takes it; it opens those of stores itself."""
     from etils import epath
 
@@ -198,7 +198,7 @@ def needed() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
+def explained(path: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, MemoryError):
