@@ -5,6 +5,7 @@
 It is a process of its own, as that of whoever serves it would be.
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -59,7 +60,21 @@ def tflite(path, inputs):
     return interpreter.get_signature_runner("serving_default")(**inputs)
 
 
-TOOLS = {"openvino": openvino, "onnx": onnx, "tflite": tflite}
+def keras(path, inputs):
+    """By a layer of Keras's, which is not converted, but has no other place."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    import keras
+
+    layer = keras.layers.TFSMLayer(path, call_endpoint="serving_default")
+    ((name, value),) = inputs.items()
+    model_input = keras.Input(
+        value.shape[1:], name=name, dtype=value.dtype.name
+    )
+    model = keras.Model(model_input, layer(model_input))
+    return model.predict(value, verbose=0)
+
+
+TOOLS = {"openvino": openvino, "onnx": onnx, "tflite": tflite, "keras": keras}
 
 if __name__ == "__main__":
     tool, path, given, made = sys.argv[1:]

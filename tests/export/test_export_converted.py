@@ -21,6 +21,7 @@ NEEDS = {
     "openvino": ("openvino",),
     "onnx": ("tf2onnx", "onnxruntime"),
     "tflite": ("ai_edge_litert",),
+    "keras": (),
 }
 RNG = np.random.default_rng(0)
 IMAGES = {"image": RNG.random((16, 8, 8, 1), "float32")}
@@ -80,7 +81,7 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "tool", some_at_length(converting.TOOLS, {"onnx", "tflite"})
+    "tool", some_at_length(converting.TOOLS, {"onnx", "tflite", "keras"})
 )
 def test_what_is_converted_answers_as_predict_does(tool, exported, tmp_path):
     # Not imported here: some start processes of their own.
