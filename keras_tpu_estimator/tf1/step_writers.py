@@ -57,14 +57,8 @@ class StepWriter:
         count = len(self._dtypes)
         for assign, value in zip(self._assign, values[count:], strict=True):
             assign(value)
-        self._run(
-            *(
-                value.astype(dtype, copy=False)
-                for value, dtype in zip(
-                    values[:count], self._dtypes, strict=True
-                )
-            )
-        )
+        pairs = zip(values[:count], self._dtypes, strict=True)
+        self._run(*(v.astype(dtype, copy=False) for v, dtype in pairs))
 
     def close(self) -> None:
         """Ends the session; the event files are whole then."""
@@ -103,14 +97,12 @@ def taken_out(graph: Any, wanted: Sequence[Any]) -> HostFunction | None:
     others = {op.name for op in reachable(graph, wanted)}
     part = _Part.of(graph, definition, writing, runs, others)
     with graph.as_default():
-        tensors = [*part.boundary.values()]
-        for handle in part.variables.values():
-            # Before what waited for the reader.
-            read = _read(handle)
-            tensors.append(read)
-            for op in waiting:
-                internals.set_control_inputs(op, [*op.control_inputs, read.op])
-        rows = [_row(tensor) for tensor in tensors]
+        reads = [_read(handle) for handle in part.variables.values()]
+        rows = [_row(each) for each in (*part.boundary.values(), *reads)]
+    for op in waiting:
+        # As what writes would have read them: before what waited for it.
+        first = (read.op for read in reads)
+        internals.set_control_inputs(op, [*op.control_inputs, *first])
     return HostFunction(StepWriter(part.cut(definition), part.names), rows)
 
 

@@ -473,3 +473,47 @@ def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
     assert main(["check", str(tmp_path / "main.py"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["names"]
     assert (found["verdict"], found["grade"]) == ("missing", "in_branch")
+
+
+def test_what_feeds_steps_is_no_part_of_them(program) -> None:
+    report = program(
+        HEAD
+        + """
+class Adam(tf.train.Optimizer):
+    def __init__(self):
+        super().__init__(False, "Adam")
+
+
+class Data:
+    def input_fn_of(self, path):
+        def input_fn(params):
+            return tf.data.TFRecordDataset(path).map(self.decoded)
+        return input_fn
+
+    def decoded(self, record):
+        return tf.io.parse_single_example(record, {})
+
+
+class Runner:
+    def __init__(self):
+        self.input_fn = Data().input_fn_of("a")
+        self.estimator = tf.estimator.Estimator(model_fn)
+
+    def train(self):
+        self.estimator.train(self.input_fn)
+
+    def group(self, record):
+        return tf.decode_raw(record, tf.uint8)
+
+
+def model_fn(features, labels, mode, params):
+    step = tf.train.get_global_step()
+    train_op = tf.group(Adam().minimize(tf.reduce_sum(features), step))
+    return tf.estimator.EstimatorSpec(mode, train_op=train_op)
+
+
+if __name__ == "__main__":
+    Runner().train()
+"""
+    )
+    assert names(report, Verdict.REFUSED) == {}

@@ -195,6 +195,10 @@ class Reached:
             self._refer(scope, node, grade)
         if not isinstance(node, ast.Attribute):
             return
+        if isinstance(scope.meaning(node.value), str):
+            return  # Of a module, as `tf.train` is, and no method.
+        if node.attr.startswith("__"):
+            return  # `super().__init__` is that of no other class.
         if _is_self(node.value):
             self._call_own(scope, node.attr, grade)
         if self._raise(self._called_names, node.attr, grade):
@@ -222,8 +226,10 @@ class Reached:
         inner = found.scope.children[found.node]
         if isinstance(found.node, ast.ClassDef):
             self._make_object(inner, grade)
-        elif self._in_steps and "metric" in found.node.name:
-            return  # Whoever calls it, its metrics are the host's.
+        elif self._in_steps and (
+            "metric" in found.node.name or is_named(found.node, "input_fn")
+        ):
+            return  # Whoever calls it, these are the host's.
         elif is_named(found.node, "model_fn", "input_fn"):
             self._waiting.append((inner, Grade.NEEDED))
         else:
