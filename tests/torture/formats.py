@@ -103,7 +103,8 @@ def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
     about = f"{megabytes} MB in {_FEW} variables of an accelerator"
-    for way in costs.WAYS:
+    # The others are copied on purpose, so that training goes on.
+    for way in (*saves.SPREAD, costs.ALONE):
         # Each in a process of its own, as libraries keep memory.
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(
