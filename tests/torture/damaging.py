@@ -128,6 +128,7 @@ def damage_files(directory: str, flips: int, way: str) -> dict[str, object]:
         is_one = location.exists(os.path.join(copy, "model.ckpt-20"))
         expect(code == is_one, f"`verify` finds it: {what}")
     (right,) = outcomes([_tree(newest)], is_alone=True) if trees else [None]
+    expect(right is None or right.values is not None, f"It reads it: {right}")
     silent = [
         how
         for (_, _, how), outcome in zip(damaged, alone, strict=False)
