@@ -4,6 +4,7 @@ import pytest
 
 from tests.torture import costs
 from tests.torture import damaging
+from tests.torture import damaging_files
 from tests.torture import disks
 from tests.torture import formats
 from tests.torture import killing
@@ -44,7 +45,7 @@ def test_damage_is_never_read_wrong(tmp_path):
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("way", saves.SPREAD)
 def test_damage_of_any_file_is_found(tmp_path, way):
-    figures = damaging.damage_files(str(tmp_path), flips=1, way=way)
+    figures = damaging_files.damage(str(tmp_path), flips=1, way=way)
     files = figures["files of a checkpoint"]
     assert files >= 3
     found = "found by reading, by verifying, and before going on"
