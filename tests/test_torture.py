@@ -2,8 +2,11 @@
 
 import pytest
 
+from tests.torture import costs
 from tests.torture import damaging
+from tests.torture import damaging_files
 from tests.torture import disks
+from tests.torture import formats
 from tests.torture import killing
 from tests.torture import saves
 from tests.torture.figures import ViolationError
@@ -26,7 +29,7 @@ def test_saves_that_are_cut_off_where_names_change(tmp_path):
 
 
 @pytest.mark.parametrize("fate", [FULL, FLAW])
-@pytest.mark.parametrize("way", saves.WAYS)
+@pytest.mark.parametrize("way", saves.ALL)
 def test_saves_that_fail_where_names_change(tmp_path, way, fate):
     changes = ("replace", "remove")
     assert saves.cut_off(str(tmp_path), (way,), (fate,), changes)
@@ -37,6 +40,16 @@ def test_damage_is_never_read_wrong(tmp_path):
     figures = damaging.damage(str(tmp_path), number=60)
     assert figures["of these refused"] == 30
     assert figures["of these refused, not read right"] >= 25
+
+
+@pytest.mark.usefixtures("forked_programs")
+@pytest.mark.parametrize("way", saves.SPREAD)
+def test_damage_of_any_file_is_found(tmp_path, way):
+    figures = damaging_files.damage(str(tmp_path), flips=1, way=way)
+    files = figures["files of a checkpoint"]
+    assert files >= 3
+    found = "found by reading, by verifying, and before going on"
+    assert figures[found] == 4 * files
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -52,6 +65,25 @@ def test_trials(trial, tmp_path):
 @pytest.mark.usefixtures("forked_programs")
 def test_full_disks(tmp_path):
     assert disks.full(str(tmp_path))
+
+
+# Where Orbax fails, threads of it fail in whatever test comes next.
+def test_disks_that_are_full_amid_a_save(tmp_path):
+    assert disks.full_at_each_stage(str(tmp_path), saves.PARTS, stages=2)
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_costs(tmp_path):
+    question = costs.Question(str(tmp_path), None, 1, variables=2, rounds=1)
+    figures = question.asked()
+    assert figures.keys() == {*costs.WAYS}
+    for measured in figures.values():
+        waits = measured["seconds that training waits"]
+        assert 0 < waits <= measured["seconds of saving"]
+    table = formats.table({"seconds": dict.fromkeys(figures, 0.25)})
+    head, row = table.splitlines()
+    assert len(head) == len(row)
+    assert row.split() == ["seconds", *["0.25"] * len(costs.WAYS)]
 
 
 def test_a_lost_checkpoint_is_noticed(tmp_path):

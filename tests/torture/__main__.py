@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import jax
 
 from tests.torture import damaging
+from tests.torture import damaging_files
 from tests.torture import disks
 from tests.torture import formats
 from tests.torture import hosts
@@ -75,7 +76,7 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
         yield (
             f", {way}",
             functools.partial(
-                damaging.damage_files, flips=numbers.damaged // 20, way=way
+                damaging_files.damage, flips=numbers.damaged // 20, way=way
             ),
         )
     yield "", disks.read_only

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from tests.forking.forks import forking
 from tests.torture import costs
-from tests.torture import damaging
+from tests.torture import damaging_files
 from tests.torture import disks
 from tests.torture import hosts
 from tests.torture import killing
@@ -65,7 +65,7 @@ def _trials(way: str, kills: int, flips: int) -> list[_Trial]:
     ]
     if way in saves.SPREAD:
         trials += [
-            functools.partial(damaging.damage_files, flips=flips),
+            functools.partial(damaging_files.damage, flips=flips),
             disks.full_at_each_stage,
             hosts.move,
         ]
@@ -103,7 +103,8 @@ def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
     about = f"{megabytes} MB in {_FEW} variables of an accelerator"
-    for way in costs.WAYS:
+    # The others are copied on purpose, so that training goes on.
+    for way in (*saves.SPREAD, costs.ALONE):
         # Each in a process of its own, as libraries keep memory.
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(

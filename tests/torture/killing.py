@@ -96,7 +96,7 @@ def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
         _check_checkpoints(model_dir, saved)
     steps = newest_step(model_dir) + _LAST_STEPS
     dataclasses.replace(large, steps=steps).run()
-    expect_no_leftovers(model_dir, f"{kills} kills of {way}", is_alive=True)
+    expect_no_leftovers(model_dir, f"{kills} kills of {way}")
     undisturbed = os.path.join(directory, "undisturbed")
     dataclasses.replace(large, model_dir=undisturbed, steps=steps).run()
     check_equal(model_dir, undisturbed)

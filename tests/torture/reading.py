@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
+# Before Keras, so that Keras runs on JAX.
+import keras_tpu_estimator as kte  # isort: split
 
-import keras_tpu_estimator as kte
+import jax
+import numpy as np
 
 
 class Outcome(NamedTuple):
@@ -91,6 +93,10 @@ def _memory() -> int:
 
 
 if __name__ == "__main__":
-    read = _read_alone if sys.argv[1:] == ["alone"] else _read
+    read = _read
+    if sys.argv[1:] == ["alone"]:
+        # As many as there were, which Orbax wants.
+        jax.config.update("jax_num_cpu_devices", 8)
+        read = _read_alone
     for line in sys.stdin:
         print(json.dumps(_outcome(line.strip(), read)), flush=True)
