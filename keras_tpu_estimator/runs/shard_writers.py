@@ -15,7 +15,7 @@ from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 
@@ -87,8 +87,8 @@ class TreeWriter(ShardWriter):
         """Looks at values before, for it does not see what Orbax fetches."""
         finite.look_at(saved.sharded, self.host)
         finite.raise_if_any(self.others.gather(finite.not_finite, patience))
-        self.others.by_chief(lambda: orbax_saves.begin(files))
-        written = orbax_saves.write_arrays(files, saved.tree, finite.step)
+        self.others.by_chief(lambda: orbax_writer.begin(files))
+        written = orbax_writer.write_arrays(files, saved.tree, finite.step)
         self.others.barrier(patience)
         return written
 

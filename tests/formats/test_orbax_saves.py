@@ -22,7 +22,7 @@ from keras_tpu_estimator import experimental
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.storage import paths
 from tests.torture import memory
 from tests.torture import states
@@ -329,15 +329,15 @@ def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
 def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
     values = states.state(64 << 20, variables=2, is_away=True)
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
-    orbax_saves.begin(saved)
+    orbax_writer.begin(saved)
     arrays = {
-        name: orbax_saves.TreeArray(value, value.dtype)
+        name: orbax_writer.TreeArray(value, value.dtype)
         for name, value in values.items()
     }
     before = memory.now()
-    written = orbax_saves.write_arrays(saved, arrays, 3)
+    written = orbax_writer.write_arrays(saved, arrays, 3)
     assert memory.now() - before < 32 << 20
-    orbax_saves.write(saved, written)
+    orbax_writer.write(saved, written)
     for name, value in values.items():
         np.testing.assert_array_equal(
             kte.load_variable(saved.prefix, name), value

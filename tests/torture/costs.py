@@ -27,7 +27,7 @@ from keras_tpu_estimator.engine.device.saving import spread_of
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from tests.torture import memory
 from tests.torture import states
 from tests.torture.saves import FORMATS
@@ -134,11 +134,11 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
         )
         written = files.sharded([files.write(0)])
     elif way == TREE:
-        orbax_saves.begin(saved)
+        orbax_writer.begin(saved)
         arrays = {
-            p: orbax_saves.TreeArray(v, v.dtype) for p, v in values.items()
+            p: orbax_writer.TreeArray(v, v.dtype) for p, v in values.items()
         }
-        written = orbax_saves.write_arrays(saved, arrays, 1)
+        written = orbax_writer.write_arrays(saved, arrays, 1)
     else:
         written = on_host(values)
     return lambda: saving.save_into(

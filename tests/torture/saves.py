@@ -25,7 +25,7 @@ from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from tests.torture import states
@@ -198,12 +198,12 @@ def _written(
         files = ShardFiles(saved, spread)
         return files.sharded([files.write(host) for host in range(_HOSTS)])
     if way == TREE:
-        orbax_saves.begin(saved)
+        orbax_writer.begin(saved)
         arrays = {
-            name: orbax_saves.TreeArray(states.spread(value), value.dtype)
+            name: orbax_writer.TreeArray(states.spread(value), value.dtype)
             for name, value in values.items()
         }
-        return orbax_saves.write_arrays(saved, arrays, step)
+        return orbax_writer.write_arrays(saved, arrays, step)
     return values
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.orbax.saves import TreeArray
+from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 # Of parts that are as small, many may be in memory.

@@ -17,7 +17,9 @@ from keras_tpu_estimator.files.formats.hdf5.reader import Hdf5Reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.orbax import saves as orbax_saves
+from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
+from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
+from keras_tpu_estimator.files.formats.orbax.tree_reader import TreeReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.tensorflow import (
     writer as tensorflow_writer,
@@ -62,9 +64,9 @@ _FORMATS = {
     ),
     ORBAX: CheckpointFormat(
         location.TREE,
-        orbax_saves.TreeReader,
-        orbax_saves.write,
-        orbax_saves.contents,
+        TreeReader,
+        orbax_writer.write,
+        orbax_main.contents,
     ),
 }
 
@@ -131,7 +133,7 @@ def check_can_write(format_name: str, directory: str) -> None:
         ImportError: What writes them is not installed.
     """
     if format_name == ORBAX:
-        orbax_saves.check_can_write(directory)
+        orbax_writer.check_can_write(directory)
 
 
 def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
