@@ -363,7 +363,7 @@ REMOVERS = {
     "ground.storage.paths",
     # In a directory of checkpoints: those of saves, what is half written, the
     # mark that is this file's own, and the directory itself if it is empty.
-    "files.directory.save_files",
+    "files.directory.leftovers",
     "files.atomic.partial_files",
     "files.directory.completion",
     "files.directory.training_lock",

@@ -288,7 +288,7 @@ def _files_of(prefix: str) -> Iterator[str]:
     yield from saved.positions()
     if main.endswith(location.INDEX):
         yield from tensorflow_index.data_files(prefix)
-        yield from (main, prefix + save_files.META)
+        yield from (main, prefix + tensorflow_index.META)
     elif main.endswith(location.TREE):
         yield from (main, saved.tree)
     else:

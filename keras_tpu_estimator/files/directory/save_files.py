@@ -9,17 +9,14 @@ of checkpoints is ever removed.
 
 import contextlib
 import dataclasses
-import errno
 import os
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.files.atomic import partial_files
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.atomic.stamp import token_of
+from keras_tpu_estimator.files.directory import leftovers
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory import tensorflow_index
@@ -28,13 +25,6 @@ from keras_tpu_estimator.files.directory.there import There
 from keras_tpu_estimator.files.directory.training_lock import if_no_training
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
-
-META = ".meta"
-# What a folder has in it to say whose it is.
-_MARK = "kte_save"
-
-# Files by their paths.
-_Named = Iterable[tuple[str, SaveName]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +76,7 @@ class SaveFiles:
     def make_tree(self) -> None:
         """Makes that folder, with the mark that it is of this save."""
         paths.make_directory(self.tree)
-        with open(os.path.join(self.tree, _MARK), "wb") as file:
+        with open(os.path.join(self.tree, leftovers.MARK), "wb") as file:
             file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
@@ -102,17 +92,17 @@ class SaveFiles:
         """The positions that are there, of any number of hosts."""
         return [
             path
-            for path, named in _listed(self.prefix)
+            for path, named in leftovers.listed(self.prefix)
             if (named.kind, named.token) == ("position", self.token)
         ]
 
     def remove_positions(self) -> None:
         """Removes them: nobody is to read an input on from there."""
-        _remove(self.positions())
+        leftovers.remove_files(self.positions())
 
     def remove_meta(self) -> None:
         """Removes what describes another bundle at the prefix."""
-        _remove([self.prefix + META])
+        leftovers.remove_files([self.prefix + tensorflow_index.META])
 
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
@@ -121,15 +111,15 @@ class SaveFiles:
         Args:
             main: The main file that there is at the end of the `with` block.
         """
-        before = _whole(self.prefix)
+        before = leftovers.whole(self.prefix)
         yield
         now = {main}
         if main.endswith(location.INDEX):
             data = tensorflow_index.data_files(self.prefix)
-            now |= {*data, self.prefix + META}
+            now |= {*data, self.prefix + tensorflow_index.META}
         # That of the other format first, which may be what readers take.
-        _remove(path for path in before if path not in now)
-        _tidy(self.prefix, _listed(self.prefix))
+        leftovers.remove_files(path for path in before if path not in now)
+        leftovers.tidy(self.prefix, leftovers.listed(self.prefix))
 
     @contextlib.contextmanager
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
@@ -145,7 +135,9 @@ class SaveFiles:
         except BaseException:
             # The error that is told is the first one.
             with contextlib.suppress(Exception):
-                _tidy(self.prefix, _listed(self.prefix), self.token)
+                leftovers.tidy(
+                    self.prefix, leftovers.listed(self.prefix), self.token
+                )
             raise
 
     @contextlib.contextmanager
@@ -161,7 +153,7 @@ class SaveFiles:
             except BaseException:
                 if is_new:
                     with contextlib.suppress(Exception):
-                        _remove(_whole(self.prefix))
+                        leftovers.remove_files(leftovers.whole(self.prefix))
                 raise
 
 
@@ -172,7 +164,7 @@ def tidy(prefix: str) -> None:
         prefix: That of the checkpoint. If there is none, all is removed that
             would belong to it.
     """
-    _tidy(prefix, _listed(prefix))
+    leftovers.tidy(prefix, leftovers.listed(prefix))
 
 
 def remove(prefix: str) -> None:
@@ -191,7 +183,7 @@ def remove(prefix: str) -> None:
     False
     """
     # Main files first, which say that the others are whole.
-    _remove(_whole(prefix))
+    leftovers.remove_files(leftovers.whole(prefix))
     tidy(prefix)
 
 
@@ -214,14 +206,14 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     if not is_url(directory):
         partial_files.remove_abandoned(directory)
     found: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in _files_in(directory):
+    for path, named in leftovers.files_in(directory):
         if but is None or (named.prefix, named.token) != (
             os.path.basename(but.prefix),
             but.token,
         ):
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
-        _tidy(os.path.join(directory, name), files)
+        leftovers.tidy(os.path.join(directory, name), files)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
@@ -237,115 +229,3 @@ def sweep_if_alone(directory: str, but: SaveFiles) -> None:
     with if_no_training(directory) as is_alone:
         if is_alone:
             sweep(directory, but)
-
-
-def _tidy(prefix: str, files: _Named, failed: str | None = None) -> None:
-    """Removes files that are of no checkpoint.
-
-    Args:
-        prefix: The prefix that they have.
-        files: Those that are there.
-        failed: The token of a save that has failed. Defaults to none.
-    """
-    there = There.at(prefix)
-    if there.data and not there.is_bundle and token_of(there.data[0]):
-        # Of a bundle that was about to take its place.
-        _remove([prefix + location.INDEX])
-    tree = prefix + location.TREE
-    if there.main not in (None, tree) and token_of(tree):
-        _remove([tree])
-    if there.token == failed:
-        # It has failed when it was complete.
-        failed = None
-    for path, named in files:
-        may_belong = there.may_have(path, named)
-        if may_belong and failed is None:
-            continue
-        token = _token_of(path, named)
-        if _is_ours(token, named) and (not may_belong or token == failed):
-            _remove([path])
-
-
-def _token_of(path: str, named: SaveName) -> str | None:
-    """The token of the save that a file or a folder belongs to."""
-    if named.kind != "tree":
-        return token_of(path)
-    try:
-        # Of a save that came no farther, or a removal that nearly did.
-        is_empty = {*paths.names_in(path)} <= {_MARK}
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return named.token if is_empty else token_of(os.path.join(path, _MARK))
-
-
-def _is_ours(token: str | None, named: SaveName) -> bool:
-    """Whether this package has written a file: anybody may use such names.
-
-    Args:
-        token: What the file says.
-        named: What its name says.
-    """
-    if named.kind == "data":
-        return token is not None
-    # What describes a bundle is the same for every save.
-    return token == (named.token or NO_TOKEN)
-
-
-def _whole(prefix: str) -> list[str]:
-    """The files without which there is no checkpoint, of either format."""
-    files = [prefix + location.SUFFIX, prefix + location.TREE]
-    if paths.is_file(prefix + location.INDEX):
-        # Who finds both takes the other.
-        data = tensorflow_index.data_files(prefix)
-        files = [prefix + location.INDEX, *files, *data, prefix + META]
-    return [path for path in files if paths.is_file(path)]
-
-
-def _listed(prefix: str) -> list[tuple[str, SaveName]]:
-    """The files at a prefix whose names are those of saves."""
-    directory, name = os.path.split(prefix)
-    return [
-        (path, named)
-        for path, named in _files_in(directory)
-        if named.prefix == name
-    ]
-
-
-def _files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(paths.names_in(directory or os.curdir)):
-            named = SaveName.of(name)
-            if named is not None:
-                yield os.path.join(directory, name), named
-
-
-def _remove(files: Iterable[str]) -> None:
-    for path in files:
-        with contextlib.suppress(FileNotFoundError):
-            if paths.is_directory(path):
-                _remove_folder(path)
-            else:
-                paths.remove(path)
-
-
-def _remove_folder(path: str) -> None:
-    """Removes a folder; what is left of it, if this is killed, has its mark.
-
-    Orbax does not wait for what it has begun to write when it fails, so that a
-    folder may not be empty yet; the next sweep has it.
-    """
-    mark = os.path.join(path, _MARK)
-    try:
-        for directory, folders, names in os.walk(path, topdown=False):
-            files = {os.path.join(directory, name) for name in names}
-            for file in sorted(files - {mark}):
-                paths.remove(file)
-            for folder in folders:
-                os.rmdir(os.path.join(directory, folder))
-        if {*os.listdir(path)} <= {_MARK}:
-            with contextlib.suppress(FileNotFoundError):
-                paths.remove(mark)
-            os.rmdir(path)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise

@@ -3,6 +3,8 @@
 from keras_tpu_estimator.files.directory.location import INDEX
 from keras_tpu_estimator.ground.storage import paths
 
+# What describes a bundle.
+META = ".meta"
 # More than the first entry of a table has, which describes the bundle.
 _HEAD = 64
 # Names have five digits.

@@ -14,8 +14,8 @@ from keras_tpu_estimator.files.atomic.stamp import SIZE
 from keras_tpu_estimator.files.atomic.stamp import stamp
 from keras_tpu_estimator.files.directory import tensorflow_index
 from keras_tpu_estimator.files.directory.location import INDEX
-from keras_tpu_estimator.files.directory.save_files import META
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.files.directory.tensorflow_index import META
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.tensorflow import metagraph
 from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader

@@ -1,0 +1,143 @@
+"""What saves have left that belongs to no checkpoint, and its removal.
+
+Nothing else in a directory of checkpoints is ever removed.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
+from keras_tpu_estimator.files.atomic.stamp import token_of
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.files.directory.there import There
+from keras_tpu_estimator.ground.storage import paths
+
+# What a folder has in it to say whose it is.
+MARK = "kte_save"
+
+# Files by their paths.
+Named = Iterable[tuple[str, SaveName]]
+
+
+def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
+    """Removes files that are of no checkpoint.
+
+    Args:
+        prefix: The prefix that they have.
+        files: Those that are there.
+        failed: The token of a save that has failed. Defaults to none.
+    """
+    there = There.at(prefix)
+    if there.data and not there.is_bundle and token_of(there.data[0]):
+        # Of a bundle that was about to take its place.
+        remove_files([prefix + location.INDEX])
+    tree = prefix + location.TREE
+    if there.main not in (None, tree) and token_of(tree):
+        remove_files([tree])
+    if there.token == failed:
+        # It has failed when it was complete.
+        failed = None
+    for path, named in files:
+        may_belong = there.may_have(path, named)
+        if may_belong and failed is None:
+            continue
+        token = _token_of(path, named)
+        if _is_ours(token, named) and (not may_belong or token == failed):
+            remove_files([path])
+
+
+def _token_of(path: str, named: SaveName) -> str | None:
+    """The token of the save that a file or a folder belongs to."""
+    if named.kind != "tree":
+        return token_of(path)
+    try:
+        # Of a save that came no farther, or a removal that nearly did.
+        is_empty = {*paths.names_in(path)} <= {MARK}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return named.token if is_empty else token_of(os.path.join(path, MARK))
+
+
+def _is_ours(token: str | None, named: SaveName) -> bool:
+    """Whether this package has written a file: anybody may use such names.
+
+    Args:
+        token: What the file says.
+        named: What its name says.
+    """
+    if named.kind == "data":
+        return token is not None
+    # What describes a bundle is the same for every save.
+    return token == (named.token or NO_TOKEN)
+
+
+def whole(prefix: str) -> list[str]:
+    """The files without which there is no checkpoint, of either format."""
+    files = [prefix + location.SUFFIX, prefix + location.TREE]
+    if paths.is_file(prefix + location.INDEX):
+        # Who finds both takes the other.
+        data = tensorflow_index.data_files(prefix)
+        files = [
+            prefix + location.INDEX,
+            *files,
+            *data,
+            prefix + tensorflow_index.META,
+        ]
+    return [path for path in files if paths.is_file(path)]
+
+
+def listed(prefix: str) -> list[tuple[str, SaveName]]:
+    """The files at a prefix whose names are those of saves."""
+    directory, name = os.path.split(prefix)
+    return [
+        (path, named)
+        for path, named in files_in(directory)
+        if named.prefix == name
+    ]
+
+
+def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
+    """The same in a directory, at any prefix."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(paths.names_in(directory or os.curdir)):
+            named = SaveName.of(name)
+            if named is not None:
+                yield os.path.join(directory, name), named
+
+
+def remove_files(files: Iterable[str]) -> None:
+    """Removes files, and folders of Orbax, that may be gone already."""
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):
+            if paths.is_directory(path):
+                _remove_folder(path)
+            else:
+                paths.remove(path)
+
+
+def _remove_folder(path: str) -> None:
+    """Removes a folder; what is left of it, if this is killed, has its mark.
+
+    Orbax does not wait for what it has begun to write when it fails, so that a
+    folder may not be empty yet; the next sweep has it.
+    """
+    mark = os.path.join(path, MARK)
+    try:
+        for directory, folders, names in os.walk(path, topdown=False):
+            files = {os.path.join(directory, name) for name in names}
+            for file in sorted(files - {mark}):
+                paths.remove(file)
+            for folder in folders:
+                os.rmdir(os.path.join(directory, folder))
+        if {*os.listdir(path)} <= {MARK}:
+            with contextlib.suppress(FileNotFoundError):
+                paths.remove(mark)
+            os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
