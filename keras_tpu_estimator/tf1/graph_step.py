@@ -206,10 +206,11 @@ class GraphStep:
     def _write_too(self, tensors: dict[str, Nest], done: Sequence[Any]) -> None:
         """Has the host write the files that the graph itself would write."""
         wanted = [*jax.tree.leaves(tensors), *done]
-        writer = taken_out(self._model.graph, wanted)
-        if writer is None:
+        taken = taken_out(self._model.graph, wanted)
+        if taken is None:
             return
-        self._hooks = (*self._hooks, CloseHostCall(writer.function))
+        writer = HostFunction(*taken)
+        self._hooks = (*self._hooks, CloseHostCall(taken[0]))
         if self._host_call is None:
             self._host_call, tensors["host_call"] = writer, _fed(writer)
         else:

@@ -1,17 +1,23 @@
-"""A TF1 `host_call` in a TensorFlow session on the host."""
+"""What is called for each step, in a TensorFlow session on the host."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.tf1.graph_cut import Cut
 from keras_tpu_estimator.tf1.host_graph import CalledGraph
 from keras_tpu_estimator.tf1.host_graph import GraphFunction
+from keras_tpu_estimator.tf1.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host_graph import dtypes_of
 from keras_tpu_estimator.tf1.host_graph import shapes_of
 
 
@@ -45,16 +51,59 @@ class HostCall(GraphFunction):
             session.close()
 
 
+class StepWriter:
+    """The part of a graph that writes, as a function of NumPy arrays.
+
+    Args:
+        part: The part.
+        runs: The names of the operations to run for each step.
+    """
+
+    def __init__(self, part: Cut, runs: Sequence[str]):
+        self._part = part
+        self._runs = runs
+        self._dtypes = dtypes_of(part.boundary)
+        self._graph: HostGraph | None = None
+
+    def __call__(self, *arrays: Any) -> None:
+        """Writes what there is to be written of one step.
+
+        Args:
+            arrays: By core the values of the boundary, and then of variables.
+        """
+        if self._graph is None:
+            self._open()
+        values = [_of_cores(np.asarray(array)) for array in arrays]
+        count = len(self._dtypes)
+        for assign, value in zip(self._assign, values[count:], strict=True):
+            assign(value)
+        pairs = zip(values[:count], self._dtypes, strict=True)
+        self._run(*(v.astype(dtype, copy=False) for v, dtype in pairs))
+
+    def close(self) -> None:
+        """Ends the session; the event files are whole then."""
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
+    def _open(self) -> None:
+        graph = self._part.graph()
+        operation = graph.graph.get_operation_by_name
+        self._run = graph.callable([operation(name) for name in self._runs])
+        self._assign = [graph.assigning(n) for n in self._part.variables]
+        self._graph = graph
+
+
 class CloseHostCall(LoopHook):
     """Ends the sessions of a function with the call of the estimator.
 
     Args:
-        host_call: The function: a `HostCall` or a `StepWriter`.
+        host_call: The function.
     """
 
     allows_run_ahead = True
 
-    def __init__(self, host_call: Any):
+    def __init__(self, host_call: HostCall | StepWriter):
         self._host_call = host_call
 
     def run_ends(self, start: int) -> Iterable[int]:
@@ -112,3 +161,10 @@ def _operations(graph: CalledGraph) -> list[Any]:
             )
         operations.append(getattr(each, "op", each))
     return operations
+
+
+def _of_cores(rows: np.ndarray) -> np.ndarray:
+    """The mean of what is one number; else what the first core has."""
+    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.floating):
+        return np.asarray(rows.mean(), rows.dtype)
+    return np.asarray(rows[0])

@@ -10,10 +10,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
-
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import Definition
 from keras_tpu_estimator.tf1.definitions import definition_of
@@ -23,58 +19,16 @@ from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph_cut import Cut
 from keras_tpu_estimator.tf1.graph_cut import part_of
 from keras_tpu_estimator.tf1.host_graph import WRITERS
-from keras_tpu_estimator.tf1.host_graph import HostGraph
-from keras_tpu_estimator.tf1.host_graph import dtypes_of
+from keras_tpu_estimator.tf1.host_session import StepWriter
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-class StepWriter:
-    """The part of a graph that writes, as a function of NumPy arrays.
-
-    Args:
-        part: The part.
-        runs: The names of the operations to run for each step.
-    """
-
-    def __init__(self, part: Cut, runs: Sequence[str]):
-        self._part = part
-        self._runs = runs
-        self._dtypes = dtypes_of(part.boundary)
-        self._graph: HostGraph | None = None
-
-    def __call__(self, *arrays: Any) -> None:
-        """Writes what there is to be written of one step.
-
-        Args:
-            arrays: By core the values of the boundary, and then of variables.
-        """
-        if self._graph is None:
-            self._open()
-        values = [_of_cores(np.asarray(array)) for array in arrays]
-        count = len(self._dtypes)
-        for assign, value in zip(self._assign, values[count:], strict=True):
-            assign(value)
-        pairs = zip(values[:count], self._dtypes, strict=True)
-        self._run(*(v.astype(dtype, copy=False) for v, dtype in pairs))
-
-    def close(self) -> None:
-        """Ends the session; the event files are whole then."""
-        if self._graph is not None:
-            self._graph.close()
-            self._graph = None
-
-    def _open(self) -> None:
-        graph = self._part.graph()
-        operation = graph.graph.get_operation_by_name
-        self._run = graph.callable([operation(name) for name in self._runs])
-        self._assign = [graph.assigning(n) for n in self._part.variables]
-        self._graph = graph
-
-
-def taken_out(graph: Any, wanted: Sequence[Any]) -> HostFunction | None:
+def taken_out(
+    graph: Any, wanted: Sequence[Any]
+) -> tuple[StepWriter, list[Any]] | None:
     """Takes what writes out of a graph, as far as a step would run it.
 
     What writes nothing, or cannot be told from the step, stays.
@@ -103,7 +57,7 @@ def taken_out(graph: Any, wanted: Sequence[Any]) -> HostFunction | None:
         # As what writes would have read them: before what waited for it.
         first = (read.op for read in reads)
         internals.set_control_inputs(op, [*op.control_inputs, *first])
-    return HostFunction(StepWriter(part.cut(definition), part.names), rows)
+    return StepWriter(part.cut(definition), part.names), rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -325,10 +279,3 @@ def _row(tensor: Any) -> Any:
     import tensorflow as tf
 
     return tf.expand_dims(tensor, 0)
-
-
-def _of_cores(rows: np.ndarray) -> np.ndarray:
-    """The mean of what is one number; else what the first core has."""
-    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.floating):
-        return np.asarray(rows.mean(), rows.dtype)
-    return np.asarray(rows[0])
