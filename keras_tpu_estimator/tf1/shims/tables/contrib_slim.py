@@ -27,7 +27,16 @@ SLIM = Area(
         },
         **{
             f"python.slim.{name}": f"tf_slim.{name}"
-            for name in ("evaluation", "learning", "queues", "summaries")
+            for name in (
+                "evaluation learning model_analyzer queues summaries"
+            ).split()
+        },
+        **{
+            f"python.slim.data.{name}": f"tf_slim.data.{name}"
+            for name in (
+                "data_decoder data_provider dataset dataset_data_provider "
+                "parallel_reader prefetch_queue tfexample_decoder"
+            ).split()
         },
     },
     rest="tf_slim",
@@ -46,7 +55,10 @@ LAYERS = Area(
         "python.layers.normalization": "tf_slim.layers.normalization",
         "python.layers.optimizers": "tf_slim.layers.optimizers",
         "python.layers.regularizers": "tf_slim.layers.regularizers",
+        "python.layers.rev_block_lib": "tf_slim.layers.rev_block_lib",
+        "python.layers.summaries": "tf_slim.layers.summaries",
         "python.layers.utils": "tf_slim.layers.utils",
+        "python.ops.sparse_ops": "tf_slim.layers.sparse_ops",
     },
     missing(
         "bucketized_column create_feature_spec_for_parsing crossed_column "
@@ -77,6 +89,10 @@ LOSSES = Area(
                 "npairs_loss npairs_loss_multilabel triplet_semihard_loss"
             ).split()
         },
+        "python.losses.loss_ops": "tf_slim.losses.loss_ops",
+        "python.metric_learning.metric_loss_ops": (
+            "tf_slim.losses.metric_learning"
+        ),
     },
     rest="tf_slim.losses",
 )
@@ -84,6 +100,8 @@ METRICS = Area(
     "contrib.metrics",
     {
         "confusion_matrix": "tf.confusion_matrix",
+        "python.metrics.classification": "tf_slim.metrics.classification",
+        "python.ops.histogram_ops": "tf_slim.metrics.histogram_ops",
         "python.ops.metric_ops": "tf_slim.metrics.metric_ops",
         "set_difference": "tf.sets.difference",
         "set_intersection": "tf.sets.intersection",
@@ -126,6 +144,7 @@ FRAMEWORK = Area(
         "python.framework.checkpoint_utils": "tf.train",
         "python.ops.add_arg_scope": "tf_slim.ops.arg_scope:add_arg_scope",
         "python.ops.arg_scope": "tf_slim.ops.arg_scope:arg_scope",
+        "python.ops.ops": "tf_slim.ops.framework_ops",
         "python.ops.variables": "tf_slim.ops.variables",
         "smart_cond": (
             "keras_tpu_estimator.tf1.reimplemented.framework:smart_cond"
