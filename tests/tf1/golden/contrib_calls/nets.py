@@ -38,7 +38,7 @@ def _made(name, size, make, count=4):
             len(shapes),
             # Names and shapes, of which there are hundreds.
             zlib.crc32(repr(sorted(shapes.items())).encode()),
-            sorted(key.split("/")[-1] for key in others),
+            sorted({key.split("/")[-1] for key in others}),
             numbers[:count],
         ]
 
@@ -48,7 +48,12 @@ def _made(name, size, make, count=4):
 def _weights(tensor):
     """Numbers of a size that layers keep."""
     shape = tensor.shape.as_list()
-    return floats(*shape) * np.sqrt(3.0 / max(1, np.prod(shape[:-1])))
+    scale = np.sqrt(3.0 / max(1, np.prod(shape[:-1])))
+    return floats(*shape) * np.float32(scale)
+
+
+def _scopes():
+    return importlib.import_module("tensorflow.contrib.framework")
 
 
 def _whole(name, size, function=None, scoped=None, **kwargs):
@@ -56,10 +61,7 @@ def _whole(name, size, function=None, scoped=None, **kwargs):
 
     def make(module, images):
         scope = scoped or f"{name}_arg_scope"
-        arg_scope = importlib.import_module(
-            "tensorflow.contrib.framework"
-        ).arg_scope
-        with arg_scope(getattr(module, scope)()):
+        with _scopes().arg_scope(getattr(module, scope)()):
             return getattr(module, function or name)(
                 images, num_classes=4, is_training=False, **kwargs
             )
@@ -81,9 +83,8 @@ def _resnet(version):
     def make(module, images):
         block = getattr(module, f"resnet_v{version}_block")
         blocks = [block("a", 2, 2, 2), block("b", 3, 2, 1)]
-        with importlib.import_module("tensorflow.contrib.framework").arg_scope(
-            module.resnet_utils.resnet_arg_scope()
-        ):
+        scope = module.resnet_utils.resnet_arg_scope()
+        with _scopes().arg_scope(scope):
             return getattr(module, f"resnet_v{version}")(
                 images,
                 blocks,
@@ -101,7 +102,11 @@ def _known_resnet(version, layers):
 
     def make(module, images):
         function = getattr(module, f"{name}_{layers}")
-        return function(images, num_classes=4, is_training=False)
+        norm = importlib.import_module("tensorflow.contrib.layers").batch_norm
+        # Hundreds of sums, whose order is not the same.
+        images = tf.cast(images, tf.float64)
+        with _scopes().arg_scope([norm], fused=False):
+            return function(images, num_classes=4, is_training=False)
 
     return _made(name, 32, make)
 
