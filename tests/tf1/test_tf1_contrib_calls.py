@@ -5,7 +5,9 @@
 
 import tf1_golden  # isort: skip
 
-import inspect
+import importlib
+import pkgutil
+import sys
 
 import numpy as np
 import pytest
@@ -14,9 +16,7 @@ import tf_slim
 from contrib_calls.calling import outcome
 from contrib_calls.table import ALIASES
 from contrib_calls.table import CALLS
-from tf_slim.ops import arg_scope
-from tf_slim.ops import variables
-from tf_slim.training import training
+from contrib_calls.table import LARGE
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
@@ -25,11 +25,70 @@ pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
 EXPECTED = tf1_golden.golden("contrib_calls")
 # They read clusters and exports, which have tests of their own.
 OF_FILES = {"cluster_resolver.TPUClusterResolver", "predictor.from_saved_model"}
-# What modules have beside their own functions, one of which is of all scopes.
-NOT_OWN = {"absolute_import", "add_arg_scope", "division", "print_function"}
+_UTILS = "layers.python.layers.utils"
+# Where TensorFlow 1.15 had what these modules have.
+PLACES = {
+    f"tf_slim.{module}": place
+    for module, place in {
+        "evaluation": "slim.evaluation",
+        "layers.bucketization_op": "layers",
+        "layers.initializers": "layers",
+        "layers.layers": "layers",
+        "layers.normalization": "layers",
+        "layers.optimizers": "layers",
+        "layers.regularizers": "layers",
+        "layers.rev_block_lib": "layers",
+        "layers.sparse_ops": "layers.python.ops.sparse_ops",
+        "layers.summaries": "layers",
+        "layers.utils": _UTILS,
+        "learning": "slim.learning",
+        "losses.loss_ops": "losses",
+        "losses.metric_learning": "metric_loss_ops",
+        "metrics.classification": "metrics",
+        "metrics.histogram_ops": "metrics",
+        "metrics.metric_ops": "metrics",
+        "model_analyzer": "slim.model_analyzer",
+        "ops.arg_scope": "framework",
+        "ops.framework_ops": "framework.python.ops.ops",
+        "ops.variables": "framework",
+        "queues": "slim.queues",
+        "summaries": "slim.summaries",
+        "training.evaluation": "training",
+        "training.training": "training",
+        **{
+            f"data.{name}": f"slim.{name}"
+            for name in (
+                "data_decoder data_provider dataset dataset_data_provider "
+                "parallel_reader prefetch_queue tfexample_decoder"
+            ).split()
+        },
+        **{
+            f"nets.{name}": f"slim.nets.{name}"
+            for name in (
+                "alexnet inception_v1 inception_v2 inception_v3 overfeat "
+                "resnet_utils resnet_v1 resnet_v2 vgg"
+            ).split()
+        },
+    }.items()
+}
+# Names of others, data for its own tests, and code that no module uses.
+NOT_PUBLIC = {"tf_slim.data.test_utils", "tf_slim.nets.inception"}
+# tf_slim has them since.
+NOT_IN_TF1 = {
+    "slim.tfexample_decoder.BoundingBoxSequence",
+    "slim.tfexample_decoder.KeypointsSequence",
+    "slim.tfexample_decoder.NumBoxesSequence",
+    "slim.tfexample_decoder.TFSequenceExampleDecoder",
+}
 
 
-@pytest.mark.parametrize("name", sorted(CALLS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.at_length] * (name in LARGE))
+        for name in sorted(CALLS)
+    ],
+)
 def test_a_function_gives_the_same_numbers(name):
     found = outcome(CALLS[name], tf.contrib)
     expected = EXPECTED[name]
@@ -48,22 +107,43 @@ def test_a_function_gives_the_same_numbers(name):
 
 
 def test_each_function_of_tf_slim_is_called():
-    areas = {
-        "framework": (arg_scope, variables),
-        "layers": (tf_slim.layers,),
-        "losses": (tf_slim.losses,),
-        "metrics": (tf_slim.metrics,),
-        "slim.evaluation": (tf_slim.evaluation,),
-        "slim.learning": (tf_slim.learning,),
-        "training": (training,),
-    }
     names = {
-        f"{area}.{name}"
-        for area, modules in areas.items()
-        for module in modules
-        for name in public(module)
+        f"{PLACES[module]}.{name}"
+        for module in modules_of(tf_slim)
+        if module in PLACES
+        for name in public(importlib.import_module(module))
     }
-    assert sorted(names - {*CALLS, *ALIASES}) == []
+    assert sorted(names - {*CALLS, *ALIASES} - NOT_IN_TF1) == []
+
+
+def test_each_module_of_tf_slim_has_a_place():
+    assert sorted(modules_of(tf_slim) - {*PLACES} - NOT_PUBLIC) == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "framework.python.ops.ops",
+        "layers.python.layers.rev_block_lib",
+        "layers.python.layers.summaries",
+        "layers.python.ops.sparse_ops",
+        "losses.python.losses.loss_ops",
+        "losses.python.metric_learning.metric_loss_ops",
+        "metrics.python.metrics.classification",
+        "metrics.python.ops.histogram_ops",
+        "slim.python.slim.data.data_decoder",
+        "slim.python.slim.data.data_provider",
+        "slim.python.slim.data.dataset",
+        "slim.python.slim.data.dataset_data_provider",
+        "slim.python.slim.data.parallel_reader",
+        "slim.python.slim.data.prefetch_queue",
+        "slim.python.slim.data.tfexample_decoder",
+        "slim.python.slim.model_analyzer",
+    ],
+)
+def test_a_module_of_tf_slim_has_its_long_name(module):
+    found = importlib.import_module(f"tensorflow.contrib.{module}")
+    assert public(sys.modules[found.__name__])
 
 
 def test_each_function_that_was_written_anew_is_called():
@@ -77,13 +157,22 @@ def test_each_function_that_was_written_anew_is_called():
     assert sorted(names - {*CALLS, *ALIASES} - OF_FILES) == []
 
 
+def modules_of(package):
+    """The names of all modules of a package that are no tests."""
+    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    return {
+        each.name
+        for each in found
+        if not each.ispkg and not each.name.endswith("_test")
+    }
+
+
 def public(module):
-    """The functions and classes of a module of tf_slim."""
+    """The functions and classes that a module of tf_slim defines."""
     return {
         name
         for name, value in vars(module).items()
-        if not name.startswith(("_", "DATA_FORMAT"))
-        and not inspect.ismodule(value)
-        and name not in NOT_OWN
-        and getattr(value, "__module__", "tf_slim").startswith("tf_slim")
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", "") == module.__name__
     }

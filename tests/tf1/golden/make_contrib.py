@@ -2,7 +2,10 @@
 
 python3.7 -m venv tf115
 tf115/bin/pip install tensorflow==1.15.5 'protobuf<3.21' 'numpy<1.19'
-tf115/bin/python tests/tf1/golden/make_contrib.py
+tf115/bin/pip install scikit-learn
+tf115/bin/python tests/tf1/golden/make_contrib.py [NAME ...]
+
+With names, other rows stay as they are.
 """
 
 import json
@@ -17,17 +20,25 @@ from tensorflow import contrib
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def main():
-    """Calls everything once."""
+PATH = os.path.join(HERE, "contrib_calls.json")
+
+
+def main(chosen):
+    """Calls everything once, or what is chosen."""
     if tf.__version__ != "1.15.5":
         sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
+    kept = {}
+    if chosen:
+        with open(PATH) as file:
+            kept = json.load(file)
     rows = []
     for name in sorted(CALLS):
-        text = json.dumps(outcome_or_error(CALLS[name], contrib))
-        rows.append(f" {json.dumps(name)}: {text}")
-    with open(os.path.join(HERE, "contrib_calls.json"), "w") as file:
+        if name in chosen or name not in kept:
+            kept[name] = outcome_or_error(CALLS[name], contrib)
+        rows.append(f" {json.dumps(name)}: {json.dumps(kept[name])}")
+    with open(PATH, "w") as file:
         file.write("{\n" + ",\n".join(rows) + "\n}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

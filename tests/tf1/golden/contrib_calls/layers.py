@@ -260,4 +260,6 @@ ALIASES = {
     "convolution3d": "conv3d",
     "convolution3d_transpose": "conv3d_transpose",
     "separable_convolution2d": "separable_conv2d",
+    # A decorator of it.
+    "enable_with_args": "recompute_grad",
 }

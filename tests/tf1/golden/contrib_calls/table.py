@@ -1,11 +1,14 @@
 """All calls, by the names of what they call below `tf.contrib`."""
 
+from contrib_calls import data
 from contrib_calls import framework
 from contrib_calls import layers
 from contrib_calls import losses
 from contrib_calls import metrics
+from contrib_calls import nets
 from contrib_calls import sequences
 from contrib_calls import training
+from contrib_calls import utilities
 
 _AREAS = (
     ("framework.", framework),
@@ -13,7 +16,10 @@ _AREAS = (
     ("losses.", losses),
     ("metrics.", metrics),
     ("", sequences),
+    ("slim.", data),
+    ("slim.nets.", nets),
     ("", training),
+    ("", utilities),
 )
 CALLS = {
     prefix + name: call
@@ -26,3 +32,5 @@ ALIASES = {
     for prefix, module in _AREAS
     for name, other in getattr(module, "ALIASES", {}).items()
 }
+# What takes long.
+LARGE = {f"slim.nets.{name}" for name in nets.LARGE}

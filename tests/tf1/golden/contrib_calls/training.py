@@ -55,7 +55,8 @@ def _in_session(train):
     def call(contrib):
         with tf.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
             tf.train.create_global_step()
-            variable = tf.get_variable("v", initializer=1.0)
+            # One that has a value is not read while it is written.
+            variable = tf.get_variable("v", initializer=1.0, use_resource=True)
             optimizer = tf.train.GradientDescentOptimizer(0.1)
             update = contrib.training.create_train_op(
                 variable * variable, optimizer
@@ -309,6 +310,15 @@ ALIASES = {
     "slim.learning.add_gradients_summaries": "slim.learning.create_train_op",
     "slim.learning.multiply_gradients": "slim.learning.create_train_op",
     "slim.learning.train_step": "slim.learning.train",
+    **{
+        f"slim.model_analyzer.{name}": "slim.model_analyzer"
+        for name in ("analyze_ops", "analyze_vars", "tensor_description")
+    },
+    **{
+        f"slim.summaries.add_{kind}_{plural}": "slim.summaries"
+        for kind in ("histogram", "image", "scalar", "zero_fraction")
+        for plural in ("summary", "summaries")
+    },
     "training.StopAfterNEvalsHook": "training.evaluate_repeatedly",
     "training.SummaryAtEndHook": "training.evaluate_repeatedly",
     "training.add_gradients_summaries": "slim.summaries",
