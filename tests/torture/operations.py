@@ -10,6 +10,7 @@ import errno
 import functools
 import io
 import os
+import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ FATES = (KILL, FULL, FLAW)
 REMOVING = ("remove",)
 # Those that no library does for this package.
 OWN = ("replace", "remove", "fsync", "pwrite")
+# Others are Orbax's, which would go on in spite of a kill.
+_THREADS = ("MainThread", "checkpoint-writer")
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -92,7 +95,8 @@ class Operations:
 
     def _meet(self, name: str, file: Any) -> None:
         """Does an operation, or lets it meet its fate."""
-        if not self._counts(file):
+        is_own = threading.current_thread().name in _THREADS
+        if not is_own or not self._counts(file):
             return
         self.done.append(name)
         number = len(self.done)
