@@ -27,6 +27,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
+from keras_tpu_estimator.spec.hooks.tensorflow_hook import TensorFlowSaverHook
 from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 
@@ -87,9 +88,12 @@ def training_hooks(
     return hooks
 
 
-def savers_among(hooks: Iterable[Hook]) -> list[CheckpointSaverHook]:
+def savers_among(
+    hooks: Iterable[Hook],
+) -> list[CheckpointSaverHook | TensorFlowSaverHook]:
     """The hooks that save checkpoints."""
-    return [hook for hook in hooks if isinstance(hook, CheckpointSaverHook)]
+    kinds = CheckpointSaverHook | TensorFlowSaverHook
+    return [hook for hook in hooks if isinstance(hook, kinds)]
 
 
 def _own_saver(context: EstimatorContext) -> list[Hook]:
@@ -108,7 +112,7 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
 
 def _attach(
     listeners: Sequence[CheckpointSaverListener],
-    savers: Sequence[CheckpointSaverHook],
+    savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook],
 ) -> None:
     """Has the first saver call the listeners."""
     validation.check_listeners(listeners, is_saving=bool(savers))

@@ -457,3 +457,56 @@ def test_which_hooks_of_tensorflow_allow_a_run_ahead():
         for made in (tf.train.LoggingTensorHook, Own, Saying)
     ]
     assert allow == [True, False, True]
+
+
+class RegularSaver(tf.train.CheckpointSaverHook):
+    """Saves at multiples of an interval, wherever training starts from."""
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        step = session.run(self._global_step_tensor)
+        interval = self._timer._every_steps
+        self._timer.update_last_triggered_step(step - step % interval)
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_saver_of_the_users_own(tmp_path, is_ours):
+    told = []
+    base = kte.hooks if is_ours else tf.train
+
+    class Listener(base.CheckpointSaverListener):
+        def before_save(self, session, global_step_value):
+            weight = session.run("w" if is_ours else weights[-1])
+            told.append((global_step_value, *weight.tolist()))
+
+        def after_save(self, session, global_step_value):
+            del session
+            return global_step_value == 6
+
+    weights = []
+
+    class Noting(tf.train.SessionRunHook):
+        def begin(self):
+            weights.append(tf.trainable_variables()[0])
+
+    for steps in (1, 9):
+        saver = RegularSaver(str(tmp_path), save_steps=3)
+        made(tmp_path).train(
+            fed([X] * 9),
+            steps=steps,
+            hooks=[Noting(), saver],
+            saving_listeners=[Listener()],
+        )
+    # No other hook saves.
+    assert told == [(0, 1.0), (1, 2.0), (1, 2.0), (3, 8.0), (6, 64.0)]
+    names = {path.name for path in tmp_path.glob("model.ckpt-*.index")}
+    assert names == {f"model.ckpt-{step}.index" for step in (0, 1, 3, 6)}
+    assert (tmp_path / "graph.pbtxt").exists()
+    assert kte.load_variable(str(tmp_path), "w").tolist() == [64.0]
+
+
+def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):
+    saver = RegularSaver(str(tmp_path), save_steps=3)
+    made(tmp_path).train(fed([X]), steps=1)
+    with pytest.raises(RuntimeError, match="save checkpoints"):
+        made(tmp_path).evaluate(fed([X]), steps=1, hooks=[saver])

@@ -52,6 +52,8 @@ def adopted(hook: Any) -> Any:
         return ProfilerHook(output_dir=directory, **_interval(hook))
     if type(hook) is train.FeedFnHook:
         return FeedFnHook(hook.feed_fn)
+    if isinstance(hook, train.CheckpointSaverHook):
+        return TensorFlowSaverHook(hook)
     return TensorFlowHook(hook)
 
 
@@ -170,6 +172,73 @@ class TensorFlowHook(LoopHook):
 
     def _request(self, fetches: Any) -> Request | None:
         return None if fetches is None else self._hooked.request(fetches)
+
+
+class TensorFlowSaverHook(TensorFlowHook):
+    """A user's kind of TensorFlow's hook that saves, for which we save."""
+
+    def __init__(self, hook: Any):
+        super().__init__(hook)
+        self._own_listeners = [*hook._listeners]
+
+    def open(self, session: Session) -> None:
+        """Gives the hook a saver that asks the session."""
+        super().open(session)
+        self._opened = session
+        self.hook._saver = _SessionSaver(session)
+
+    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """As `CheckpointSaverHook` does."""
+        others = [_ToldByTensorFlow(each, self) for each in listeners]
+        self.hook._listeners = [*self._own_listeners, *others]
+
+    @property
+    def session(self) -> Session:
+        """That of the call, for listeners that are no own ones of the hook."""
+        return self._opened
+
+
+class _SessionSaver:
+    """What TensorFlow's hook needs of a `Saver`, by a session."""
+
+    # It would be shown in TensorBoard.
+    saver_def = None
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def save(
+        self, session: object, save_path: str, global_step: int, **others: Any
+    ) -> str:
+        """Writes a checkpoint, unless it is there."""
+        del session, others
+        directory, basename = os.path.split(save_path)
+        if self._session.saved_step(directory) != global_step:
+            self._session.save_checkpoint(directory, basename)
+        return f"{save_path}-{global_step}"
+
+
+class _ToldByTensorFlow:
+    """A listener of this package, as TensorFlow's hook calls it."""
+
+    def __init__(
+        self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook
+    ):
+        self._listener = listener
+        self._hook = hook
+        self.begin = listener.begin
+
+    def before_save(self, session: object, step: int) -> None:
+        del session
+        self._listener.before_save(self._hook.session, int(step))
+
+    def after_save(self, session: object, step: int) -> bool | None:
+        del session
+        return self._listener.after_save(self._hook.session, int(step))
+
+    def end(self, session: object, step: int) -> None:
+        del session
+        self._listener.end(self._hook.session, int(step))
 
 
 class TensorFlowListener(CheckpointSaverListener):
