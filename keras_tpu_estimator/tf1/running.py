@@ -16,9 +16,10 @@ def run(
 ) -> None:
     """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
 
-    Its `tensorflow`, and that of modules in its folder and in those of
-    PYTHONPATH, is `tf.compat.v1` with what TensorFlow has lost since. The
-    process is one of TF1 afterwards: without eager execution.
+    Its `tensorflow`, and that of modules in its folder, in those of PYTHONPATH
+    and in those that it adds to `sys.path`, is `tf.compat.v1` with what
+    TensorFlow has lost since. The process is one of TF1 afterwards: without
+    eager execution.
 
     Args:
         script: The path of a script, or the name of a module.

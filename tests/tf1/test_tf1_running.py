@@ -95,6 +95,19 @@ def test_others_have_the_tensorflow_that_is_installed(imported_from):
     assert not hasattr(tf, "app")
 
 
+def test_folders_that_a_program_adds_are_its_own(
+    imported_from, tmp_path, monkeypatch
+):
+    folder = tmp_path.parent / f"{tmp_path.name}-models"
+    folder.mkdir()
+    (folder / "tf1_models.py").write_text("import tensorflow.contrib.slim as s")
+    monkeypatch.delitem(sys.modules, "tf1_models", raising=False)
+    module = imported_from(
+        f"import sys\nsys.path.append({str(folder)!r})\nimport tf1_models"
+    )
+    assert module.tf1_models.s.__name__ == "tensorflow.contrib.slim"
+
+
 def test_modules_of_others_are_loaded_as_ever(tmp_path, monkeypatch):
     folder = tmp_path / "env" / "site-packages"
     folder.mkdir(parents=True)

@@ -81,7 +81,10 @@ BUILTINS = vars(builtins) | {"__import__": tf1_import}
 
 @contextlib.contextmanager
 def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
-    """Supplies TensorFlow 1 to modules of some folders in a `with` block."""
+    """Supplies TensorFlow 1 to modules of some folders in a `with` block.
+
+    And of those that are added to `sys.path` there.
+    """
     finder = _Finder([folder.resolve() for folder in folders])
     sys.meta_path.insert(0, finder)
     try:
@@ -95,6 +98,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
     def __init__(self, folders: Sequence[pathlib.Path]):
         self._folders = folders
+        self._before = {*sys.path}
 
     def find_spec(
         self,
@@ -117,7 +121,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         file = pathlib.Path(origin).resolve()
         if _PACKAGE in file.parents or _OF_OTHERS & {*file.parts}:
             return False
-        return any(folder in file.parents for folder in self._folders)
+        added = (path for path in sys.path if path not in self._before)
+        folders = (*self._folders, *(pathlib.Path(p).resolve() for p in added))
+        return any(folder in file.parents for folder in folders)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
