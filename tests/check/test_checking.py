@@ -517,3 +517,98 @@ if __name__ == "__main__":
 """
     )
     assert names(report, Verdict.REFUSED) == {}
+
+
+FLAGGED = """
+from absl import app, flags
+
+flags.DEFINE_bool("use_tpu", True, "Whether to use a TPU.")
+flags.DEFINE_boolean(name="summarizes", default=True, help="Whether to write.")
+flags.DEFINE_bool("is_listed", True, "Whether it is listed.")
+flags.DEFINE_bool("profiles", False, "Whether to profile.")
+flags.DEFINE_bool("shuffles", True, "Whether to shuffle.")
+flags.DEFINE_bool("overruled", True, "What it says does not matter.")
+FLAGS = flags.FLAGS
+NAMES = ["is_listed"]
+
+
+class Model:
+    def __init__(self, hparams):
+        self.hparams = hparams
+
+    def model_fn(self, features, labels, mode, params):
+        host_call = None
+        if params["summarizes"]:
+            def host_call_fn(step):
+                return tf.gone_from_host_call(step)
+
+            host_call = (host_call_fn, [features])
+        if self.hparams.is_listed:
+            tf.gone_from_what_is_listed()
+        if self.hparams.profiles:
+            tf.gone_from_profiling()
+        if self.hparams.shuffles:  # It is nowhere said that this is the flag.
+            tf.gone_from_shuffling()
+        if self.hparams.use_tpu:
+            return tf.contrib.tpu.gone_with_tpu(mode, host_call=host_call)
+        return tf.estimator.EstimatorSpec(mode)
+
+
+def main(_):
+    hparams = tf.contrib.training.HParams(use_tpu=FLAGS.use_tpu)
+    for name in NAMES:
+        hparams.add_hparam(name, getattr(FLAGS, name))
+    model = Model(hparams)
+    FLAGS.overruled = False
+    if FLAGS.overruled or FLAGS.profiles:
+        tf.gone_from_either()
+    if FLAGS.overruled:
+        tf.gone_from_overruled()
+    if FLAGS.use_tpu:
+        estimator = tf.contrib.tpu.TPUEstimator(
+            model_fn=model.model_fn, params={"summarizes": FLAGS.summarizes}
+        )
+    else:
+        tf.gone_without_tpu()
+        estimator = tf.estimator.Estimator(model_fn=model.model_fn)
+
+
+if __name__ == "__main__":
+    app.run(main)
+"""
+
+
+def test_a_flag_that_is_on_by_default_is_no_branch(program) -> None:
+    report = program(FLAGGED)
+
+    def missing(grade):
+        found = report.with_verdict(Verdict.MISSING, grade)
+        return {each.name for each in found}
+
+    assert missing(Grade.NEEDED) == {
+        "tf.contrib.tpu.gone_with_tpu",
+        "tf.gone_from_host_call",
+        "tf.gone_from_what_is_listed",
+    }
+    assert missing(Grade.IN_BRANCH) == {
+        "tf.gone_from_either",
+        "tf.gone_from_overruled",
+        "tf.gone_from_profiling",
+        "tf.gone_from_shuffling",
+        "tf.gone_without_tpu",
+    }
+
+
+def test_a_hook_of_asynchronous_saving_may_be_subclassed(program) -> None:
+    report = program(
+        """
+        class Saver(tf.contrib.tpu.AsyncCheckpointSaverHook):
+            def __init__(self, folder):
+                super().__init__(folder, save_steps=10)
+
+
+        Saver("checkpoints")
+        """
+    )
+    assert report.runs and not names(report, Verdict.MISSING)
+    assert "tf.contrib.tpu.AsyncCheckpointSaverHook" in names(report)

@@ -1,8 +1,9 @@
 """Which code of a program runs, as far as that can be followed.
 
 It begins with the code that a start runs, and with the `model_fn`s, and goes on
-to what these call. Code is needed if nothing but the mode decides whether it
-runs; what any other condition chooses stands in a branch.
+to what these call. Code is needed if nothing decides whether it runs but the
+mode, or a flag that is on by default; what any other condition chooses stands
+in a branch.
 """
 
 import ast
@@ -17,6 +18,7 @@ from typing_extensions import TypeIs
 from keras_tpu_estimator.ground.base.sources import from_module
 from keras_tpu_estimator.tf1_tools.check.conditions import Condition
 from keras_tpu_estimator.tf1_tools.check.conditions import condition_of
+from keras_tpu_estimator.tf1_tools.check.flags import FlagsOn
 from keras_tpu_estimator.tf1_tools.check.scopes import Found
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
 from keras_tpu_estimator.tf1_tools.check.scopes import canonical
@@ -44,7 +46,7 @@ class Grade(enum.IntEnum):
 
     Attributes:
         IN_BRANCH: Something chooses it, or nothing is known to.
-        NEEDED: It runs whatever the settings are.
+        NEEDED: It runs, unless a flag that is on by default is turned off.
     """
 
     IN_BRANCH = 1
@@ -79,6 +81,7 @@ class Reached:
     ):
         self._program = program
         self._entries = {*entries}
+        self._flags_on = FlagsOn.of(each.node for each in program.values())
         self._in_steps = in_steps
         self.grades: dict[ast.AST, Grade] = {}
         self.classes: dict[Scope, Grade] = {}
@@ -149,10 +152,13 @@ class Reached:
         if condition is Condition.IS_STARTED:
             if not {scope, *_around(scope)} & self._entries:
                 chosen = [], chosen[1]
-        elif condition is Condition.OTHER:
-            grade = min(grade, Grade.IN_BRANCH)
-        for each in (*chosen[0], *chosen[1]):
-            self._walk(scope, each, grade)
+        grades = [grade, grade]
+        if condition is Condition.OTHER:
+            is_on = self._flags_on.decide(node.test)
+            grades = [grade if is_on else Grade.IN_BRANCH, Grade.IN_BRANCH]
+        for nodes, known in zip(chosen, grades, strict=True):
+            for each in nodes:
+                self._walk(scope, each, known)
 
     def _import(
         self, scope: Scope, node: ast.Import | ast.ImportFrom, grade: Grade
