@@ -599,6 +599,26 @@ def test_a_flag_that_is_on_by_default_is_no_branch(program) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "FLAGS.a = False",
+        "FLAGS.a, FLAGS.b = False, True",
+        "FLAGS.a &= x",
+        "FLAGS.set_default('a', False)",
+        "params['a'] = x",
+        "flags.DEFINE_bool('a', False, 'Of another program.')",
+    ],
+)
+def test_a_flag_that_the_program_changes_decides_nothing(
+    change, program
+) -> None:
+    flag = "from absl import flags\nflags.DEFINE_bool('a', True, 'A flag.')\n"
+    branch = "FLAGS = flags.FLAGS\nif FLAGS.a:\n    tf.nowhere()\n"
+    assert not program(flag + branch).runs
+    assert program(f"{flag}{change}\n{branch}").runs
+
+
 def test_a_hook_of_asynchronous_saving_may_be_subclassed(program) -> None:
     report = program(
         """

@@ -43,7 +43,7 @@ class FlagsOn:
         nodes = [node for module in modules for node in ast.walk(module)]
         defined = [each for node in nodes for each in _defined(node)]
         off = {name for name, is_on in defined if not is_on}
-        off |= {name for node in nodes for name in _changed(node)}
+        off |= {*_changed(nodes)}
         flags = {name for name, _ in defined} - off
         handed_on = {name for node in nodes for name in _handed_on(node)}
         if any(map(_reads_by_name, nodes)):
@@ -70,16 +70,22 @@ def _defined(node: ast.AST) -> Iterator[tuple[str, bool]]:
         yield name, _constant(default) is True
 
 
-def _changed(node: ast.AST) -> Iterator[str]:
+def _changed(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Flags and settings that are given another value than the flag's."""
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            holder, name = _setting(target)
-            is_own = _setting(node.value) == ("FLAGS", name)
-            if holder in ("FLAGS", *_SETTINGS) and not is_own:
+    own: set[ast.AST] = set()
+    for node in nodes:  # Statements come before what is in them.
+        if isinstance(node, ast.Assign):
+            own |= {
+                target
+                for target in node.targets
+                if _setting(node.value) == ("FLAGS", _setting(target)[1])
+            }
+        elif isinstance(node, ast.Call) and _last(node.func) == "set_default":
+            yield from filter(None, map(_name, node.args[:1]))
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            holder, name = _setting(node)
+            if holder in ("FLAGS", *_SETTINGS) and node not in own:
                 yield name
-    elif isinstance(node, ast.Call) and _last(node.func) == "set_default":
-        yield from filter(None, map(_name, node.args[:1]))
 
 
 def _handed_on(node: ast.AST) -> Iterator[str]:
