@@ -3,6 +3,7 @@
     nox                         # The core of the suite, everywhere.
     nox -s newest-3.13 -- tests # All of it, on one.
     nox -s serving              # Exports in the hands of servers.
+    nox -s ecosystem            # Models of KerasHub.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.12`,
 `newest-3.13` and `lowest`, if it can.
@@ -72,6 +73,16 @@ def serving(session: nox.Session) -> None:
     session.run(
         *("pytest", "-m", "", "-n", "0", "tests/export/test_export_served.py"),
         env={"SERVING_PYTHON": servers},
+    )
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def ecosystem(session: nox.Session) -> None:
+    """Models of libraries that are too large for the extra `[test]`."""
+    session.install("-e", ".[test]", "--group", "ecosystem")
+    session.run(
+        *("pytest", "-m", "", "-n", "0"),
+        *(session.posargs or ("tests/compiled/test_keras_hub.py",)),
     )
 
 

@@ -1,0 +1,182 @@
+"""What `input_fn` may return of Grain, read on from where a run was stopped."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.engine.inputs import pipeline
+from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.streams import Stream
+
+grain = pytest.importorskip(
+    "grain", reason="Grain, which the extra `[test]` installs, is missing"
+)
+
+EXAMPLES, STEPS, CRASH = 40, 24, 12
+X, Y = regression_data(EXAMPLES)
+
+
+@pytest.fixture(autouse=True)
+def states_from_the_start(monkeypatch):
+    """Calls of less than a second save states, too."""
+    monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
+
+
+class Crash(Exception):
+    """What a run is interrupted by."""
+
+
+class CrashAt(kte.hooks.SessionRunHook):
+    """Raises when the checkpoint of a step has been saved."""
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run("global_step") == CRASH:
+            raise Crash
+
+
+class Rows:
+    """Examples as Grain's loaders take them."""
+
+    def __len__(self):
+        return EXAMPLES
+
+    def __getitem__(self, index):
+        return X[index], Y[index]
+
+    def __repr__(self):
+        # A state has it, and is refused where it is another one.
+        return "Rows()"
+
+
+class Noise(grain.transforms.RandomMap):
+    """Features that differ in each epoch."""
+
+    def random_map(self, element, rng):
+        x, y = element
+        return x + rng.normal(size=x.shape).astype(x.dtype), y
+
+
+def loader(size):
+    sampler = grain.samplers.IndexSampler(EXAMPLES, shuffle=True, seed=3)
+    operations = [Noise(), grain.transforms.Batch(size, drop_remainder=True)]
+    return grain.DataLoader(
+        data_source=Rows(), sampler=sampler, operations=operations
+    )
+
+
+def map_dataset(size):
+    """It is shuffled otherwise in each epoch, and has as many as are used."""
+    data = grain.MapDataset.source(Rows()).seed(3).shuffle().repeat(10)
+    return data.random_map(Noise()).batch(size, drop_remainder=True)
+
+
+def window_shuffled(size):
+    data = grain.MapDataset.source(Rows()).repeat(None).to_iter_dataset()
+    data = grain.experimental.WindowShuffleIterDataset(
+        data, window_size=12, seed=3
+    )
+    return data.batch(size, drop_remainder=True)
+
+
+def mixed(size):
+    """Two of three examples from one dataset, and one from another."""
+    one, other = (
+        grain.MapDataset.source(Rows()).shuffle(seed).repeat(None)
+        for seed in (3, 4)
+    )
+    data = grain.MapDataset.mix([one, other], weights=[2, 1])
+    return data.to_iter_dataset().batch(size, drop_remainder=True)
+
+
+INPUTS = {
+    "loader": loader,
+    "map dataset": map_dataset,
+    "iter dataset": lambda size: map_dataset(size).to_iter_dataset(),
+    "an iterator": lambda size: iter(map_dataset(size).to_iter_dataset()),
+    "window shuffled": window_shuffled,
+    "mixed": mixed,
+}
+
+
+def network(features, is_training):
+    del is_training
+    hidden = keras.layers.Dense(4, "tanh", name="hidden")(features)
+    return keras.layers.Dense(1, name="last")(hidden)
+
+
+def new_estimator(model_dir, **settings):
+    config = {"save_checkpoints_steps": 4, "keep_checkpoint_max": 1}
+    return estimator_of(
+        model_fn_of(network),
+        model_dir,
+        use_tpu=True,
+        config=config,
+        **settings,
+    )
+
+
+def variables(estimator):
+    names = estimator.get_variable_names()
+    return {name: estimator.get_variable_value(name) for name in names}
+
+
+def input_fn_of(name):
+    return lambda params: INPUTS[name](params["batch_size"])
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_interrupted_and_resumed_as_if_never(name, tmp_path, caplog):
+    caplog.set_level("INFO", "keras_tpu_estimator")
+    whole, parts = (new_estimator(tmp_path / str(n)) for n in range(2))
+    whole.train(input_fn_of(name), max_steps=STEPS)
+    with pytest.raises(Crash):
+        parts.train(input_fn_of(name), hooks=[CrashAt()], max_steps=STEPS)
+    resumed = new_estimator(tmp_path / "1")
+    resumed.train(input_fn_of(name), max_steps=STEPS)
+    assert f"goes on after {CRASH} steps, from its saved state" in caplog.text
+    expected = variables(whole)
+    assert variables(resumed).keys() == expected.keys()
+    for path, value in variables(resumed).items():
+        np.testing.assert_array_equal(value, expected[path], err_msg=path)
+
+
+def test_the_end_of_a_loader_is_the_end_of_training(tmp_path):
+    sampler = grain.samplers.SequentialSampler(EXAMPLES)
+    estimator = new_estimator(tmp_path, batch=8)
+    estimator.train(
+        lambda params: grain.DataLoader(
+            data_source=Rows(),
+            sampler=sampler,
+            operations=[grain.transforms.Batch(params["batch_size"])],
+        ),
+        max_steps=STEPS,
+    )
+    assert estimator.get_variable_value("global_step") == EXAMPLES // 8
+
+
+def test_evaluated_and_predicted_in_order(tmp_path):
+    def input_fn(params):
+        size = params["batch_size"]
+        return grain.MapDataset.source(Rows()).batch(size).to_iter_dataset()
+
+    estimator = new_estimator(tmp_path, batch=8)
+    estimator.train(input_fn, steps=1)
+    rows = [each["y"] for each in estimator.predict(input_fn)]
+    loss = estimator.evaluate(input_fn, steps=EXAMPLES // 8)["loss"]
+    np.testing.assert_allclose(loss, np.mean((rows - Y) ** 2), 1e-5)
+
+
+def test_a_state_of_another_loader_is_not_taken():
+    stream = Stream(loader(8))
+    items = stream.items()
+    next(items)
+    state = stream.state_of(items)
+    other = grain.DataLoader(
+        data_source=Rows(), sampler=grain.samplers.SequentialSampler(EXAMPLES)
+    )
+    with pytest.raises(ValueError, match="[Ss]ampler"):
+        source_of(other).items(state)
