@@ -131,6 +131,18 @@ def test_training_leaves_the_users_files_alone(tmp_path, users, shares):
     assert users.items() <= content(tmp_path).items()
 
 
+def full_disk(monkeypatch):
+    """No main file can appear."""
+    replace = os.replace
+
+    def full(source, target):
+        if target.endswith((".h5", ".index")):
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+
+
 def remains(saved):
     """Makes what a killed save leaves: parts, a position, data, meta."""
     spread_files(saved).write(0)
@@ -191,14 +203,7 @@ def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
     part = tmp_path / f"model.ckpt-20.shard-0-of-1.{TOKEN}"
     part.write_bytes(stamp(TOKEN))
     before = content(tmp_path)
-    replace = os.replace
-
-    def full(source, target):
-        if target.endswith((".h5", ".index")):
-            raise OSError(28, "No space left on device")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
+    full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 20, 2.0, way)
     # What has been there may belong to it.
@@ -244,14 +249,7 @@ def test_a_failed_save_of_the_same_step_leaves_the_first(
 ):
     prefix = save(tmp_path, 10, 1.0, way).prefix
     before = content(tmp_path)
-    replace = os.replace
-
-    def full(source, target):
-        if target.endswith((".h5", ".index")):
-            raise OSError(28, "No space left on device")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "replace", full)
+    full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 10, 2.0, way)
     assert content(tmp_path) == before

@@ -279,3 +279,14 @@ def test_a_sliced_variable_of_the_old_format_is_explained(tmp_path):
     np.testing.assert_array_equal(
         kte.load_variable(tmp_path / "v2", "sliced"), expected
     )
+
+
+def test_a_folder_is_not_the_file_beside_it(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint", reason="no Orbax")
+    prefix = str(tmp_path / "model.ckpt-7")
+    folder = tmp_path / "model.ckpt-7.orbax"
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder, {"theirs": np.ones(2)})
+    checkpoints.save(tmp_path, 7, {"ours": np.ones(2)})
+    assert kte.load_checkpoint(folder).has_tensor("theirs")
+    assert kte.load_checkpoint(prefix).has_tensor("ours")

@@ -505,6 +505,24 @@ def test_a_saver_of_the_users_own(tmp_path, is_ours):
     assert kte.load_variable(str(tmp_path), "w").tolist() == [64.0]
 
 
+def test_a_saver_of_the_users_own_in_two_calls(tmp_path):
+    told = []
+
+    class Listener(kte.hooks.CheckpointSaverListener):
+        def __init__(self, name):
+            self.name = name
+
+        def before_save(self, session, global_step_value):
+            told.append((self.name, global_step_value, *session.run("w")))
+
+    saver = RegularSaver(str(tmp_path), save_steps=3)
+    for call in (1, 2):
+        made(tmp_path).train(
+            fed([X]), steps=1, hooks=[saver], saving_listeners=[Listener(call)]
+        )
+    assert told == [(1, 0, 1.0), (1, 1, 2.0), (2, 1, 2.0), (2, 2, 4.0)]
+
+
 def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):
     saver = RegularSaver(str(tmp_path), save_steps=3)
     made(tmp_path).train(fed([X]), steps=1)

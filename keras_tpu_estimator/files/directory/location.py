@@ -61,6 +61,15 @@ def prefix_of(path: str) -> str:
     return path
 
 
+def prefix_at(path: str) -> str:
+    """The prefix that a user's path stands for; a directory is no main file.
+
+    Args:
+        path: A prefix, a main file, or a directory, which is returned.
+    """
+    return path if paths.is_directory(path) else prefix_of(path)
+
+
 def exists(prefix: str) -> bool:
     """Whether there is a checkpoint file for a prefix.
 
@@ -238,7 +247,7 @@ def resolve(checkpoint_path: PathLike) -> str:
             "a directory of checkpoints, or one such as 'dir/model.ckpt-20'."
         )
     path = os.fsdecode(checkpoint_path)
-    prefix = prefix_of(path)
+    prefix = prefix_at(path)
     if exists(prefix):
         return prefix
     found = latest(path) if paths.is_directory(path) else None
@@ -250,11 +259,13 @@ def resolve(checkpoint_path: PathLike) -> str:
     return found
 
 
-def alternatives(path: str) -> str:
+def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
     """Says which checkpoints there are near a path that did not do.
 
     Args:
         path: A directory, or what would be a file or a prefix in one.
+        others: How names of files end that are checkpoints of other programs.
+            Defaults to none.
 
     Returns:
         A sentence for an error message.
@@ -270,14 +281,15 @@ def alternatives(path: str) -> str:
     directory = directory or os.curdir
     if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
-    name = prefix_of(name)
-    there = sorted(
-        prefix_of(file)
+    there = {
+        # One of another program is asked for by its file.
+        file if others and file.endswith(others) else prefix_of(file)
         for file in paths.names_in(directory)
-        if file.endswith(_ENDS)
-    )
+        if file.endswith((*_ENDS, *others))
+    }
+    name = prefix_of(name)
     near = difflib.get_close_matches(
-        name, [other for other in there if other != name], n=3, cutoff=0.0
+        name, sorted(there - {name}), n=3, cutoff=0.0
     )
     if not near:
         return f"There is no other checkpoint in {directory!r}."

@@ -41,12 +41,15 @@ class CheckpointFormat:
         write: Writes variables by path, in place of a checkpoint in any format.
         contents: What the files of the checkpoint of a prefix should have in
             them; `ValueError` if its main file makes no sense.
+        check_can_write: Raises if none can be written into a directory.
+            Defaults to a check that passes.
     """
 
     ending: str
     read: Callable[[str], CheckpointReader]
     write: Callable[[SaveFiles, Mapping[str, Any]], None]
     contents: Callable[[str], Iterable[Content]]
+    check_can_write: Callable[[str], None] = lambda directory: None
 
 
 _FORMATS = {
@@ -67,6 +70,7 @@ _FORMATS = {
         TreeReader,
         orbax_writer.write,
         orbax_main.contents,
+        orbax_writer.check_can_write,
     ),
 }
 
@@ -132,8 +136,7 @@ def check_can_write(format_name: str, directory: str) -> None:
         ValueError: Not there.
         ImportError: What writes them is not installed.
     """
-    if format_name == ORBAX:
-        orbax_writer.check_can_write(directory)
+    _FORMATS[format_name].check_can_write(directory)
 
 
 def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:

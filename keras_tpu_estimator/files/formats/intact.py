@@ -4,6 +4,7 @@ Every format says what its files should have in them. Which of them this process
 has written, or read to the last byte, is known here and nowhere else.
 """
 
+import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -65,12 +66,10 @@ def are_intact(
     ...      for is_right in (True, False)]
     [True, True]
     """
-    contents = list(contents)
     try:
-        for each in contents:
-            # Nobody need read if one is not there.
-            _ = each.identity
-        return all(map(_is_right, contents[host::hosts]))
+        # Nobody need read if one is not there.
+        found = [(each.identity, each) for each in contents]
+        return all(_is_right(*each) for each in found[host::hosts])
     except FileNotFoundError:
         return False
 
@@ -83,14 +82,11 @@ def trust(contents: Iterable[Content]) -> None:
             later is read to be checked.
     """
     for each in contents:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             _remember(each.identity, True)
-        except FileNotFoundError:
-            continue
 
 
-def _is_right(content: Content) -> bool:
-    identity = content.identity
+def _is_right(identity: tuple[object, ...], content: Content) -> bool:
     known = _KNOWN.get(identity)
     if known is None:
         known = content.is_right()

@@ -1,6 +1,5 @@
 """Opens a checkpoint, whatever wrote it."""
 
-import difflib
 import os
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -25,6 +24,8 @@ from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.storage import paths
 
+# What is asked for by the name of a file.
+_FILES = (".weights.h5", ".keras", ".safetensors")
 # Those of other programs. TensorFlow's are the last, for the files of its first
 # format may have any name.
 _OTHERS: tuple[
@@ -75,7 +76,7 @@ def load_checkpoint(
     path = os.fsdecode(ckpt_dir_or_file)
     found = _found(path)
     if found is not None:
-        prefix = location.prefix_of(found)
+        prefix = location.prefix_at(found)
         written = checkpoint_format.format_of(prefix)
         if written is not None:
             return written.read(prefix)
@@ -197,8 +198,7 @@ def read(
 
 def _found(path: str) -> str | None:
     """What to read: a path, or what is found in it if it is a directory."""
-    prefix = location.prefix_of(path)
-    if not paths.is_directory(path) or location.exists(prefix):
+    if not paths.is_directory(path) or location.exists(path):
         return path
     if orbax_reader.exists(path) or orbax_legacy.exists(path):
         return path
@@ -219,38 +219,12 @@ def _what_is_wrong(path: str) -> str:
             "the directory has neither a 'checkpoint' file that names one, nor "
             "the 'variables/variables.index' of a SavedModel, a "
             "'model.safetensors' or a checkpoint of Orbax. Pass the prefix of "
-            f"a checkpoint. {_near(path)}"
+            f"a checkpoint. {location.alternatives(path, _FILES)}"
         )
     prefix = location.prefix_of(path)
     return (
         f"there is no file {prefix + location.SUFFIX!r} of this package, no "
         f"{prefix + location.INDEX!r} of TensorFlow, no directory, and no file "
         "of Keras or safetensors, whose name would end with '.weights.h5', "
-        f"'.keras' or '.safetensors'. {_near(path)}"
+        f"'.keras' or '.safetensors'. {location.alternatives(path, _FILES)}"
     )
-
-
-def _near(path: str) -> str:
-    """Names the checkpoints in the directory of a path, the likest first."""
-    directory, name = os.path.split(path)
-    if paths.is_directory(path):
-        directory, name = path, ""
-    directory = directory or os.curdir
-    if not paths.is_directory(directory):
-        return f"The directory {directory!r} does not exist."
-    shown = {_shown(file) for file in paths.names_in(directory)}
-    there = sorted(one for one in shown if one is not None)
-    near = difflib.get_close_matches(name, there, n=3, cutoff=0.0)
-    if not near:
-        return f"There is no checkpoint in {directory!r}."
-    return f"Checkpoints in {directory!r}: {', '.join(near)}."
-
-
-def _shown(file: str) -> str | None:
-    """How a checkpoint of which this is a file should be asked for."""
-    if file.endswith((".weights.h5", ".keras", ".safetensors")):
-        return file
-    for suffix in (location.SUFFIX, location.INDEX, location.TREE):
-        if file.endswith(suffix):
-            return file.removesuffix(suffix)
-    return None

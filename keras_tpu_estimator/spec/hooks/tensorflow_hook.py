@@ -179,7 +179,12 @@ class TensorFlowSaverHook(TensorFlowHook):
 
     def __init__(self, hook: Any):
         super().__init__(hook)
-        self._own_listeners = [*hook._listeners]
+        # Without those of an earlier call.
+        self._own_listeners = [
+            each
+            for each in hook._listeners
+            if not isinstance(each, _ToldByTensorFlow)
+        ]
 
     def open(self, session: Session) -> None:
         """Gives the hook a saver that asks the session."""
