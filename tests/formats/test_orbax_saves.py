@@ -367,3 +367,10 @@ def test_the_main_file_says_what_is_in_the_folder(tmp_path):
     }
     assert said["files"].keys() == files
     assert jax.process_count() == 1
+
+
+def test_an_orbax_that_is_too_old_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(ocp, "PyTreeCheckpointHandler", lambda: None)
+    with pytest.raises(ImportError, match=r"too old .*0\.12.*--upgrade"):
+        checkpoints.save(tmp_path, 1, {"v": [1.0]}, format_name="orbax")
+    assert not [*tmp_path.iterdir()]

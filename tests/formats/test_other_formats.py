@@ -281,7 +281,9 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match="Run `pip install safetensors`"):
         kte.load_checkpoint(path)
-    with pytest.raises(ImportError, match="Run `pip install orbax-checkpoint`"):
+    with pytest.raises(
+        ImportError, match="Run `pip install --upgrade orbax-ch"
+    ):
         kte.load_checkpoint(tmp_path / "orbax")
 
 

@@ -192,8 +192,8 @@ def needed() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ImportError(
-            "Checkpoints of Orbax want Orbax, which is not installed "
-            f"({error}). Run `pip install orbax-checkpoint`."
+            "Checkpoints of Orbax want Orbax, which is not installed, or is "
+            f"too old ({error}). Run `pip install --upgrade orbax-checkpoint`."
         ) from error
 
 

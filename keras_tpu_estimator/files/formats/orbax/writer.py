@@ -5,6 +5,7 @@ all hosts have written theirs.
 """
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -47,7 +48,7 @@ def check_can_write(directory: str) -> None:
 
     Raises:
         ValueError: It is a URL.
-        ImportError: Orbax is not installed.
+        ImportError: Orbax is not installed, or one of before 0.12.
     """
     if is_url(directory):
         raise ValueError(
@@ -56,7 +57,11 @@ def check_can_write(directory: str) -> None:
             f"{directory!r}. Use 'hdf5', which is uploaded when it is whole."
         )
     with needed():
-        import orbax.checkpoint  # noqa: F401
+        import orbax.checkpoint as ocp
+
+        handler = inspect.signature(ocp.PyTreeCheckpointHandler)
+        if "use_compression" not in handler.parameters:
+            raise ImportError("to write them takes Orbax 0.12")
 
 
 def begin(saved: SaveFiles) -> None:
