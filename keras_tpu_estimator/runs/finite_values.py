@@ -20,11 +20,12 @@ class FiniteValues:
 
     Attributes:
         step: The same.
+        trained: The same.
     """
 
     def __init__(self, trained: set[str], step: int):
         self.step = step
-        self._trained = trained
+        self.trained = trained
         self._not_finite: set[str] = set()
 
     @property
@@ -37,23 +38,19 @@ class FiniteValues:
     ) -> dict[str, ShardedVariable]:
         """Variables whose parts are looked at when they are written."""
         return {
-            path: self._watched(path, each) if path in self._trained else each
+            path: self._watched(path, each) if path in self.trained else each
             for path, each in variables.items()
         }
 
-    def look_at(
-        self, variables: Mapping[str, ShardedVariable], host: int
-    ) -> None:
-        """Fetches the parts that a host has, to look at them only."""
-        own = {p: variables[p] for p in variables.keys() & self._trained}
-        for variable in self.watched(own).values():
-            for box, writer in variable.hosts.items():
-                if writer == host:
-                    variable.part(box)
+    def look_at(self, parts: Mapping[str, Iterable[np.ndarray]]) -> None:
+        """Looks at parts of trained variables that were fetched, by path."""
+        for path in parts.keys() & self.trained:
+            if not all(map(_is_finite, parts[path])):
+                self._not_finite.add(path)
 
     def first_not_finite(self, values: Mapping[str, np.ndarray]) -> str | None:
         """The first path of one that is not, of whole values."""
-        paths = sorted(values.keys() & self._trained)
+        paths = sorted(values.keys() & self.trained)
         return next((p for p in paths if not _is_finite(values[p])), None)
 
     def raise_if_any(self, found: Iterable[str | None]) -> None:

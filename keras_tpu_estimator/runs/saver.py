@@ -6,7 +6,6 @@ import logging
 import math
 import os
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Self
 
 import numpy as np
@@ -20,8 +19,6 @@ from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.runs import shard_writers
@@ -29,6 +26,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.shard_writers import Begun
 from keras_tpu_estimator.runs.shard_writers import ShardWriter
 
 _SLOW_BYTES_PER_SEC = 10**7
@@ -40,9 +38,8 @@ class Saver:
     """Writes a training loop's checkpoints and remembers the last ones.
 
     They are written in the background, one at a time, from copies of the
-    values; what lies over several cores is written before training goes on,
-    by the hosts that have it. The end of the `with` block waits for the last
-    one.
+    values; what lies over several cores by the hosts that have it, as its
+    format allows. The end of the `with` block waits for the last one.
 
     Args:
         context: Says where, and how many to keep.
@@ -105,7 +102,7 @@ class Saver:
         Raises:
             NanLossDuringTrainingError: Trained variables of the one before
                 were not finite, so that it was not written; or those of this
-                one that lie over several cores are not.
+                one that are written before training goes on are not.
             Exception: It could not be written.
         """
         self.wait()
@@ -130,11 +127,11 @@ class Saver:
         finite = FiniteValues(self._trained_paths() if has_run else set(), step)
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         files = SaveFiles(prefix, self._others.chiefs(new_token))
-        sharded: Mapping[str, Sharded | InTree] = {}
-        if self._shards and saved.sharded:
-            with files.tidied_on_failure():
-                sharded = self._shards.write(files, saved, finite, patience)
         beside = self._positions.beside(files, step)
+        shards = Begun.none()
+        if self._shards and saved.has_shards:
+            with files.tidied_on_failure():
+                shards = self._shards.begin(files, saved, finite, patience)
         retention = checkpoints.Retention(
             self._config.keep_checkpoint_max,
             self._config.keep_checkpoint_every_n_hours or math.inf,
@@ -144,6 +141,7 @@ class Saver:
         in_doubt = () if self._hosts.is_chief else (HostError,)
 
         def write() -> None:
+            shards.finish()
             # The chief has them, and all raise the same.
             found = self._others.chiefs(
                 lambda: finite.first_not_finite(saved.whole)
@@ -155,12 +153,12 @@ class Saver:
                     saving.save_into(
                         files,
                         step,
-                        {**saved.whole, **sharded},
+                        {**saved.whole, **shards.described},
                         retention=retention,
                         format_name=self._format,
                     )
                 self._others.barrier(patience)
-                if sharded:
+                if shards.described:
                     formats.trust(prefix)
 
         key = self._key(directory)

@@ -1,13 +1,14 @@
 """What lies over several cores, written by the hosts that have it.
 
-It is written before training goes on: there is no second copy of it. All hosts
-go on together, for who was first would wait for the devices of the others, and
-take them for stuck.
+All hosts go on together, for who was first would wait for the devices of the
+others, and take them for stuck.
 """
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Self
 
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -18,6 +19,24 @@ from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.finite_values import FiniteValues
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+    """Shards on their way to the disk.
+
+    Attributes:
+        described: What the main file is to say of them, by path.
+        finish: Returns when all hosts have written theirs, on any thread.
+    """
+
+    described: Mapping[str, Sharded | InTree]
+    finish: Callable[[], None]
+
+    @classmethod
+    def none(cls) -> Self:
+        """Where all is written whole."""
+        return cls({}, lambda: None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +52,14 @@ class ShardWriter(abc.ABC):
     others: HostExchange
 
     @abc.abstractmethod
-    def write(
+    def begin(
         self,
         files: SaveFiles,
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Mapping[str, Sharded | InTree]:
-        """Writes what this host has.
+    ) -> Begun:
+        """Does with what this host has what training has to wait for.
 
         Args:
             files: Those of the save.
@@ -48,49 +67,59 @@ class ShardWriter(abc.ABC):
             finite: Is shown trained values.
             patience: How many seconds more than others hosts may take.
 
-        Returns:
-            What the main file is to say of it.
-
         Raises:
-            NanLossDuringTrainingError: A trained value is not finite.
+            NanLossDuringTrainingError: A trained value is not finite; also of
+                `finish`.
         """
 
 
 class FileWriter(ShardWriter):
-    """Each host writes a file of its own."""
+    """Each host writes a file of its own before training goes on.
 
-    def write(
+    So there is no second copy of what it has.
+    """
+
+    def begin(
         self,
         files: SaveFiles,
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Mapping[str, Sharded]:
+    ) -> Begun:
         """Looks at values while it writes them, so as to fetch them once."""
         shards = ShardFiles(files, finite.watched(saved.sharded))
         seal = shards.write(self.host)
-        written = shards.sharded(self.others.gather(seal, patience))
+        described = shards.sharded(self.others.gather(seal, patience))
         finite.raise_if_any(self.others.gather(finite.not_finite))
-        return written
+        return dataclasses.replace(Begun.none(), described=described)
 
 
 class TreeWriter(ShardWriter):
-    """Orbax writes into a folder of all hosts."""
+    """Orbax writes into a folder of all hosts, while training goes on."""
 
-    def write(
+    def begin(
         self,
         files: SaveFiles,
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Mapping[str, InTree]:
-        """Looks at values before, for it does not see what Orbax fetches."""
-        finite.look_at(saved.sharded, self.host)
-        finite.raise_if_any(self.others.gather(finite.not_finite, patience))
+    ) -> Begun:
+        """Fetches all at once, for that is what Orbax does."""
         self.others.by_chief(lambda: orbax_writer.begin(files))
-        written = orbax_writer.write_arrays(files, saved.tree, finite.step)
-        self.others.barrier(patience)
-        return written
+        wait = orbax_writer.begin_arrays(files, saved.tree, finite.step)
+        # Training may use up what Orbax has not fetched whole.
+        trained = {
+            path: saved.tree[path].own_parts()
+            for path in saved.tree.keys() & finite.trained
+        }
+
+        def finish() -> None:
+            wait()
+            finite.look_at(trained)
+            finite.raise_if_any(self.others.gather(finite.not_finite, patience))
+
+        described = {path: each.in_tree for path, each in saved.tree.items()}
+        return Begun(described, finish)
 
 
 # In TensorFlow's format nothing is in shards.

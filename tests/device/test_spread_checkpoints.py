@@ -243,7 +243,8 @@ def test_parts_that_are_not_finite_are_found(is_written):
         for each in finite.watched(variables).values():
             each.part(IndexRanges((1,), (2,)))
     else:
-        finite.look_at(variables, host=1)
+        second = IndexRanges((1,), (2,))
+        finite.look_at({p: [v.part(second)] for p, v in variables.items()})
     assert finite.not_finite == "c"
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="step 3"):
         finite.raise_if_any([None, "c"])

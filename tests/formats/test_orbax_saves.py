@@ -1,8 +1,11 @@
 """Checkpoints that are trees of Orbax."""
 
+import asyncio
+import errno
 import json
 import os
 import pathlib
+import threading
 
 import jax
 import keras
@@ -230,6 +233,83 @@ def test_training_goes_on(tmp_path, config):
     expect_no_leftovers(str(tmp_path / "trees"), "a training", is_alive=True)
 
 
+class Disk(threading.Event):
+    """Nothing of Orbax is on it until it is set, or if it is full."""
+
+    is_full = False
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    slow, run = Disk(), threading.Thread.run
+
+    def written(thread):
+        if thread.name == "array_type_handler":
+            assert slow.wait(60)
+        run(thread)
+        if thread.name == "array_type_handler" and slow.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(threading.Thread, "run", written)
+    return slow
+
+
+class AfterRuns(keras.callbacks.Callback):
+    def __init__(self, runs, act):
+        super().__init__()
+        self._left, self._act = runs, act
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._left -= 1
+        if not self._left:
+            self._act()
+
+
+@pytest.mark.parametrize("is_a_notebook", [False, True])
+def test_shards_are_written_while_training_goes_on(
+    tmp_path, disk, is_a_notebook
+):
+    disk.set()
+    slow_for_a_while = [AfterRuns(1, disk.clear), AfterRuns(3, disk.set)]
+
+    def train():
+        made = estimator_of(
+            model_fn_of(wide, adam),
+            tmp_path / "late",
+            use_tpu=True,
+            iterations=2,
+            config={**SHARDED, "save_checkpoints_steps": 4},
+        )
+        made.train(repeated(X, Y), max_steps=8, hooks=slow_for_a_while)
+
+    async def in_a_loop():
+        train()
+
+    if is_a_notebook:
+        asyncio.run(in_a_loop())
+    else:
+        train()
+    trained(tmp_path / "files", 4, {"shard_optimizer": True})
+    assert_equal(
+        checkpoints.read(tmp_path / "late" / "model.ckpt-4"),
+        checkpoints.read(tmp_path / "files"),
+    )
+
+
+def test_a_disk_that_is_full_in_the_background(tmp_path, disk):
+    disk.set()
+    trained(tmp_path, 4, SHARDED)
+    config = {**SHARDED, "save_checkpoints_steps": 4}
+    with pytest.raises(OSError, match="No space left on device"):
+        disk.is_full = True
+        trained(tmp_path, 16, config)
+    assert checkpoints.step_of(tmp_path) == 4
+    expect_no_leftovers(str(tmp_path), "a full disk", is_alive=True)
+    disk.is_full = False
+    trained(tmp_path, 16, config)
+    assert checkpoints.step_of(tmp_path) == 16
+
+
 def test_formats_follow_each_other(tmp_path):
     for steps, config in enumerate(
         (SHARDED, {"shard_optimizer": True}, ORBAX, SHARDED, {}), start=1
@@ -298,7 +378,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
     def full(*_, **__):
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
-    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "save", full)
+    monkeypatch.setattr(ocp.PyTreeCheckpointHandler, "async_save", full)
     with pytest.raises(OSError, match="No space left on device"):
         save(tmp_path, 20)
     assert checkpoints.step_of(tmp_path) == 10
@@ -331,11 +411,19 @@ def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
     orbax_writer.begin(saved)
     arrays = {
-        name: orbax_writer.TreeArray(value, value.dtype)
+        name: orbax_writer.TreeArray.of(value, value.dtype)
         for name, value in values.items()
     }
+    written = {name: each.in_tree for name, each in arrays.items()}
     before = memory.now()
-    written = orbax_writer.write_arrays(saved, arrays, 3)
+    wait = orbax_writer.begin_arrays(saved, arrays, 3)
+    for array in arrays.values():
+        for one, again in zip(
+            array.own_parts(), array.own_parts(), strict=True
+        ):
+            assert np.shares_memory(one, again)
+    wait()
+    del arrays, array, one, again
     assert memory.now() - before < 32 << 20
     orbax_writer.write(saved, written)
     for name, value in values.items():

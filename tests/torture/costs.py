@@ -128,6 +128,7 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
         return _begun_alone(prefix, values)
     saved = SaveFiles(prefix)
     written: Mapping[str, Any]
+    wait: _Rest = tuple
     if way == PARTS:
         files = ShardFiles(
             saved, {p: spread_of(v, v.dtype) for p, v in values.items()}
@@ -136,18 +137,24 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
     elif way == TREE:
         orbax_writer.begin(saved)
         arrays = {
-            p: orbax_writer.TreeArray(v, v.dtype) for p, v in values.items()
+            p: orbax_writer.TreeArray.of(v, v.dtype) for p, v in values.items()
         }
-        written = orbax_writer.write_arrays(saved, arrays, 1)
+        wait = orbax_writer.begin_arrays(saved, arrays, 1)
+        written = {p: each.in_tree for p, each in arrays.items()}
     else:
         written = on_host(values)
-    return lambda: saving.save_into(
-        saved,
-        1,
-        written,
-        retention=kte.checkpoints.Retention(1),
-        format_name=FORMATS.get(way, "hdf5"),
-    )
+
+    def rest() -> None:
+        wait()
+        saving.save_into(
+            saved,
+            1,
+            written,
+            retention=kte.checkpoints.Retention(1),
+            format_name=FORMATS.get(way, "hdf5"),
+        )
+
+    return rest
 
 
 def _begun_alone(prefix: str, values: Mapping[str, jax.Array]) -> _Rest:

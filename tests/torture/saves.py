@@ -200,10 +200,11 @@ def _written(
     if way == TREE:
         orbax_writer.begin(saved)
         arrays = {
-            name: orbax_writer.TreeArray(states.spread(value), value.dtype)
+            name: orbax_writer.TreeArray.of(states.spread(value), value.dtype)
             for name, value in values.items()
         }
-        return orbax_writer.write_arrays(saved, arrays, step)
+        orbax_writer.begin_arrays(saved, arrays, step)()
+        return {name: each.in_tree for name, each in arrays.items()}
     return values
 
 

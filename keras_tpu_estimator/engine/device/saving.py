@@ -13,6 +13,7 @@ from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
 from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.mesh.aliases import alias
 
 # Of parts that are as small, many may be in memory.
 _SMALL_BYTES = 1 << 20
@@ -26,12 +27,17 @@ class ToSave:
         whole: Copies of values by path; on the chief alone.
         sharded: By path, what lies over several cores: nothing is copied.
         tree: By path, all variables where they are written together by the
-            hosts that have them. `whole` is empty then, and all are `sharded`.
+            hosts that have them. The others are empty then.
     """
 
     whole: Mapping[str, np.ndarray]
     sharded: Mapping[str, ShardedVariable]
     tree: Mapping[str, TreeArray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def has_shards(self) -> bool:
+        """Whether hosts write together."""
+        return bool(self.sharded or self.tree)
 
     @classmethod
     def together(
@@ -44,18 +50,14 @@ class ToSave:
             values: All that is saved, by path.
         """
         tree = {
-            path: TreeArray(
+            path: TreeArray.of(
                 value,
                 np.dtype(store.saved_dtypes.get(path, value.dtype)),
                 _cut(store, path, value),
             )
             for path, value in values.items()
         }
-        parts = {
-            path: spread_of(each.value, each.dtype, each.rows)
-            for path, each in tree.items()
-        }
-        return cls({}, parts, tree)
+        return cls({}, {}, tree)
 
     @classmethod
     def of(
@@ -154,14 +156,10 @@ def check_whole(
 
 def _fetched(data: jax.Array) -> np.ndarray:
     """What a device has; on the CPU the buffer itself."""
-    # An array keeps what was once fetched of it: this one is soon gone.
     if data.nbytes > _SMALL_BYTES:
         # What was fetched before is given back when Python collects.
         gc.collect(0)
-    again = jax.make_array_from_single_device_arrays(
-        data.shape, data.sharding, [data]
-    )
-    return np.asarray(again)
+    return np.asarray(alias(data))
 
 
 def _is_on_cpu(value: jax.Array | np.ndarray) -> bool:

@@ -4,12 +4,17 @@ It writes the folder 'model.ckpt-20.orbax.0f0f0f0f'; the main file appears when
 all hosts have written theirs.
 """
 
+import asyncio
+import concurrent.futures
 import dataclasses
 import inspect
 import os
 from collections.abc import Callable
+from collections.abc import Coroutine
 from collections.abc import Mapping
 from typing import Any
+from typing import Self
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -20,8 +25,11 @@ from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
 from keras_tpu_estimator.files.formats.orbax.reader import needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.ground.mesh.aliases import alias
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
+
+_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +46,26 @@ class TreeArray:
     value: jax.Array
     dtype: np.dtype
     rows: int | None = None
+
+    @classmethod
+    def of(
+        cls, value: jax.Array, dtype: np.dtype, rows: int | None = None
+    ) -> Self:
+        """One that forgets with itself what is fetched of the array."""
+        return cls(alias(value), dtype, rows)
+
+    @property
+    def in_tree(self) -> InTree:
+        """What the main file is to say of it."""
+        return InTree(self.rows)
+
+    def own_parts(self) -> list[np.ndarray]:
+        """What this host has, of equal parts only one, fetched."""
+        return [
+            np.asarray(shard.data)
+            for shard in self.value.addressable_shards
+            if shard.replica_id == 0
+        ]
 
 
 def check_can_write(directory: str) -> None:
@@ -70,10 +98,13 @@ def begin(saved: SaveFiles) -> None:
     saved.make_tree()
 
 
-def write_arrays(
+def begin_arrays(
     saved: SaveFiles, arrays: Mapping[str, TreeArray], step: int
-) -> dict[str, InTree]:
-    """Writes what this host has of variables, before training goes on.
+) -> Callable[[], None]:
+    """Begins to write what this host has of variables.
+
+    Orbax has fetched it on return. What a CPU lends it is not used up by
+    training, for XLA copies what it may not overwrite.
 
     Args:
         saved: The files of the save, whose folder is there.
@@ -81,22 +112,25 @@ def write_arrays(
         step: The global step.
 
     Returns:
-        What `write` is to be given when all hosts have written.
+        What waits until it is written, on any thread. When all hosts have
+        waited, `write` may be called.
+
+    Raises:
+        ValueError: Orbax cannot save such an array.
+        OSError: The disk is full, say. Also when waiting.
     """
     import orbax.checkpoint as ocp
 
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False)
-    tree = {path: _alias(each.value) for path, each in arrays.items()}
+    tree = {path: each.value for path, each in arrays.items()}
     args = {
         path: ocp.SaveArgs(dtype=each.dtype) for path, each in arrays.items()
     }
-    _save(
-        handler,
+    return _begin(
+        ocp.PyTreeCheckpointHandler(use_compression=False),
         saved,
         {**tree, GLOBAL_STEP: np.array(step, np.int64)},
         {**args, GLOBAL_STEP: ocp.SaveArgs()},
     )
-    return {path: InTree(each.rows) for path, each in arrays.items()}
 
 
 def write(
@@ -143,7 +177,7 @@ def write(
     if not rows:
         begin(saved)
         tree = {path: _array(path, v) for path, v in variables.items()}
-        _save(handler, saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))
+        _begin(handler, saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))()
     _told(saved, lambda: handler.finalize(_folder(saved)))
     cut = {path: count for path, count in rows.items() if count is not None}
     MainFile.write(saved, cut)
@@ -160,12 +194,12 @@ def _array(path: str, value: npt.ArrayLike | InTree) -> np.ndarray:
     return array
 
 
-def _save(
+def _begin(
     handler: Any,
     saved: SaveFiles,
     tree: Mapping[str, Any],
     save_args: Mapping[str, Any],
-) -> None:
+) -> Callable[[], None]:
     import orbax.checkpoint as ocp
 
     empty = sorted(path for path, value in tree.items() if not value.size)
@@ -175,13 +209,36 @@ def _save(
             f"{empty}. Use RunConfig(checkpoint_format='hdf5')."
         )
     args = ocp.args.PyTreeSave(item={**tree}, save_args={**save_args})
-    _told(saved, lambda: handler.save(_folder(saved), args=args))
+    begun = _told(
+        saved, lambda: _run(handler.async_save(_folder(saved), args=args))
+    )
+
+    def wait() -> None:
+        for each in begun or ():
+            _told(saved, each.result)
+
+    return wait
 
 
-def _told(saved: SaveFiles, write_it: Callable[[], None]) -> None:
+def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Runs it on another thread, for in a notebook this one has a loop."""
+
+    def run() -> _T:
+        # `asyncio.run` ends with a look at the tasks of all threads.
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(coroutine)
+        finally:
+            loop.close()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
+def _told(saved: SaveFiles, write_it: Callable[[], _T]) -> _T:
     """Writes; what TensorStore raises is not an error of the system."""
     try:
-        write_it()
+        return write_it()
     except (OSError, MemoryError):
         raise
     except Exception as error:
@@ -195,19 +252,3 @@ def _folder(saved: SaveFiles) -> Any:
     from etils import epath
 
     return epath.Path(os.path.abspath(saved.tree))
-
-
-def _alias(value: jax.Array) -> jax.Array:
-    """Another array of the same buffers.
-
-    An array keeps what was once fetched of it, here until this one is gone.
-    """
-    parts = [
-        jax.make_array_from_single_device_arrays(
-            shard.data.shape, shard.data.sharding, [shard.data]
-        )
-        for shard in value.addressable_shards
-    ]
-    return jax.make_array_from_single_device_arrays(
-        value.shape, value.sharding, parts
-    )
