@@ -128,7 +128,7 @@ class Saver:
         prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
         files = SaveFiles(prefix, self._others.chiefs(new_token))
         beside = self._positions.beside(files, step)
-        shards = Begun.none()
+        shards = Begun({})
         if self._shards and saved.has_shards:
             with files.tidied_on_failure():
                 shards = self._shards.begin(files, saved, finite, patience)

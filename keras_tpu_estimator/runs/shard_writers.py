@@ -8,7 +8,6 @@ import abc
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Self
 
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -21,6 +20,10 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 
 
+def _are_there() -> None:
+    """What is left to do where all hosts have written theirs."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Begun:
     """Shards on their way to the disk.
@@ -28,15 +31,11 @@ class Begun:
     Attributes:
         described: What the main file is to say of them, by path.
         finish: Returns when all hosts have written theirs, on any thread.
+            Defaults to at once.
     """
 
     described: Mapping[str, Sharded | InTree]
-    finish: Callable[[], None]
-
-    @classmethod
-    def none(cls) -> Self:
-        """Where all is written whole."""
-        return cls({}, lambda: None)
+    finish: Callable[[], None] = _are_there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +90,7 @@ class FileWriter(ShardWriter):
         seal = shards.write(self.host)
         described = shards.sharded(self.others.gather(seal, patience))
         finite.raise_if_any(self.others.gather(finite.not_finite))
-        return dataclasses.replace(Begun.none(), described=described)
+        return Begun(described)
 
 
 class TreeWriter(ShardWriter):
