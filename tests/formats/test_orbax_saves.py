@@ -82,8 +82,9 @@ def assert_equal(values, expected):
         np.testing.assert_array_equal(values[name], value)
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_what_is_written_is_read(tmp_path, caplog):
     prefix = save(tmp_path)
+    assert not caplog.records
     expected = {**VALUES, "global_step": np.array(20)}
     assert_equal(checkpoints.read(tmp_path), expected)
     assert sorted(kte.checkpoints.read(prefix)) == sorted(expected)

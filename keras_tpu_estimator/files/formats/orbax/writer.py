@@ -169,9 +169,9 @@ def write(
     handler = ocp.PyTreeCheckpointHandler(
         # It takes as long as to write, memory, and a tenth off numbers.
         use_compression=False,
+        # This host completes the folder, and of whole variables writes it.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
-            # Nobody else writes into it.
-            primary_host=0 if rows else None
+            primary_host=jax.process_index()
         ),
     )
     if not rows:
