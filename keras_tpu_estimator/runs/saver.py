@@ -14,19 +14,18 @@ from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.atomic.stamp import new_token
-from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.runs import shard_writers
+from keras_tpu_estimator.runs.begun_save import BegunSave
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.runs.shard_writers import Begun
+from keras_tpu_estimator.runs.shard_writers import BegunShards
 from keras_tpu_estimator.runs.shard_writers import ShardWriter
 
 _SLOW_BYTES_PER_SEC = 10**7
@@ -107,74 +106,22 @@ class Saver:
         """
         self.wait()
         values = self._loop_state.values
-        version, step = values.version, values.step
-        has_run = step != self._first_step
+        version, has_run = values.version, values.step != self._first_step
         if has_run and np.isnan(self._loop_state.fetch("loss")):
             return
-        _logger.info(
-            "Saving checkpoints for %d into %s.",
-            step,
-            os.path.join(os.fsdecode(directory), basename),
-        )
-        saved = self._runtime.values.to_save(
-            values,
-            in_parts=self._shards is not None,
-            is_chief=self._hosts.is_chief,
-            as_tree=self._format == formats.ORBAX,
-        )
-        # On a slow disk, others wait longer for the chief.
-        patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        finite = FiniteValues(self._trained_paths() if has_run else set(), step)
-        prefix = os.path.join(os.fsdecode(directory), name_for(step, basename))
-        files = SaveFiles(prefix, self._others.chiefs(new_token))
-        beside = self._positions.beside(files, step)
-        shards = Begun({})
-        if self._shards and saved.has_shards:
-            with files.tidied_on_failure():
-                shards = self._shards.begin(files, saved, finite, patience)
-        retention = checkpoints.Retention(
-            self._config.keep_checkpoint_max,
-            self._config.keep_checkpoint_every_n_hours or math.inf,
-        )
-
-        # The chief may complete what others have written.
-        in_doubt = () if self._hosts.is_chief else (HostError,)
-
-        def write() -> None:
-            shards.finish()
-            # The chief has them, and all raise the same.
-            found = self._others.chiefs(
-                lambda: finite.first_not_finite(saved.whole)
-            )
-            finite.raise_if_any([found])
-            with beside:
-                self._others.barrier(patience)
-                if self._hosts.is_chief:
-                    saving.save_into(
-                        files,
-                        step,
-                        {**saved.whole, **shards.described},
-                        retention=retention,
-                        format_name=self._format,
-                    )
-                self._others.barrier(patience)
-                if shards.described:
-                    formats.trust(prefix)
-
+        path = os.path.join(os.fsdecode(directory), basename)
+        _logger.info("Saving checkpoints for %d into %s.", values.step, path)
+        begun = self._begun(name_for(values.step, path), has_run)
         key = self._key(directory)
 
-        def write_together() -> None:
-            with (
-                self._others.told_of_errors("saving a checkpoint"),
-                files.tidied_on_failure(*in_doubt),
-            ):
-                write()
+        def complete() -> None:
+            begun.complete()
             # It is written; if it is gone already, the values are nowhere.
             with contextlib.suppress(Exception):
                 if key == self._own_key:
-                    values.held(version, Source.of(prefix))
+                    values.held(version, Source.of(begun.files.prefix))
 
-        self._writer.start(directory, write_together)
+        self._writer.start(directory, complete)
         self._writing = {key: version}
 
     def wait(self) -> None:
@@ -199,6 +146,42 @@ class Saver:
             _logger.exception("The last checkpoint could not be written.")
         finally:
             self._others.close()
+
+    def _begun(self, prefix: str, has_run: bool) -> BegunSave:
+        """Copies what training may use up, or writes it."""
+        values = self._loop_state.values
+        saved = self._runtime.values.to_save(
+            values,
+            in_parts=self._shards is not None,
+            is_chief=self._hosts.is_chief,
+            as_tree=self._format == formats.ORBAX,
+        )
+        # On a slow disk, others wait longer for the chief.
+        patience = self._bytes() / _SLOW_BYTES_PER_SEC
+        finite = FiniteValues(
+            self._trained_paths() if has_run else set(), values.step
+        )
+        files = SaveFiles(prefix, self._others.chiefs(new_token))
+        positions = self._positions.beside(files, values.step)
+        shards = BegunShards({})
+        if self._shards and saved.has_shards:
+            with files.tidied_on_failure():
+                shards = self._shards.begin(files, saved, finite, patience)
+        return BegunSave(
+            files=files,
+            format_name=self._format,
+            whole=saved.whole,
+            shards=shards,
+            finite=finite,
+            positions=positions,
+            retention=checkpoints.Retention(
+                self._config.keep_checkpoint_max,
+                self._config.keep_checkpoint_every_n_hours or math.inf,
+            ),
+            others=self._others,
+            is_chief=self._hosts.is_chief,
+            patience=patience,
+        )
 
     def _bytes(self) -> int:
         return sum(value.nbytes for value in self._loop_state.values.values())

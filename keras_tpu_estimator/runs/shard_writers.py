@@ -25,7 +25,7 @@ def _are_there() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Begun:
+class BegunShards:
     """Shards on their way to the disk.
 
     Attributes:
@@ -57,7 +57,7 @@ class ShardWriter(abc.ABC):
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Begun:
+    ) -> BegunShards:
         """Does with what this host has what training has to wait for.
 
         Args:
@@ -84,13 +84,13 @@ class FileWriter(ShardWriter):
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Begun:
+    ) -> BegunShards:
         """Looks at values while it writes them, so as to fetch them once."""
         shards = ShardFiles(files, finite.watched(saved.sharded))
         seal = shards.write(self.host)
         described = shards.sharded(self.others.gather(seal, patience))
         finite.raise_if_any(self.others.gather(finite.not_finite))
-        return Begun(described)
+        return BegunShards(described)
 
 
 class TreeWriter(ShardWriter):
@@ -102,7 +102,7 @@ class TreeWriter(ShardWriter):
         saved: ToSave,
         finite: FiniteValues,
         patience: float,
-    ) -> Begun:
+    ) -> BegunShards:
         """Fetches all at once, for that is what Orbax does."""
         self.others.by_chief(lambda: orbax_writer.begin(files))
         wait = orbax_writer.begin_arrays(files, saved.tree, finite.step)
@@ -118,7 +118,7 @@ class TreeWriter(ShardWriter):
             finite.raise_if_any(self.others.gather(finite.not_finite, patience))
 
         described = {path: each.in_tree for path, each in saved.tree.items()}
-        return Begun(described, finish)
+        return BegunShards(described, finish)
 
 
 # In TensorFlow's format nothing is in shards.

@@ -25,6 +25,7 @@ from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
 from keras_tpu_estimator.files.formats.orbax.reader import needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.mesh.aliases import alias
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -171,7 +172,7 @@ def write(
         use_compression=False,
         # This host completes the folder, and of whole variables writes it.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
-            primary_host=jax.process_index()
+            primary_host=Machine.here().host
         ),
     )
     if not rows:
