@@ -58,6 +58,9 @@ assert tpu_config.TPUConfig is tpu_estimator.TPUConfig
 from tensorflow.contrib.training.python.training import hparam
 """
 
+# What a module has without its imports.
+PYTHONS = {"__builtins__", "__name__"}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
@@ -145,11 +148,16 @@ def test_a_module_lists_the_names_that_it_shares():
     module = importlib.import_module("tensorflow.contrib.crf.python.ops.crf")
     assert "crf_decode" in dir(module) and "python" not in dir(module)
     assert "ops" in dir(tf.contrib.crf.python)
-    names = {"__builtins__": importing.BUILTINS, "__name__": "program"}
-    star = "from tensorflow.contrib.layers.python.layers.encoders import *"
-    exec(star, names)  # noqa: S102
-    assert names["embed_sequence"] is tf.contrib.layers.embed_sequence
-    assert "python" not in names
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("module", ["layers", "layers.python.layers.encoders"])
+def test_all_of_a_module_is_imported(module, is_given):
+    builtins = importing.BUILTINS if is_given else vars(importing.builtins)
+    names = {"__builtins__": builtins, "__name__": "program"}
+    exec(f"from tensorflow.contrib.{module} import *", names)  # noqa: S102
+    assert names["conv2d"] is tf.contrib.layers.conv2d
+    assert not any(name.startswith("_") for name in names.keys() - PYTHONS)
 
 
 def test_counterparts_are_those_of_the_public_names():

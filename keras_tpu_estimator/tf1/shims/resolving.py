@@ -50,6 +50,8 @@ class LookAlike(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """What has this name, looked up when it is first used."""
+        if name == "__all__":
+            return dir(self)  # For `import *`.
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(below(self._kte_path, name))
