@@ -120,6 +120,12 @@ def test_the_name_the_line_and_the_counterpart_are_said(
     assert "kte.tf1.model_fn" in text
 
 
+def test_what_is_to_be_left_out_is_said_to_be(tmp_path) -> None:
+    network = in_keras(lambda x: tf.contrib.framework.fuse_op(x))
+    text = message(network, tmp_path)
+    assert "XLA fuses the operations of a step by itself. Or run" in text
+
+
 def in_keras(operation):
     """A network that passes a dense layer's outputs through something."""
     return lambda features, is_training: operation(linear(features, True))

@@ -6,6 +6,7 @@ import logging
 import os
 
 import jax
+import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -16,6 +17,7 @@ from tf1_programs import estimator
 from tf1_programs import fed
 from tf1_programs import summaries_in
 
+from keras_tpu_estimator.runs.training_session import TrainingSession
 from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
@@ -465,7 +467,7 @@ class RegularSaver(tf.train.CheckpointSaverHook):
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
         step = session.run(self._global_step_tensor)
-        interval = self._timer._every_steps
+        interval = self._timer._every_steps or 1
         self._timer.update_last_triggered_step(step - step % interval)
 
 
@@ -521,6 +523,78 @@ def test_a_saver_of_the_users_own_in_two_calls(tmp_path):
             fed([X]), steps=1, hooks=[saver], saving_listeners=[Listener(call)]
         )
     assert told == [(1, 0, 1.0), (1, 1, 2.0), (2, 1, 2.0), (2, 2, 4.0)]
+
+
+def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
+    told = []
+
+    def telling(base):
+        class Listener(base.CheckpointSaverListener):
+            def before_save(self, session, global_step_value):
+                told.append((base.__name__, "before", int(global_step_value)))
+
+            def after_save(self, session, global_step_value):
+                told.append((base.__name__, "after", int(global_step_value)))
+
+            def end(self, session, global_step_value):
+                told.append((base.__name__, "end", int(global_step_value)))
+
+        return Listener()
+
+    saver = RegularSaver(
+        str(tmp_path), save_steps=1, listeners=[telling(tf.train)]
+    )
+    # The same hook twice; neither training is ended by an error.
+    for _ in range(2):
+        told.clear()
+        made(tmp_path).train(
+            fed([X * np.nan]),
+            steps=1,
+            hooks=[saver, keras.callbacks.TerminateOnNaN()],
+            saving_listeners=[telling(kte.hooks)],
+        )
+        assert told == [
+            (who, *call)
+            for call in (("before", 0), ("after", 0), ("before", 1), ("end", 1))
+            for who in (tf.train.__name__, kte.hooks.__name__)
+        ]
+    names = [path.name for path in tmp_path.glob("*.index")]
+    assert names == ["model.ckpt-0.index"]
+
+
+def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(
+    tmp_path, monkeypatch
+):
+    own, told = [], []
+
+    class Listener(kte.hooks.CheckpointSaverListener):
+        def before_save(self, session, global_step_value):
+            told.append(global_step_value)
+
+    def is_so_anywhere(session, is_so):
+        own.append(is_so)
+        # Another host wants to save now.
+        return is_so or int(session.run("global_step")) == 2
+
+    monkeypatch.setattr(TrainingSession, "is_so_anywhere", is_so_anywhere)
+    saver = RegularSaver(str(tmp_path), save_secs=10**6)
+    for expected in ([0, 2, 4], [4, 8]):
+        told.clear()
+        made(tmp_path).train(
+            fed([X] * 9), steps=4, hooks=[saver], saving_listeners=[Listener()]
+        )
+        assert told == expected
+    # Once for each step, and again where it is time.
+    assert own == [False] * (4 + 1 + 4)
+
+
+def test_a_saver_of_the_users_own_that_counts_steps_asks_nobody(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delattr(TrainingSession, "is_so_anywhere")
+    saver = RegularSaver(str(tmp_path), save_steps=2)
+    made(tmp_path).train(fed([X] * 4), steps=4, hooks=[saver])
+    assert len([*tmp_path.glob("*.index")]) == 3
 
 
 def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):

@@ -216,6 +216,31 @@ def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
     assert porting.find("tf.contrib.opt.unheard_of").now == "`keras.optimizers`"
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "tf.contrib.opt.AGNOptimizer",
+            "There are no parameter servers. Leave",
+        ),
+        (
+            "tf.contrib.opt.python.training.agn_optimizer.AGNOptimizer",
+            "There are no parameter servers. Leave it out",
+        ),
+        ("tf.contrib.data.reduce_dataset", "Use Dataset.reduce"),
+        # A port has a better one than a program that runs as it is.
+        ("tf.contrib.opt.GGTOptimizer", "Its counterpart: `keras.optimizers.A"),
+        ("tf.contrib.crf.CrfForwardRnnCell", "Port it to Keras or JAX; see"),
+        ("tf.contrib.opt.RegAdagradOptimizer", "Port it to Keras or JAX; see"),
+        ("tf.contrib.all_reduce.anything", "Port it to Keras or JAX; see"),
+        ("np.mean", "Port it to Keras or JAX; see docs/migrating.md"),
+    ],
+)
+def test_what_is_to_be_left_out_says_so(name, advice) -> None:
+    assert porting.advice(name).startswith(advice)
+    assert not porting.advice(name).endswith(".")
+
+
 def test_what_is_not_tensorflows_has_no_counterpart() -> None:
     assert porting.find("np.mean") is None
     assert porting.find("tf") is None

@@ -3,6 +3,7 @@
 All that is private of these classes is used in this file alone.
 """
 
+import functools
 import os
 import sys
 from collections.abc import Iterable
@@ -24,6 +25,9 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
+from keras_tpu_estimator.spec.hooks.tensorflow_listener import (
+    TensorFlowListener,
+)
 
 
 def adopted(hook: Any) -> Any:
@@ -179,23 +183,28 @@ class TensorFlowSaverHook(TensorFlowHook):
 
     def __init__(self, hook: Any):
         super().__init__(hook)
+        given = [
+            each.listener if isinstance(each, _ToldOfSaves) else each
+            for each in hook._listeners
+        ]
         # Without those of an earlier call.
         self._own_listeners = [
-            each
-            for each in hook._listeners
-            if not isinstance(each, _ToldByTensorFlow)
+            each for each in given if not isinstance(each, _ToldByTensorFlow)
         ]
 
     def open(self, session: Session) -> None:
-        """Gives the hook a saver that asks the session."""
+        """Gives the hook a saver that asks the session, and a shared time."""
         super().open(session)
         self._opened = session
-        self.hook._saver = _SessionSaver(session)
+        self.hook._saver = self.saver = _SessionSaver(session)
+        _share_time(self.hook._timer, session)
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """As `CheckpointSaverHook` does."""
         others = [_ToldByTensorFlow(each, self) for each in listeners]
-        self.hook._listeners = [*self._own_listeners, *others]
+        self.hook._listeners = [
+            _ToldOfSaves(each, self) for each in (*self._own_listeners, *others)
+        ]
 
     @property
     def session(self) -> Session:
@@ -203,14 +212,30 @@ class TensorFlowSaverHook(TensorFlowHook):
         return self._opened
 
 
+def _share_time(timer: Any, session: Session) -> None:
+    """Has a timer of seconds say on all hosts what it says on any."""
+    if getattr(timer, "_every_secs", None) is None:
+        return  # All count the same steps.
+    here = functools.partial(type(timer).should_trigger_for_step, timer)
+    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(
+        here(step)
+    )
+
+
 class _SessionSaver:
-    """What TensorFlow's hook needs of a `Saver`, by a session."""
+    """What TensorFlow's hook needs of a `Saver`, by a session.
+
+    Attributes:
+        was_prevented: Whether the last checkpoint was not written, as the loss
+            is NaN.
+    """
 
     # It would be shown in TensorBoard.
     saver_def = None
 
     def __init__(self, session: Session):
         self._session = session
+        self.was_prevented = False
 
     def save(
         self, session: object, save_path: str, global_step: int, **others: Any
@@ -218,9 +243,28 @@ class _SessionSaver:
         """Writes a checkpoint, unless it is there."""
         del session, others
         directory, basename = os.path.split(save_path)
-        if self._session.saved_step(directory) != global_step:
+        before = self._session.saved_step(directory)
+        self.was_prevented = False
+        if before != global_step:
             self._session.save_checkpoint(directory, basename)
+            self.was_prevented = self._session.saved_step(directory) == before
         return f"{save_path}-{global_step}"
+
+
+class _ToldOfSaves:
+    """A listener that is told of no save that a NaN loss prevented."""
+
+    def __init__(self, listener: Any, hook: TensorFlowSaverHook):
+        self.listener = listener
+        self._hook = hook
+        self.begin, self.before_save = listener.begin, listener.before_save
+        self.end = listener.end
+
+    def after_save(self, session: object, step: int) -> bool | None:
+        if self._hook.saver.was_prevented:
+            return None
+        stops: bool | None = self.listener.after_save(session, step)
+        return stops
 
 
 class _ToldByTensorFlow:
@@ -244,31 +288,3 @@ class _ToldByTensorFlow:
     def end(self, session: object, step: int) -> None:
         del session
         self._listener.end(self._hook.session, int(step))
-
-
-class TensorFlowListener(CheckpointSaverListener):
-    """A listener of TensorFlow's class."""
-
-    def __init__(self, listener: Any):
-        self.listener = listener
-
-    def begin(self) -> None:
-        """Calls the listener."""
-        self.listener.begin()
-
-    def before_save(self, session: Session, global_step_value: int) -> None:
-        """Calls the listener."""
-        own = GraphSession(session)
-        self.listener.before_save(own, global_step_value)
-
-    def after_save(
-        self, session: Session, global_step_value: int
-    ) -> bool | None:
-        """Calls the listener."""
-        own = GraphSession(session)
-        stops: bool | None = self.listener.after_save(own, global_step_value)
-        return stops
-
-    def end(self, session: Session, global_step_value: int) -> None:
-        """Calls the listener."""
-        self.listener.end(GraphSession(session), global_step_value)

@@ -1,8 +1,13 @@
-"""The names of TensorFlow 1, as `names.toml` has them."""
+"""The names of TensorFlow 1, as `names.toml` has them.
+
+And what `contrib_modules.txt` has: the modules below `tf.contrib.*.python` of
+TensorFlow 1.15. They were not public, and programs import them.
+"""
 
 import dataclasses
 import fnmatch
 import functools
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from importlib import resources
@@ -91,6 +96,8 @@ class Catalogue:
     Attributes:
         entries: By path.
         rows: By the words that entries name them by, in the page's order.
+        public: For a module of which no entry says what it has, the one that
+            makes its names public, by path.
 
     Raises:
         ValueError: An entry names no row, or a row is about nothing.
@@ -98,6 +105,7 @@ class Catalogue:
 
     entries: Mapping[str, Entry]
     rows: Mapping[str, Row]
+    public: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         named = {entry.row for entry in self.entries.values() if entry.row}
@@ -114,6 +122,17 @@ class Catalogue:
     def of_module(self, path: str) -> Entry | None:
         """What is said of all names of a module that have no entry."""
         return self.entries.get(below(path, "*"))
+
+    def moved(self, module: str) -> str:
+        """The path under which the names of a module are, too; else "".
+
+        >>> catalogue().moved("contrib.rnn.python.ops.core_rnn_cell")
+        'contrib.rnn'
+        """
+        entry = self.entries.get(module)
+        if entry and entry.source.startswith("tf."):
+            return entry.source.removeprefix("tf.")
+        return self.public.get(module, "")
 
     def of_row(self, row: str) -> list[Entry]:
         """The names that a row is about."""
@@ -141,7 +160,7 @@ class Catalogue:
         """The modules of which something is supplied, or said to be missing."""
         known = [e for e in self.entries.values() if e.source or e.missing]
         above = {each for entry in known for each in ancestors(entry.path)}
-        return frozenset(above) - self.supplied
+        return frozenset(above | {*self.public}) - self.supplied
 
 
 def below(module: str, name: str) -> str:
@@ -185,7 +204,8 @@ def catalogue() -> Catalogue:
     # Most programs never come here.
     import tomllib
 
-    file = resources.files(__package__).joinpath("names.toml")
+    folder = resources.files(__package__)
+    file = folder.joinpath("names.toml")
     tables = tomllib.loads(file.read_text("utf-8"))
     advice, pages = tables.pop("advice"), tables.pop("page")
     entries: dict[str, Entry] = {}
@@ -198,7 +218,22 @@ def catalogue() -> Catalogue:
         for section, page in pages.items()
         for key, facts in page.items()
     }
-    return Catalogue(entries, rows)
+    modules = folder.joinpath("contrib_modules.txt").read_text("utf-8")
+    return Catalogue(entries, rows, dict(_public(modules.split(), entries)))
+
+
+def _public(
+    modules: Iterable[str], entries: Mapping[str, Entry]
+) -> Iterator[tuple[str, str]]:
+    """What makes the names of modules of `tf.contrib` public, by path."""
+    for module in modules:
+        path = below("contrib", module)
+        part, *below_it = [*ancestors(path)[2:], path]
+        for each in below_it:
+            entry = entries.get(each)
+            if below(each, "*") in entries or (entry and entry.source):
+                break  # It says what is there, and below.
+            yield each, part
 
 
 def _entries(

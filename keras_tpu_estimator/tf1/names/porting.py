@@ -14,6 +14,8 @@ from keras_tpu_estimator.tf1.names.catalogue import with_name
 
 PAGE = "docs/migrating.md"
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+# What else TensorFlow 1 had; data sets are as good as they were.
+_OF_TF1 = re.compile(r"\btf\.(?!data\b)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +77,16 @@ def advice(name: str) -> str:
 
     Example:
 
+    >>> advice("tf.contrib.framework.fuse_op")
+    'XLA fuses the operations of a step by itself'
     >>> advice("tf.unheard_of")
     'Port it to Keras or JAX; see docs/migrating.md'
     """
     counterpart = find(name)
     if counterpart is None:
+        own = _own_entry(name.removeprefix("tf."))
+        if own and own.missing and not _OF_TF1.search(own.missing):
+            return own.missing.removesuffix(".")
         return f"Port it to Keras or JAX; see {PAGE}"
     note = f" ({counterpart.note})" if counterpart.note else ""
     return f"Its counterpart: {counterpart.now}{note}; see {counterpart.page}"
@@ -88,7 +95,7 @@ def advice(name: str) -> str:
 def _entry_of(path: str) -> Entry | None:
     """The entry with the port of a name, or of the closest that it is in."""
     entries = catalogue().entries
-    own = entries.get(path)
+    own = _own_entry(path)
     if own and own.missing and not own.port:
         return None  # What is said of its module is not about it.
     for each in (path, *reversed(ancestors(path)[1:])):
@@ -102,15 +109,20 @@ def _entry_of(path: str) -> Entry | None:
     return None
 
 
+def _own_entry(path: str) -> Entry | None:
+    """That of a name itself, under any that it has."""
+    entries = catalogue().entries
+    found = (entries.get(each) for each in _other_names(path))
+    return next(filter(None, found), None)
+
+
 def _other_names(path: str) -> Iterator[str]:
     """A name, and what TensorFlow or the tables call it besides."""
     yield path
     if path.startswith("math."):
         yield path.removeprefix("math.")
-    entries = catalogue().entries
     for module in (path, *reversed(ancestors(path)[1:])):
-        entry = entries.get(module)
-        if entry and entry.source.startswith("tf."):
-            moved = entry.source.removeprefix("tf.")
+        moved = catalogue().moved(module)
+        if moved:
             yield from _other_names(moved + path.removeprefix(module))
             return

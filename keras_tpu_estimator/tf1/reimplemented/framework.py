@@ -1,6 +1,7 @@
 """Functions of `tf.contrib.framework`."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -29,3 +30,133 @@ def smart_cond(
     if known is None:
         return tf.cond(pred, fn1, fn2, name=name)
     return fn1() if known else fn2()
+
+
+def reduce_sum_n(tensors: Sequence[Any], name: str | None = None) -> Any:
+    """The sum of all numbers in some tensors.
+
+    Args:
+        tensors: Of one dtype.
+        name: Of the operation.
+
+    Raises:
+        ValueError: There is no tensor.
+    """
+    if not tensors:
+        raise ValueError(f"Expected some `tensors`. Received: {tensors!r}")
+    with tf.name_scope(name, "reduce_sum_n", tensors):
+        return tf.add_n([tf.reduce_sum(each) for each in tensors])
+
+
+def remove_squeezable_dimensions(
+    predictions: Any, labels: Any, name: str | None = None
+) -> tuple[Any, Any]:
+    """Removes a last axis of size 1 that only one of two tensors has.
+
+    Args:
+        predictions: A tensor.
+        labels: Another one.
+        name: Of the operation.
+
+    Returns:
+        Predictions and labels; those of `tf.confusion_matrix` are the other
+        way around.
+    """
+    with tf.name_scope(name, "remove_squeezable_dimensions"):
+        predictions = tf.convert_to_tensor(predictions)
+        labels = tf.convert_to_tensor(labels)
+        return _squeezed(predictions, labels), _squeezed(labels, predictions)
+
+
+def with_shape(expected_shape: Any, tensor: Any) -> Any:
+    """A tensor whose shape is checked, now or when it has a value.
+
+    Args:
+        expected_shape: Sizes, or a tensor of them, in which -1 is any.
+        tensor: No sparse one.
+
+    Returns:
+        The tensor. Of `[1]` where a scalar is expected, that.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    if isinstance(tensor, tf.SparseTensor):
+        raise ValueError("`tensor` should not be sparse.")
+    if tf.is_tensor(expected_shape):
+        return _checked(expected_shape, tensor)
+    sizes = [int(size) for size in expected_shape]
+    if not tensor.shape.is_fully_defined():
+        if not sizes:
+            return tf.reshape(tensor, [])
+        checked = _checked(tf.constant(sizes), tensor)
+        checked.set_shape(sizes)
+        return checked
+    if tensor.shape.as_list() == sizes:
+        return tensor
+    if not sizes and tensor.shape.as_list() == [1]:
+        return tf.reshape(tensor, [])
+    raise ValueError(
+        f"The shape of {tensor.name!r} should be {sizes}. "
+        f"Received: {tensor.shape.as_list()}"
+    )
+
+
+def with_same_shape(expected_tensor: Any, tensor: Any) -> Any:
+    """A tensor that is checked to have another one's shape.
+
+    Args:
+        expected_tensor: The other one.
+        tensor: As in `with_shape`.
+    """
+    shape = expected_tensor.shape
+    if shape.is_fully_defined():
+        return with_shape(shape.as_list(), tensor)
+    return with_shape(tf.shape(expected_tensor), tensor)
+
+
+def assert_scalar_int(tensor: Any, name: str | None = None) -> Any:
+    """Checks that a tensor is one integer.
+
+    Args:
+        tensor: A tensor, or what becomes one.
+        name: Of the operation.
+
+    Returns:
+        The tensor.
+
+    Raises:
+        ValueError: It has another dtype or axes.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    if not tensor.dtype.base_dtype.is_integer:
+        raise ValueError(
+            f"`tensor` should be an integer. Received: {tensor.dtype.name}"
+        )
+    return tf.debugging.assert_scalar(tensor, name=name)
+
+
+def _checked(sizes: Any, tensor: Any) -> Any:
+    """The tensor, after a check of its shape in the graph."""
+    shape = tf.shape(tensor)
+    is_as_expected = tf.reduce_all(
+        tf.logical_or(tf.equal(sizes, -1), tf.equal(sizes, shape))
+    )
+    told = ["Expected the shape", sizes, "Received:", shape]
+    check = tf.debugging.Assert(is_as_expected, told)
+    with tf.control_dependencies([check]):
+        return tf.identity(tensor)
+
+
+def _squeezed(tensor: Any, other: Any) -> Any:
+    """The tensor without its last axis, if the other has one less."""
+    rank, others = tensor.shape.rank, other.shape.rank
+    if rank is not None and others is not None:
+        return tf.squeeze(tensor, [-1]) if rank == others + 1 else tensor
+    if rank is not None and not tensor.shape[-1:].is_compatible_with([1]):
+        return tensor
+    return tf.cond(
+        tf.equal(tf.rank(tensor), tf.rank(other) + 1),
+        lambda: tf.squeeze(tensor, [-1]),
+        lambda: tensor,
+    )

@@ -57,15 +57,30 @@ def compose_transforms(*transforms: Any) -> Any:
     Args:
         *transforms: Each of them as `transform` takes them.
     """
-    matrices = [_matrices(each) for each in transforms]
+    matrices = [flat_transforms_to_matrices(each) for each in transforms]
     product = matrices[0]
     for each in matrices[1:]:
         product = tf.matmul(product, each)
-    flat = tf.reshape(product / product[:, 2:, 2:], [-1, 9])
+    return matrices_to_flat_transforms(product)
+
+
+def matrices_to_flat_transforms(transform_matrices: Any) -> Any:
+    """Transforms as `transform` takes them.
+
+    Args:
+        transform_matrices: `[batch, 3, 3]`.
+    """
+    matrices = tf.convert_to_tensor(transform_matrices, tf.float32)
+    flat = tf.reshape(matrices / matrices[:, 2:, 2:], [-1, 9])
     return flat[:, :8]
 
 
-def _matrices(transforms: Any) -> Any:
+def flat_transforms_to_matrices(transforms: Any) -> Any:
+    """The matrices of transforms, `[batch, 3, 3]`.
+
+    Args:
+        transforms: As `transform` takes them.
+    """
     transforms = tf.convert_to_tensor(transforms, tf.float32)
     transforms = tf.reshape(transforms, [-1, 8])
     ones = tf.ones([tf.shape(transforms)[0], 1])

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.shims.resolving import LookAlike
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.shims.resolving import resolve_module
@@ -55,8 +54,8 @@ def tf1_import(
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     try:
         module = resolve_module(path)
-        for each in _names(module, fromlist or ()):
-            if not hasattr(module, each):
+        for each in fromlist or ():
+            if each != "*" and not hasattr(module, each):
                 resolve(f"{path}.{each}" if path else each)
     except MissingNameError as error:
         raise ModuleNotFoundError(str(error), name=name) from None
@@ -67,13 +66,6 @@ def tf1_import(
             name=name,
         )
     return module if fromlist else resolve("")
-
-
-def _names(module: Any, fromlist: Sequence[str]) -> Sequence[str]:
-    """The names to import, which are in the module afterwards."""
-    if "*" in fromlist:
-        return dir(module) if isinstance(module, LookAlike) else ()
-    return fromlist
 
 
 BUILTINS = vars(builtins) | {"__import__": tf1_import}

@@ -50,6 +50,8 @@ class LookAlike(types.ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """What has this name, looked up when it is first used."""
+        if name == "__all__":
+            return dir(self)  # For `import *`.
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(below(self._kte_path, name))
@@ -67,7 +69,12 @@ class LookAlike(types.ModuleType):
         known = catalogue().packages | catalogue().supplied
         prefix = below(self._kte_path, "")
         here = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
-        names = here | {*dir(_behind(self._kte_path))}
+        public = catalogue().public.get(self._kte_path)
+        if public:
+            others = {*dir(resolve(public))} - {"python"}
+        else:
+            others = {*dir(_behind(self._kte_path))}
+        names = here | others
         return sorted(n for n in names if n[:1] != "_" and n.isidentifier())
 
     def __repr__(self) -> str:
@@ -107,6 +114,8 @@ def resolve(path: str) -> Any:
     if path in catalogue().packages:
         return LookAlike(path)
     parent, _, name = path.rpartition(".")
+    if parent in catalogue().public:
+        return _made_public(parent, name)
     if parent in catalogue().packages:
         return _of_the_rest(parent, name)
     return _attribute(resolve(parent), name, path)
@@ -197,6 +206,14 @@ def _imported(path: str, module: str) -> Any:
             f"installed. {users_line()} Run `pip install "
             "'keras-tpu-estimator[tf1]'`."
         ) from error
+
+
+def _made_public(parent: str, name: str) -> Any:
+    """What another module makes public under the same name."""
+    try:
+        return resolve(below(catalogue().public[parent], name))
+    except MissingNameError as error:
+        raise MissingNameError(below(parent, name), error.advice) from None
 
 
 def _of_the_rest(parent: str, name: str) -> Any:

@@ -125,6 +125,51 @@ def _smart(contrib):
     ]
 
 
+def _shaped(contrib):
+    """Tensors whose shapes are checked, of known and of unknown ones."""
+    f = contrib.framework
+    unknown = tf.placeholder_with_default(floats(2, 3), [None, None])
+    checked = f.with_shape([2, 3], unknown)
+    found = [
+        checked,
+        checked.shape.as_list(),
+        f.with_shape(tf.constant([2, -1]), unknown),
+        f.with_shape([2, 3], x(2, 3)),
+        f.with_shape([], x(1)),
+        f.with_shape(tf.shape(unknown), x(2, 3)),
+        f.with_same_shape(unknown, x(2, 3)),
+        f.with_same_shape(x(2, 3), unknown),
+        f.assert_scalar_int(tf.constant(3)),
+    ]
+    for expected, given in (([3, 2], x(2, 3)), ([2, 2], unknown)):
+        try:
+            with tf.Session() as session:
+                session.run(f.with_shape(expected, given))
+        except (ValueError, tf.errors.InvalidArgumentError) as error:
+            found.append(type(error).__name__)
+    for given in (x(2), tf.constant([1, 2])):
+        try:
+            f.assert_scalar_int(given)
+        except ValueError:
+            found.append("refused")
+    return found
+
+
+def _squeezed(contrib):
+    """Predictions and labels, of known and of unknown shapes."""
+    f = contrib.framework
+    given = floats(3, 1), floats(3), floats(3, 2), floats(3, 2, 1)
+    pairs = [(0, 1), (1, 0), (0, 0), (3, 2), (2, 3)]
+    found = []
+    for first, second in pairs:
+        pair = given[first], given[second]
+        hidden = [tf.placeholder_with_default(each, None) for each in pair]
+        for one, other in (pair, hidden, (pair[0], hidden[1])):
+            made = f.remove_squeezable_dimensions(one, other)
+            found += [*made, *map(tf.shape, made)]
+    return found
+
+
 CALLS = {
     "VariableDeviceChooser": _devices,
     "arg_scope": _scoped,
@@ -154,8 +199,14 @@ CALLS = {
         lambda f: f.get_variables_to_restore(["scope"], ["scope/model"])
     ),
     "nest": lambda c: c.framework.nest.flatten({"b": 1, "a": [2, 3]}),
+    "reduce_sum_n": lambda c: [
+        c.framework.reduce_sum_n([x(2, 3), x(4)]),
+        c.framework.reduce_sum_n([x(2)]),
+    ],
+    "remove_squeezable_dimensions": _squeezed,
     "smart_cond": _smart,
     "sort": lambda c: c.framework.sort(x(5)),
+    "with_shape": _shaped,
 }
 # Called by those that these are called in.
 ALIASES = {
@@ -164,6 +215,7 @@ ALIASES = {
     "arg_scoped_arguments": "arg_scope",
     "assert_global_step": "create_global_step",
     "assert_or_get_global_step": "create_global_step",
+    "assert_scalar_int": "with_shape",
     "assign_from_checkpoint_fn": "assign_from_checkpoint",
     "assign_from_values_fn": "assign_from_values",
     "current_arg_scope": "arg_scope",
@@ -177,4 +229,5 @@ ALIASES = {
     "local_variable": "get_local_variables",
     "model_variable": "get_model_variables",
     "variable": "get_variables",
+    "with_same_shape": "with_shape",
 }

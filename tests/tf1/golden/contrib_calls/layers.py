@@ -118,6 +118,22 @@ def _summarized(make):
     return call
 
 
+def _safely_looked_up(contrib):
+    """Rows of ids of which some are none, and of an example without any."""
+    ids = tf.SparseTensor(
+        [[0, 0], [0, 1], [2, 0], [3, 0]],
+        tf.constant([1, 2, -1, 3], tf.int64),
+        [4, 2],
+    )
+    weights = tf.SparseTensor(ids.indices, x(4) + 1.5, ids.dense_shape)
+    look_up = contrib.layers.safe_embedding_lookup_sparse
+    return [
+        look_up([x(4, 3)], ids, combiner="mean"),
+        look_up([x(4, 3)], ids, weights, "sqrtn", default_id=0),
+        look_up([x(2, 3), x(2, 3, start=2.0)], ids, combiner="sum"),
+    ]
+
+
 CALLS = {
     "GDN": with_gradient(lambda c, x: c.layers.GDN()(x)),
     "OPTIMIZER_CLS_NAMES": _optimizer_classes,
@@ -213,6 +229,7 @@ CALLS = {
     "relu6": lambda c: c.layers.relu6(x(2, 3), 2),
     "repeat": lambda c: c.layers.repeat(image(), 2, c.layers.conv2d, 2, 3),
     "rev_block": _reversible,
+    "safe_embedding_lookup_sparse": _safely_looked_up,
     "scale_gradient": with_gradient(
         lambda c, x: c.layers.scale_gradient(x, tf.constant(0.3))
     ),

@@ -73,6 +73,34 @@ def _static(contrib):
     )
 
 
+def _mapped(contrib):
+    """Linear maps of one tensor and of two, with all that they may have."""
+    from tensorflow.contrib.rnn.python.ops import core_rnn_cell
+
+    one, two = x(2, 3), x(2, 4, start=2.0)
+    with tf.variable_scope("one"):
+        made = [core_rnn_cell._linear(one, 2, bias=False)]
+    initializer = tf.constant_initializer(0.5)
+    with tf.variable_scope("two", partitioner=_halves):
+        made.append(
+            core_rnn_cell._linear([one, two], 4, True, initializer, initializer)
+        )
+    with tf.variable_scope("three"):
+        kept = core_rnn_cell._Linear([one, two], 2, True)
+    made += [kept([one, two]), kept([-one, two])]
+    for wrong in (None, [], x(3), tf.placeholder(tf.float32, [2, None])):
+        try:
+            core_rnn_cell._linear(wrong, 2, True)
+        except ValueError:
+            made.append("refused")
+    return [made, tf.gradients(made[:4], [one, two])]
+
+
+def _halves(shape, **kwargs):
+    del kwargs
+    return [2] + [1] * (len(shape) - 1)
+
+
 def _loss(**kwargs):
     def call(contrib):
         return contrib.seq2seq.sequence_loss(
@@ -145,6 +173,13 @@ CALLS = {
         c.image.angles_to_projective_transforms([0.3], 4.0, 5.0),
         c.image.translations_to_projective_transforms([[1.0, 2.0]]),
     ),
+    "image.flat_transforms_to_matrices": lambda c: [
+        c.image.flat_transforms_to_matrices(floats(2, 8)),
+        c.image.flat_transforms_to_matrices(floats(8)),
+    ],
+    "image.matrices_to_flat_transforms": lambda c: (
+        c.image.matrices_to_flat_transforms(floats(2, 3, 3))
+    ),
     "image.rotate": lambda c: c.image.rotate(image(), 0.4, "BILINEAR"),
     "image.transform": lambda c: c.image.transform(
         image(), [1.0, 0.1, 0.5, -0.1, 1.0, 0.3, 0.01, 0.02], "BILINEAR"
@@ -170,6 +205,7 @@ CALLS = {
             [rnn.BasicLSTMCell(3), rnn.ResidualWrapper(rnn.BasicRNNCell(3))]
         )
     ),
+    "rnn.python.ops.core_rnn_cell._linear": _mapped,
     "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
     "rnn.static_rnn": _static,
     "rnn.transpose_batch_time": lambda c: c.rnn.transpose_batch_time(
@@ -183,6 +219,9 @@ CALLS = {
     ),
 }
 ALIASES = {
+    "rnn.python.ops.core_rnn_cell._Linear": (
+        "rnn.python.ops.core_rnn_cell._linear"
+    ),
     "rnn.BasicLSTMCell": "rnn.MultiRNNCell",
     "rnn.BasicRNNCell": "rnn.MultiRNNCell",
     "rnn.ResidualWrapper": "rnn.MultiRNNCell",

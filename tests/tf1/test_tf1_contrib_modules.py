@@ -1,0 +1,174 @@
+"""Modules below `tf.contrib.*.python`, which were not public and were used.
+
+`golden/make_contrib_modules.py` made the list of them with TensorFlow 1.15.5.
+"""
+
+import tf1_golden  # isort: skip
+
+import importlib
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1.shims import Status
+from keras_tpu_estimator.tf1.shims import importing
+from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.shims.resolving import resolve
+
+MODULES = tf1_golden.golden("contrib_modules")
+# As programs of 2018 and 2019 had them.
+IMPORTS = """
+from tensorflow.contrib.crf.python.ops import crf
+assert crf.crf_log_likelihood is tf.contrib.crf.crf_log_likelihood
+from tensorflow.contrib.crf.python.ops.crf import viterbi_decode
+from tensorflow.contrib.data.python.ops import batching, grouping
+assert batching.map_and_batch is tf.data.experimental.map_and_batch
+from tensorflow.contrib.data.python.ops.batching import map_and_batch
+from tensorflow.contrib.data.python.ops.shuffle_ops import shuffle_and_repeat
+from tensorflow.contrib.data.python.ops.unique import unique
+from tensorflow.contrib.framework.python.framework import checkpoint_utils
+from tensorflow.contrib.framework.python.framework import tensor_util
+assert tensor_util.is_tensor is tf.is_tensor
+from tensorflow.contrib.framework.python.framework.tensor_util import is_tensor
+from tensorflow.contrib.framework.python.ops import audio_ops
+assert callable(audio_ops.mfcc) and callable(audio_ops.decode_wav)
+from tensorflow.contrib.framework.python.ops import get_variables
+from tensorflow.contrib.image.python.ops import image_ops
+import tensorflow.contrib.image.python.ops.image_ops as same_image_ops
+assert same_image_ops is image_ops
+assert image_ops.rotate is tf.contrib.image.rotate
+from tensorflow.contrib.layers.python.layers import embedding_ops, encoders
+assert encoders.embed_sequence is tf.contrib.layers.embed_sequence
+from tensorflow.contrib.layers.python.layers.encoders import bow_encoder
+from tensorflow.contrib.layers.python.layers import batch_norm
+from tensorflow.contrib.learn.python.learn import learn_runner
+from tensorflow.contrib.rnn.python.ops import core_rnn_cell, rnn, rnn_cell
+assert core_rnn_cell.RNNCell is tf.nn.rnn_cell.RNNCell
+assert rnn_cell.LayerNormBasicLSTMCell is tf.contrib.rnn.LayerNormBasicLSTMCell
+from tensorflow.contrib.rnn.python.ops.core_rnn_cell import _linear, _Linear
+from tensorflow.contrib.rnn.python.ops.lstm_ops import LSTMBlockFusedCell
+from tensorflow.contrib.seq2seq.python.ops import attention_wrapper, helper
+from tensorflow.contrib.seq2seq.python.ops.loss import sequence_loss
+assert sequence_loss is tf.contrib.seq2seq.sequence_loss
+from tensorflow.contrib.tpu.python.tpu import tpu_config, tpu_estimator
+assert tpu_config.TPUConfig is tpu_estimator.TPUConfig
+from tensorflow.contrib.training.python.training import hparam
+"""
+
+# What a module has without its imports.
+PYTHONS = {"__builtins__", "__name__"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    kte.tf1.install()
+
+
+def found(name):
+    """What has a name below `tf.contrib`; the advice if nothing has."""
+    looked_up = lookup(f"tf.contrib.{name}")
+    if looked_up.status is Status.MISSING:
+        return looked_up.advice
+    return resolve(f"contrib.{name}")
+
+
+def is_served_whole(module):
+    """Whether an entry says what a module has, or it or one above it is."""
+    return f"contrib.{module}" not in catalogue().public
+
+
+def test_they_are_imported_as_in_python():
+    # Lines of their own, so that one that fails is named.
+    for builtins in (vars(importing.builtins), importing.BUILTINS):
+        names = {"__builtins__": builtins, "__name__": "program", "tf": tf}
+        for line in IMPORTS.strip().splitlines():
+            exec(line, names)  # noqa: S102
+
+
+def test_those_of_tensorflow_are_there():
+    assert len(MODULES) > 400
+    for module in MODULES:
+        assert importlib.import_module(f"tensorflow.contrib.{module}")
+
+
+@pytest.mark.parametrize("part", sorted({m.split(".")[0] for m in MODULES}))
+def test_a_name_is_the_public_one(part):
+    for module, names in MODULES.items():
+        if module.split(".")[0] == part and not is_served_whole(module):
+            for name in names["same"]:
+                public = found(f"{part}.{name}")
+                assert found(f"{module}.{name}") is public, (module, name)
+
+
+def test_what_only_had_the_name_of_a_public_one_is_not_that():
+    for module, names in MODULES.items():
+        part = module.split(".")[0]
+        for name in names["other"]:
+            public = lookup(f"tf.contrib.{part}.{name}")
+            assert is_served_whole(module) or public.status is Status.MISSING, (
+                module,
+                name,
+            )
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("crf.python.ops.crf.CrfForwardRnnCell", "Use tf.contrib.crf.crf_log"),
+        ("opt.python.training.ggt.GGTOptimizer", "Use tf.train.AdamOptimizer"),
+        ("rnn.python.ops.rnn_cell.NASCell", "Write it as a subclass of"),
+        ("seq2seq.python.ops.decoder.Decoder", "Decoders and attention"),
+        ("tpu.python.tpu.session_support.anything", "There is no session"),
+        ("tpu.python.tpu.tpu_embedding.TPUEmbedding", "Make tables with"),
+        ("tpu.python.tpu.unheard_of", "It drove a TPU"),
+        ("rnn.python.ops.unheard_of", "Write it as a subclass of"),
+    ],
+)
+def test_what_is_missing_says_what_the_public_name_does(name, advice):
+    looked_up = lookup(f"tf.contrib.{name}")
+    assert looked_up.status is Status.MISSING
+    assert looked_up.advice.startswith(advice)
+    with pytest.raises(AttributeError, match=f"no `tf.contrib.{name}`"):
+        resolve(f"contrib.{name}")
+
+
+def test_a_module_that_was_not_there_is_not_imported():
+    with pytest.raises(ImportError, match=r"`tf.contrib.rnn.python.ops.typo`"):
+        from tensorflow.contrib.rnn.python.ops import typo  # noqa: F401
+    with pytest.raises(ImportError, match=r"`tf.contrib.crf.python.typo`"):
+        import tensorflow.contrib.crf.python.typo  # noqa: F401
+    with pytest.raises(ImportError, match=r"`tf.contrib.crf.python.typo`"):
+        importing.tf1_import("tensorflow.contrib.crf.python.typo")
+
+
+def test_a_module_lists_the_names_that_it_shares():
+    module = importlib.import_module("tensorflow.contrib.crf.python.ops.crf")
+    assert "crf_decode" in dir(module) and "python" not in dir(module)
+    assert "ops" in dir(tf.contrib.crf.python)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize("module", ["layers", "layers.python.layers.encoders"])
+def test_all_of_a_module_is_imported(module, is_given):
+    builtins = importing.BUILTINS if is_given else vars(importing.builtins)
+    names = {"__builtins__": builtins, "__name__": "program"}
+    exec(f"from tensorflow.contrib.{module} import *", names)  # noqa: S102
+    assert names["conv2d"] is tf.contrib.layers.conv2d
+    assert not any(name.startswith("_") for name in names.keys() - PYTHONS)
+
+
+def test_counterparts_are_those_of_the_public_names():
+    for module, name in (
+        ("contrib.rnn.python.ops.core_rnn_cell", "GRUCell"),
+        ("contrib.opt.python.training.ggt", "GGTOptimizer"),
+        ("contrib.tpu.python.tpu.tpu_config", "TPUConfig"),
+    ):
+        part = ".".join(module.split(".")[:2])
+        private = porting.find(f"tf.{module}.{name}")
+        public = porting.find(f"tf.{part}.{name}")
+        assert (private.now, private.page) == (public.now, public.page)
+    left_out = "agn_optimizer.AGNOptimizer"
+    assert porting.find(f"tf.contrib.opt.python.training.{left_out}") is None
