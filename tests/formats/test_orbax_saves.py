@@ -433,6 +433,27 @@ def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
         )
 
 
+def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
+    values = states.state(1 << 20, variables=2, is_away=True)
+    expected = {name: np.array(value) for name, value in values.items()}
+    saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
+    orbax_writer.begin(saved)
+    arrays = {
+        name: orbax_writer.TreeArray.of(value, value.dtype)
+        for name, value in values.items()
+    }
+    wait = orbax_writer.begin_arrays(saved, arrays, 3)
+    for value in values.values():
+        value.delete()
+    assert all(array.value.is_deleted() for array in arrays.values())
+    wait()
+    orbax_writer.write(saved, {n: each.in_tree for n, each in arrays.items()})
+    for name, value in expected.items():
+        np.testing.assert_array_equal(
+            kte.load_variable(saved.prefix, name), value
+        )
+
+
 def test_the_best_one_stays(tmp_path):
     config = {**ORBAX, "keep_checkpoint_max": 1}
     config["keep_best"] = checkpoints.KeepBest()
