@@ -13,9 +13,11 @@ import os
 from collections.abc import Iterator
 from typing import Self
 
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.atomic.stamp import stamp
+from keras_tpu_estimator.files.atomic.stamp import token_of
 from keras_tpu_estimator.files.directory import leftovers
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_names
@@ -103,6 +105,23 @@ class SaveFiles:
     def remove_meta(self) -> None:
         """Removes what describes another bundle at the prefix."""
         leftovers.remove_files([self.prefix + tensorflow_index.META])
+
+    def mark_unlisted(self) -> None:
+        """Says that the checkpoint is to go, unless the list names it.
+
+        A process may be killed when the main file is there and not listed yet,
+        or listed no more and still there.
+        """
+        path = save_names.unlisted(self.prefix, self.token)
+        # Who waits for the main file on the disk has waited for its name.
+        named = contextlib.nullcontext(path)
+        with commit.replacing(path) if is_url(path) else named as name:
+            with open(name, "wb") as file:
+                file.write(stamp(self.token))
+
+    def unmark(self) -> None:
+        """Takes that back."""
+        leftovers.remove_files([save_names.unlisted(self.prefix, self.token)])
 
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
@@ -213,7 +232,24 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
         ):
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
-        leftovers.tidy(os.path.join(directory, name), files)
+        prefix = os.path.join(directory, name)
+        if any(named.kind == "unlisted" for _, named in files):
+            _remove_unless_listed(prefix)
+        leftovers.tidy(prefix, files)
+
+
+def _remove_unless_listed(prefix: str) -> None:
+    """Removes a checkpoint that is marked to go if it is not listed."""
+    saved = SaveFiles.at(prefix)
+    if saved is None:
+        return
+    mark = save_names.unlisted(prefix, saved.token)
+    if token_of(mark) != saved.token:
+        return
+    if prefix in location.listed(os.path.dirname(prefix)):
+        saved.unmark()
+    else:
+        remove(prefix)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
