@@ -170,9 +170,11 @@ class SaveFiles:
             try:
                 yield
             except BaseException:
-                if is_new:
-                    with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):
+                    if is_new:
                         leftovers.remove_files(leftovers.whole(self.prefix))
+                    else:
+                        self.unmark()
                 raise
 
 
