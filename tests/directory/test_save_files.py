@@ -88,6 +88,16 @@ def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
     return saved
 
 
+def save_by_tensorflow(directory):
+    """A bundle of TensorFlow's own; its prefix."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in ("one", "two"):
+            tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver(sharded=True)
+        return saver.save(session, str(directory / "model.ckpt"), 10)
+
+
 def content(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
@@ -228,6 +238,20 @@ def test_what_the_user_has_taken_off_the_list_stays(tmp_path):
     assert len(whole_in(tmp_path)) == 3
 
 
+@pytest.mark.parametrize(
+    "save_by", [save_by_tensorflow, lambda directory: save(directory).prefix]
+)
+def test_marks_of_others_remove_nothing(tmp_path, save_by):
+    prefix = save_by(tmp_path)
+    (tmp_path / "checkpoint").unlink()
+    saved = SaveFiles.at(prefix)
+    token = saved.token if saved else TOKEN
+    (tmp_path / f"model.ckpt-10.unlisted.{token}").write_text("mine")
+    before = content(tmp_path)
+    save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before
+
+
 def test_what_is_kept_for_ever_stays(tmp_path):
     retention = checkpoints.Retention(1, keep_every_n_hours=1)
     for hour in range(3):
@@ -360,12 +384,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
 
 def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
     prefix = str(tmp_path / "model.ckpt-10")
-    with tf.Graph().as_default(), tf.Session() as session:
-        for name in ("one", "two"):
-            tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
-        session.run(tf.global_variables_initializer())
-        saver = tf.train.Saver(sharded=True)
-        assert saver.save(session, str(tmp_path / "model.ckpt"), 10) == prefix
+    assert save_by_tensorflow(tmp_path) == prefix
     for way in WAYS:
         save(tmp_path, 10, 2.0, way)
         assert kte.load_variable(prefix, "table").tolist() == [2.0] * 4

@@ -17,7 +17,6 @@ from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.atomic.stamp import token_of
 from keras_tpu_estimator.files.directory import leftovers
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_names
@@ -113,11 +112,11 @@ class SaveFiles:
         or listed no more and still there.
         """
         path = save_names.unlisted(self.prefix, self.token)
-        # Who waits for the main file on the disk has waited for its name.
+        # An empty file has no content to wait for.
         named = contextlib.nullcontext(path)
         with commit.replacing(path) if is_url(path) else named as name:
-            with open(name, "wb") as file:
-                file.write(stamp(self.token))
+            with open(name, "wb"):
+                pass
 
     def unmark(self) -> None:
         """Takes that back."""
@@ -235,23 +234,12 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
         prefix = os.path.join(directory, name)
-        if any(named.kind == "unlisted" for _, named in files):
-            _remove_unless_listed(prefix)
+        mark = leftovers.mark_of(prefix, files)
+        if mark is not None and prefix in location.listed(directory):
+            leftovers.remove_files([mark])
+        elif mark is not None:
+            remove(prefix)
         leftovers.tidy(prefix, files)
-
-
-def _remove_unless_listed(prefix: str) -> None:
-    """Removes a checkpoint that is marked to go if it is not listed."""
-    saved = SaveFiles.at(prefix)
-    if saved is None:
-        return
-    mark = save_names.unlisted(prefix, saved.token)
-    if token_of(mark) != saved.token:
-        return
-    if prefix in location.listed(os.path.dirname(prefix)):
-        saved.unmark()
-    else:
-        remove(prefix)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
