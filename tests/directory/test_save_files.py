@@ -238,6 +238,35 @@ def test_what_the_user_has_taken_off_the_list_stays(tmp_path):
     assert len(whole_in(tmp_path)) == 3
 
 
+def test_a_list_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    for step in (10, 20):
+        save(tmp_path, step, best=2)
+    before = content(tmp_path)
+
+    def full(directory, state):
+        assert (tmp_path / "model.ckpt-30.h5").exists()
+        assert len([*tmp_path.glob("*.unlisted.*")]) == 2
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "store", full)
+        with pytest.raises(OSError, match="No space left"):
+            save(tmp_path, 30, best=2)
+    assert content(tmp_path) == before
+
+
+def test_a_list_may_have_whole_paths(tmp_path, monkeypatch):
+    saved = save(tmp_path)
+    saved.mark_unlisted()
+    (tmp_path / "checkpoint").write_text(
+        f'model_checkpoint_path: "{saved.prefix}"'
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    save_files.sweep(tmp_path.name)
+    assert location.exists(saved.prefix)
+    assert not [*tmp_path.glob("*.unlisted.*")]
+
+
 @pytest.mark.parametrize(
     "save_by", [save_by_tensorflow, lambda directory: save(directory).prefix]
 )

@@ -33,7 +33,7 @@ def array_of_torch(tensor: Any) -> np.ndarray:
     return np.asarray(tensor)
 
 
-def check_gives_batches(value: Any) -> None:
+def check_gives_batches(value: object) -> None:
     """Checks that what `input_fn` returned does not give single examples.
 
     Args:
@@ -68,9 +68,9 @@ def check_gives_batches(value: Any) -> None:
             'Return dataset.batch(params["batch_size"]), or, if its items are '
             "batches already, iter(dataset).",
         )
-    if _is_one_of(value, "grain", _LOADER) and not any(
-        "Batch" in type(operation).__name__ for operation in value._operations
-    ):
+    operations = getattr(value, "_operations", None)
+    is_loader = _is_one_of(value, "grain", _LOADER) and operations is not None
+    if is_loader and not any(map(_is_batching, operations)):
         raise _not_batches(
             value,
             "gives single examples",
@@ -102,11 +102,16 @@ def _may_batch(dataset: Any) -> bool:
     what tells nothing, such as a class of the user's, or worker processes.
     """
     parents = getattr(dataset, "parents", ())
-    if "Batch" in type(dataset).__name__:
+    if _is_batching(dataset):
         return True
     if parents:
         return any(map(_may_batch, parents))
     return not type(dataset).__name__.startswith(_SOURCES)
+
+
+def _is_batching(part: object) -> bool:
+    """Whether a part of an input of Grain makes batches, by its name."""
+    return "Batch" in type(part).__name__
 
 
 def _is_one_of(value: object, package: str, names: tuple[str, ...]) -> bool:

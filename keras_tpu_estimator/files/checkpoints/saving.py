@@ -1,5 +1,6 @@
 """Adds a checkpoint to a directory."""
 
+import contextlib
 import operator
 import os
 import time
@@ -128,9 +129,10 @@ def save_into(
             _append(model_dir, before, new), best and os.path.basename(best)
         )
         going = [os.path.join(model_dir, old) for old in dropped]
-        for old in filter(None, map(SaveFiles.at, going)):
-            old.mark_unlisted()
-        state_file.store(model_dir, after)
+        with contextlib.ExitStack() as marked:
+            for old in filter(None, map(SaveFiles.at, going)):
+                marked.enter_context(old.marked_unlisted())
+            state_file.store(model_dir, after)
     saved.unmark()
     for prefix in going:
         save_files.remove(prefix)

@@ -119,8 +119,19 @@ class SaveFiles:
                 pass
 
     def unmark(self) -> None:
-        """Takes that back."""
+        """Takes the mark back."""
         leftovers.remove_files([save_names.unlisted(self.prefix, self.token)])
+
+    @contextlib.contextmanager
+    def marked_unlisted(self) -> Iterator[None]:
+        """Has the mark stay if the `with` block succeeds, or is killed."""
+        self.mark_unlisted()
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.unmark()
+            raise
 
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
@@ -235,11 +246,17 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     for name, files in found.items():
         prefix = os.path.join(directory, name)
         mark = leftovers.mark_of(prefix, files)
-        if mark is not None and prefix in location.listed(directory):
+        if mark is not None and _is_listed(prefix):
             leftovers.remove_files([mark])
         elif mark is not None:
             remove(prefix)
         leftovers.tidy(prefix, files)
+
+
+def _is_listed(prefix: str) -> bool:
+    """Whether the list of its directory names a checkpoint, in whatever way."""
+    listed = location.listed(os.path.dirname(prefix))
+    return paths.canonical(prefix) in map(paths.canonical, listed)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
