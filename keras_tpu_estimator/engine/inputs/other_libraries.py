@@ -70,7 +70,7 @@ def check_gives_batches(value: object) -> None:
         )
     operations = getattr(value, "_operations", None)
     is_loader = _is_one_of(value, "grain", _LOADER) and operations is not None
-    if is_loader and not any(map(_is_batching, operations)):
+    if is_loader and not any(map(_is_batching, operations or ())):
         raise _not_batches(
             value,
             "gives single examples",
