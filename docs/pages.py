@@ -13,12 +13,18 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Callable
+from html import unescape
 from importlib import metadata
 from typing import Any
 
 ROOT = pathlib.Path(__file__).parents[1]
 _DIRECTIVE = re.compile(r"(?m)^( *)<!-- (code|output|diff|file): (.+) -->$")
 _MOST_LINES = 34
+# Code in the text, behind that in blocks, which is left as it is.
+_IN_TEXT = re.compile(r"(?s)<pre.*?</pre>|(<code[^>]*>)(.*?)</code>")
+# A word, and how long one may be that has room in a table on a telephone.
+_HYPHENED = re.compile(r"<[^>]*>|([^\s<>-]*-[^\s<>]*)")
+_NARROW = 26
 
 
 def on_config(config: Any) -> Any:
@@ -39,6 +45,26 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
         return textwrap.indent(text, found[1])
 
     return _DIRECTIVE.sub(included, markdown)
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """A page where no line ends at the hyphen of an option or a file.
+
+    There is no style that keeps browsers from ending it there alone.
+    """
+    del kwargs
+
+    def whole(word: re.Match[str]) -> str:
+        if word[1] is None or len(unescape(word[1])) > _NARROW:
+            return word[0]
+        return f'<span class="whole">{word[1]}</span>'
+
+    def of_whole_words(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return found[0]
+        return f"{found[1]}{_HYPHENED.sub(whole, found[2])}</code>"
+
+    return _IN_TEXT.sub(of_whole_words, html)
 
 
 def code(path: str, *names: str) -> str:

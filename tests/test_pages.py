@@ -157,6 +157,30 @@ def test_what_pages_show_of_examples_is_there() -> None:
         site.code("examples/digits.py", "nothing")
 
 
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        (
+            "<code>plan X --use_tpu</code> -- <code>b</code>",
+            '<code>plan X <span class="whole">--use_tpu</span></code> -- '
+            "<code>b</code>",
+        ),
+        (
+            '<code class="a"><a href="b-c">d-e</a>&lt;f&gt;-g</code>',
+            '<code class="a"><a href="b-c"><span class="whole">d-e</span></a>'
+            '<span class="whole">&lt;f&gt;-g</span></code>',
+        ),
+        (f"<code>a-{'b' * 40}</code>", f"<code>a-{'b' * 40}</code>"),
+        (
+            "<pre><span></span><code>a --b\n\nc</code></pre>",
+            "<pre><span></span><code>a --b\n\nc</code></pre>",
+        ),
+    ],
+)
+def test_no_line_ends_in_an_option(html: str, expected: str) -> None:
+    assert site.on_page_content(html) == expected
+
+
 def test_every_command_has_an_example() -> None:
     page = (ROOT / "docs" / "commands.md").read_text()
     shown = re.findall(r"^    python -m keras_tpu_estimator (\w+)", page, re.M)

@@ -11,6 +11,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.variables import NoScopeError
 
 
 def symbolic_model(
@@ -42,6 +43,14 @@ def symbolic_model(
         with keras_internals.fresh_names():
             spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
             return keras.Model(arrange(inputs), spec.predictions)
+    except NoScopeError as error:
+        raise ValueError(
+            "`model_fn` cannot be made a Keras model. Expected only Keras's "
+            f"layers and keras.ops in mode 'infer'. Received `{error.caller}`, "
+            "which is for what JAX traces and XLA compiles: neither Keras nor "
+            "TensorFlow has operations for that. Use export_saved_model with "
+            "RunConfig(export_backend='jax'), or layers of Keras in its place."
+        ) from error
     except Exception as error:
         raise ValueError(
             "`model_fn` cannot be made a Keras model. Expected only Keras's "

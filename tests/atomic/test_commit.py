@@ -17,25 +17,40 @@ import os, signal, sys
 import numpy as np
 from keras_tpu_estimator import checkpoints
 
-os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+replace, left = os.replace, [int(sys.argv[2])]
+
+def replaces(*paths):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*paths)
+
+os.replace = replaces
 checkpoints.save(sys.argv[1], 20, {"v": np.ones(5)})
 """
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_a_killed_save_is_ignored_then_swept_up(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "main"), [("1", set()), ("2", {"model.ckpt-20.h5"})]
+)
+def test_a_killed_save_is_ignored_then_swept_up(tmp_path, number, main):
+    """Before there is its main file, or before the list names that."""
     first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
     before = set(os.listdir(tmp_path))
 
     child = subprocess.run(
-        [sys.executable, "-c", _KILLED_WHILE_SAVING, str(tmp_path)]
+        [sys.executable, "-c", _KILLED_WHILE_SAVING, str(tmp_path), number]
     )
 
     assert child.returncode == -signal.SIGKILL
-    assert len(os.listdir(tmp_path)) == len(before) + 1
+    assert main < set(os.listdir(tmp_path)) - before
     assert checkpoints.latest(tmp_path) == first
-    with pytest.raises(ValueError, match=r"Checkpoints in .*: model.ckpt-10\."):
-        checkpoints.resolve(tmp_path / "model.ckpt-20")
+    if not main:
+        with pytest.raises(
+            ValueError, match="Checkpoints in .*: model.ckpt-10"
+        ):
+            checkpoints.resolve(tmp_path / "model.ckpt-20")
 
     checkpoints.save(tmp_path, 30, {"v": np.zeros(5)})
     assert set(os.listdir(tmp_path)) == before | {"model.ckpt-30.h5"}

@@ -253,3 +253,68 @@ def test_weights_are_copied_not_shared():
     estimator.train(batches_of(IDS, IDS), steps=2)
     for weight, old in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, old)
+
+
+class Scaled(layers.Layer):
+    """Weights without names."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+        self.shift = self.add_weight(shape=(1,), initializer="zeros")
+
+    def call(self, x):
+        return x * self.scale + self.shift
+
+
+def named():
+    """A model with all the names that Keras takes in building it."""
+    model = keras.Sequential(
+        [
+            keras.Input((4,)),
+            Scaled(name="scaled"),
+            layers.Dropout(0.5, seed=1, name="dropped"),
+            layers.Dense(1, kernel_initializer="ones", name="last"),
+        ],
+        name="model",
+    )
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    return model
+
+
+def trained(make, model_dirs):
+    """Trained in two calls, of a model that is built anew for each."""
+    for model_dir in model_dirs:
+        estimator = estimator_of(make(), model_dir=model_dir)
+        estimator.train(batches_of(ROWS, TOTALS), steps=2)
+    return estimator
+
+
+def test_a_model_that_is_built_again_goes_on(tmp_path):
+    estimator = estimator_of(named(), model_dir=tmp_path / "one")
+    for _ in range(2):
+        estimator.train(batches_of(ROWS, TOTALS), steps=2)
+    again = trained(named, [tmp_path / "two"] * 2)
+    names = again.get_variable_names()
+    assert names == estimator.get_variable_names()
+    assert {
+        "model/scaled/variable",
+        "model/scaled/variable_1",
+        "sgd/model_scaled_variable_1_momentum",
+        "seed_generator/seed_generator_state",
+    } <= {*names}
+    for name in names:
+        np.testing.assert_array_equal(
+            again.get_variable_value(name),
+            estimator.get_variable_value(name),
+            err_msg=name,
+        )
+
+
+def test_layers_without_names_are_told_to_have_some(tmp_path):
+    def make():
+        return compiled(keras.Sequential([keras.Input((4,)), layers.Dense(1)]))
+
+    with pytest.raises(ValueError, match="under other counts.*`name`, or call"):
+        trained(make, [tmp_path] * 2)
+    with pytest.raises(ValueError, match="Restore the layer's name"):
+        trained(lambda: compiled(lora_of_dense()), [tmp_path])

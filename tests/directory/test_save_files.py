@@ -1,6 +1,7 @@
 """Which files belong to a checkpoint, and which are removed."""
 
 import os
+import shutil
 import zipfile
 
 import numpy as np
@@ -19,6 +20,7 @@ from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.files.atomic.stamp import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory import tensorflow_index
@@ -47,6 +49,7 @@ USERS = (
     "model.ckpt-5.data-00000-of-00001",
     "model.ckpt-10.data-00000-of-00001",
     "model.ckpt-5.meta",
+    f"model.ckpt-10.unlisted.{TOKEN}",
     "notes.kte-partial",
     "notes.partial",
     "model.ckpt-99.h5",
@@ -80,9 +83,19 @@ def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
         step,
         values,
         retention=checkpoints.Retention(best),
-        format_name="tensorflow" if way == "tensorflow" else "hdf5",
+        format_name=way if way in ("tensorflow", "orbax") else "hdf5",
     )
     return saved
+
+
+def save_by_tensorflow(directory):
+    """A bundle of TensorFlow's own; its prefix."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name in ("one", "two"):
+            tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
+        session.run(tf.global_variables_initializer())
+        saver = tf.train.Saver(sharded=True)
+        return saver.save(session, str(directory / "model.ckpt"), 10)
 
 
 def content(directory):
@@ -161,6 +174,121 @@ def test_what_a_killed_save_leaves_is_swept_up(tmp_path):
     assert len(content(tmp_path)) == len(before) + 4
     save_files.sweep(str(tmp_path))
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("way", ["whole", "parts", "tensorflow", "orbax"])
+def test_a_save_killed_at_any_moment_leaves_what_is_listed(
+    tmp_path, monkeypatch, way
+):
+    """A whole checkpoint that nothing names would stay for ever."""
+    run, seen, unlisted = tmp_path / "run", [], []
+
+    def watched(function):
+        def call(path, *args, **kwargs):
+            if os.fspath(path).startswith(str(run)):
+                seen.append(shutil.copytree(run, tmp_path / str(len(seen))))
+            return function(path, *args, **kwargs)
+
+        return call
+
+    def are_listed(directory):
+        there = {os.path.basename(p) for p in whole_in(directory)}
+        listed = {os.path.basename(p) for p in location.listed(str(directory))}
+        return there == listed
+
+    for step in (10, 20):
+        save(run, step, way=way, best=2)
+    with monkeypatch.context() as patch:
+        for name in ("replace", "remove"):
+            patch.setattr(os, name, watched(getattr(os, name)))
+        for step in (30, 30):
+            save(run, step, way=way, best=2)
+    for directory in seen:
+        unlisted.append(not are_listed(directory))
+        save_files.sweep(str(directory))
+        assert are_listed(directory)
+        assert checkpoints.latest_intact(str(directory))
+        save(directory, 40, way=way, best=2)
+        assert are_listed(directory)
+        assert not [*directory.glob("*.unlisted.*")]
+    assert any(unlisted)
+    assert not [*run.glob("*.unlisted.*")]
+
+
+def whole_in(directory):
+    """The prefixes at which there is a checkpoint."""
+    ends = (".h5", ".index", ".orbax")
+    return {
+        str(path)[: -len(path.suffix)]
+        for path in directory.iterdir()
+        if path.suffix in ends and path.is_file()
+    }
+
+
+def test_what_the_user_has_taken_off_the_list_stays(tmp_path):
+    for step in (10, 20, 30):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint").write_text(
+        'model_checkpoint_path: "model.ckpt-10"'
+    )
+    save_files.sweep(str(tmp_path))
+    assert len(whole_in(tmp_path)) == 3
+    (tmp_path / "checkpoint").unlink()
+    save_files.sweep(str(tmp_path))
+    assert len(whole_in(tmp_path)) == 3
+
+
+def test_a_list_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+    for step in (10, 20):
+        save(tmp_path, step, best=2)
+    before = content(tmp_path)
+
+    def full(directory, state):
+        assert (tmp_path / "model.ckpt-30.h5").exists()
+        assert len([*tmp_path.glob("*.unlisted.*")]) == 2
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "store", full)
+        with pytest.raises(OSError, match="No space left"):
+            save(tmp_path, 30, best=2)
+    assert content(tmp_path) == before
+
+
+def test_a_list_may_have_whole_paths(tmp_path, monkeypatch):
+    saved = save(tmp_path)
+    saved.mark_unlisted()
+    (tmp_path / "checkpoint").write_text(
+        f'model_checkpoint_path: "{saved.prefix}"'
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    save_files.sweep(tmp_path.name)
+    assert location.exists(saved.prefix)
+    assert not [*tmp_path.glob("*.unlisted.*")]
+
+
+@pytest.mark.parametrize(
+    "save_by", [save_by_tensorflow, lambda directory: save(directory).prefix]
+)
+def test_marks_of_others_remove_nothing(tmp_path, save_by):
+    prefix = save_by(tmp_path)
+    (tmp_path / "checkpoint").unlink()
+    saved = SaveFiles.at(prefix)
+    token = saved.token if saved else TOKEN
+    (tmp_path / f"model.ckpt-10.unlisted.{token}").write_text("mine")
+    before = content(tmp_path)
+    save_files.sweep(str(tmp_path))
+    assert content(tmp_path) == before
+
+
+def test_what_is_kept_for_ever_stays(tmp_path):
+    retention = checkpoints.Retention(1, keep_every_n_hours=1)
+    for hour in range(3):
+        checkpoints.save(
+            tmp_path, hour, {}, retention=retention, now=hour * 3600.0
+        )
+    save_files.sweep(str(tmp_path))
+    assert {name[-1] for name in whole_in(tmp_path)} == {"1", "2"}
 
 
 def test_the_start_of_a_training_sweeps_before_it_writes(tmp_path):
@@ -285,12 +413,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
 
 def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
     prefix = str(tmp_path / "model.ckpt-10")
-    with tf.Graph().as_default(), tf.Session() as session:
-        for name in ("one", "two"):
-            tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
-        session.run(tf.global_variables_initializer())
-        saver = tf.train.Saver(sharded=True)
-        assert saver.save(session, str(tmp_path / "model.ckpt"), 10) == prefix
+    assert save_by_tensorflow(tmp_path) == prefix
     for way in WAYS:
         save(tmp_path, 10, 2.0, way)
         assert kte.load_variable(prefix, "table").tolist() == [2.0] * 4

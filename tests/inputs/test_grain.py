@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from absl import flags
 from helpers import estimator_of
 from helpers import model_fn_of
 from helpers import regression_data
@@ -179,4 +180,95 @@ def test_a_state_of_another_loader_is_not_taken():
         data_source=Rows(), sampler=grain.samplers.SequentialSampler(EXAMPLES)
     )
     with pytest.raises(ValueError, match="[Ss]ampler"):
-        source_of(other).items(state)
+        Stream(other).items(state)
+
+
+def examples():
+    return grain.MapDataset.source(Rows())
+
+
+def examples_of_loader():
+    sampler = grain.samplers.SequentialSampler(EXAMPLES)
+    return grain.DataLoader(data_source=Rows(), sampler=sampler)
+
+
+@pytest.mark.parametrize(
+    ("make", "way"),
+    [
+        (examples, r"dataset\.batch\(params\[\"batch_size\"\]\)"),
+        (lambda: examples().shuffle(3).repeat(2), r"dataset\.batch\("),
+        (lambda: grain.MapDataset.range(9), r"dataset\.batch\("),
+        (lambda: examples().to_iter_dataset(), r"dataset\.batch\("),
+        (lambda: grain.MapDataset.mix([examples()] * 2), r"dataset\.batch\("),
+        (examples_of_loader, r"grain\.transforms\.Batch\("),
+    ],
+)
+def test_examples_are_no_batches(make, way):
+    with pytest.raises(TypeError, match=f"gives single examples.*{way}"):
+        source_of(make())
+    # As the message says.
+    assert isinstance(source_of(iter(make())), Stream)
+
+
+class Pairs(grain.IterDataset):
+    """Batches that Grain knows nothing of."""
+
+    def __iter__(self):
+        return iter([(X[:8], Y[:8])])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda make=make: make(8) for make in INPUTS.values()),
+        lambda: examples().batch(8).map(lambda batch: batch),
+        lambda: examples().batch(8).to_iter_dataset().filter(len),
+        lambda: grain.MapDataset.mix([examples().batch(8), examples()]),
+        lambda: prefetched(8),
+        lambda: loader_with_worker(8),
+        Pairs,
+    ],
+)
+def test_what_may_be_batches_is_taken(make):
+    assert isinstance(source_of(make()), Stream)
+
+
+@pytest.fixture
+def unparsed():
+    """Flags as they are in a script or a notebook."""
+    was_parsed = flags.FLAGS.is_parsed()
+    flags.FLAGS.unparse_flags()
+    yield
+    if was_parsed:
+        flags.FLAGS.mark_as_parsed()
+    else:
+        flags.FLAGS.unparse_flags()
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_flags_are_left_alone_by_others(name, unparsed):
+    source_of(iter([1]))
+    assert not flags.FLAGS.is_parsed()
+    source_of(INPUTS[name](8))
+    assert flags.FLAGS.is_parsed()
+
+
+def loader_with_worker(size):
+    return grain.DataLoader(
+        data_source=Rows(),
+        sampler=grain.samplers.SequentialSampler(EXAMPLES),
+        operations=[grain.transforms.Batch(size)],
+        worker_count=1,
+    )
+
+
+def prefetched(size):
+    options = grain.MultiprocessingOptions(num_workers=1)
+    return examples().batch(size).to_iter_dataset().mp_prefetch(options)
+
+
+@pytest.mark.at_length
+@pytest.mark.parametrize("make", [loader_with_worker, prefetched])
+def test_workers_start_in_a_script(make, unparsed):
+    first, _ = next(source_of(make(8)).items())
+    np.testing.assert_array_equal(first, X[:8])

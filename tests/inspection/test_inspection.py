@@ -1,5 +1,7 @@
 """What `python -m keras_tpu_estimator` tells of a directory."""
 
+import os
+
 import pytest
 from helpers import batches_of
 from helpers import estimator_of
@@ -11,6 +13,7 @@ from helpers import repeated
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.inspection import verifying
 from keras_tpu_estimator.files.inspection.directories import Directory
 
 
@@ -83,3 +86,49 @@ def test_verify(format_name, tmp_path, capsys):
     assert said[0] == f"intact   {prefixes[1]}"
     assert said[1].startswith(f"DAMAGED  {prefixes[0]}: ")
     assert main(["verify", prefixes[1]]) == 0
+
+
+@pytest.mark.parametrize("steps", [(10,), (20,), (10, 20)])
+def test_verify_finds_what_is_listed_and_gone(steps, tmp_path, capsys):
+    saved = {
+        step: checkpoints.save(str(tmp_path), step, {"bias": [0.0]})
+        for step in (10, 20)
+    }
+    for step in steps:
+        os.remove(f"{saved[step]}.h5")
+    assert main(["verify", str(tmp_path)]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"GONE     {saved[step]}: the `checkpoint` file lists it"
+        if step in steps
+        else f"intact   {saved[step]}"
+        for step in (20, 10)
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", saved[steps[0]]])
+    assert ended.value.code == 2
+
+
+def test_what_retention_removes_is_not_missed(tmp_path, capsys):
+    for step in (10, 20, 30):
+        prefix = checkpoints.save(
+            tmp_path, step, {}, retention=checkpoints.Retention(1)
+        )
+    assert main(["verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"intact   {prefix}\n"
+
+
+def test_what_is_removed_during_verifying_is_not_missed(
+    tmp_path, capsys, monkeypatch
+):
+    checkpoints.save(tmp_path, 10, {})
+
+    def read(prefix):
+        if prefix.endswith("-10"):
+            retention = checkpoints.Retention(1)
+            checkpoints.save(tmp_path, 20, {}, retention=retention)
+        return verify(prefix)
+
+    verify = verifying.verify
+    monkeypatch.setattr(verifying, "verify", read)
+    assert main(["verify", str(tmp_path)]) == 0
+    assert "GONE" not in capsys.readouterr().out

@@ -353,13 +353,25 @@ def test_no_variables_to_train_names_the_way(tmp_path):
         trained(lambda features, _: features @ w, tmp_path, 1)
 
 
-def test_exports_that_want_layers_of_keras_say_so(tmp_path):
+def export_of_layers(estimator, folder):
+    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
+    estimator.export_saved_model(folder, receiver)
+
+
+def keras_file(estimator, folder):
+    kte.export_keras(estimator, folder.with_suffix(".keras"), {"x": X})
+
+
+@pytest.mark.parametrize("export", [export_of_layers, keras_file])
+def test_exports_that_want_layers_of_keras_say_so(tmp_path, export):
     trained(linear, tmp_path, 1)
     estimator = estimator_of(
         model_fn_of(lambda x, is_training: linear(x["x"], is_training)),
         tmp_path,
         config={"export_backend": "tensorflow"},
     )
-    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": X})
-    with pytest.raises(ValueError, match="jax_params.*export_backend='jax'"):
-        estimator.export_saved_model(tmp_path / "export", receiver)
+    message = "Received `jax_params`, which .* XLA.*export_backend='jax'"
+    with pytest.raises(ValueError, match=message) as why:
+        export(estimator, tmp_path / "export")
+    assert "outside a model_fn" not in str(why.value)
+    assert not [*tmp_path.glob("export*")]

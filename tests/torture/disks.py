@@ -97,7 +97,7 @@ def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
         expect("No space left" in told, f"The error says why: {told}")
         read(kte.latest_checkpoint(directory))
         os.remove(filler)
-        expect_no_leftovers(directory, f"a full disk, {way}", is_alive=True)
+        expect_no_leftovers(directory, f"a full disk, {way}")
         Wishes(directory, 20, way=way).run()
     return {"file systems that filled up": 1}
 
@@ -138,7 +138,7 @@ def full_at_each_stage(
                 if not leftovers(model_dir):
                     break
                 time.sleep(1 / _PATIENCE)
-            expect_no_leftovers(model_dir, f"{room} bytes, {way}", True)
+            expect_no_leftovers(model_dir, f"{room} bytes, {way}")
         newest = saves.save(model_dir, 20, 20, way, rows=_ROWS)
         (value,) = np.unique(read(newest)["a"])
         expect(value == 20, "There is room again.")

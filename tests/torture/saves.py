@@ -140,7 +140,7 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
     is_undone = at and operations.done[at - 1] not in REMOVING
     if fate != KILL and is_undone:
         # At once, for the disk may be full.
-        expect_no_leftovers(directory, what, is_alive=True)
+        expect_no_leftovers(directory, what)
     save_files.sweep(directory)
     again = _check(directory, seen, numbers, f"{what}, swept")
     expect(seen == again, f"Sweeping changes nothing: {what}")
@@ -244,24 +244,19 @@ def _check(
     return int(found.pop())
 
 
-def expect_no_leftovers(
-    directory: str, what: str, is_alive: bool = False
-) -> None:
-    """Checks that all files of a directory belong to checkpoints.
+def expect_no_leftovers(directory: str, what: str) -> None:
+    """Checks that all files of a directory belong to checkpoints of its list.
 
     Args:
         directory: The directory.
         what: What has happened.
-        is_alive: Whether all of those have to be in its list: nobody was killed
-            before it was written. Defaults to `False`.
 
     Raises:
         ViolationError: There are others.
     """
-    if is_alive:
-        listed = {*location.listed(directory)}
-        for prefix in {*_prefixes(directory)}:
-            expect(prefix in listed, f"{prefix} is in the list: {what}")
+    listed = {*location.listed(directory)}
+    for prefix in {*_prefixes(directory)}:
+        expect(prefix in listed, f"{prefix} is in the list: {what}")
     left = leftovers(directory)
     expect(not left, f"{left} is of no checkpoint: {what}")
 

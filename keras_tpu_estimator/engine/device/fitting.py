@@ -1,5 +1,7 @@
 """Whether a checkpoint has what a model wants of it."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -65,7 +67,7 @@ def described(
         raise ValueError(
             f"The checkpoint {reader.path!r} does not fit the model: "
             f"{reader.explain_missing(missing)} "
-            "Restore the layer's name, or start in another model_dir."
+            f"{_advice(missing, there.keys() - names.values())}"
         )
     given = f" model_fn was given {store.inputs}." if store.inputs else ""
     for path, name in names.items():
@@ -79,3 +81,30 @@ def described(
                 f"{given}"
             )
     return there
+
+
+def _advice(missing: Iterable[str], unused: Iterable[str]) -> str:
+    """What to do about variables that a checkpoint lacks.
+
+    Args:
+        missing: Their names.
+        unused: The names of what else it has.
+    """
+    if _counted(missing) <= _counted(unused):
+        return (
+            "It has all of them under other counts, as Keras counts the names "
+            "that it gives in a process. Give the model and its layers a "
+            "`name`, or call keras.utils.clear_session() before they are made."
+        )
+    return "Restore the layer's name, or start in another model_dir."
+
+
+def _counted(names: Iterable[str]) -> Counter[str]:
+    """How many names there are that differ in their counts alone.
+
+    Example:
+
+    >>> _counted(["dense_1/kernel", "adam/dense_2_kernel_velocity"])
+    Counter({'dense/kernel': 1, 'adam/dense_kernel_velocity': 1})
+    """
+    return Counter(re.sub(r"_[0-9]+(?=[/_]|$)", "", name) for name in names)

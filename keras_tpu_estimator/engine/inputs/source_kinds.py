@@ -11,6 +11,7 @@ from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.other_libraries import (
     check_gives_batches,
 )
+from keras_tpu_estimator.engine.inputs.other_libraries import let_workers_start
 from keras_tpu_estimator.engine.inputs.streams import Stream
 
 
@@ -32,6 +33,7 @@ def source_of(value: Any) -> BatchSource:
     if tensorflow is not None and isinstance(value, tensorflow.data.Dataset):
         return Dataset(value)
     check_gives_batches(value)
+    let_workers_start(value)
     if isinstance(value, Mapping | tuple | list | str | bytes):
         return Arrays(value)
     if hasattr(value, "__iter__") and not hasattr(value, "dtype"):

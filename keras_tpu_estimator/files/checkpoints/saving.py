@@ -1,5 +1,6 @@
 """Adds a checkpoint to a directory."""
 
+import contextlib
 import operator
 import os
 import time
@@ -39,8 +40,9 @@ def save(
     The file is made under another name and renamed once it is on the disk;
     then the `checkpoint` file is replaced in the same way; then older
     checkpoints are deleted. A process killed at any moment leaves a directory
-    whose latest checkpoint is whole. One process at a time may save. The best
-    checkpoint stays, if `KeepBest` has found one.
+    whose latest checkpoint is whole, and what else it leaves goes with the
+    next. One process at a time may save. The best checkpoint stays, if
+    `KeepBest` has found one.
 
     Args:
         model_dir: The directory, made if need be.
@@ -115,6 +117,7 @@ def save_into(
     before = state_file.load(model_dir)
     new = Saved(name, time.time() if now is None else now)
     with saved.undone_on_failure():
+        saved.mark_unlisted()
         formats.write(
             saved,
             {**variables, GLOBAL_STEP: np.int64(step)},
@@ -125,9 +128,14 @@ def save_into(
         after, dropped = retention.split(
             _append(model_dir, before, new), best and os.path.basename(best)
         )
-        state_file.store(model_dir, after)
-    for old in dropped:
-        save_files.remove(os.path.join(model_dir, old))
+        going = [os.path.join(model_dir, old) for old in dropped]
+        with contextlib.ExitStack() as marked:
+            for old in filter(None, map(SaveFiles.at, going)):
+                marked.enter_context(old.marked_unlisted())
+            state_file.store(model_dir, after)
+    saved.unmark()
+    for prefix in going:
+        save_files.remove(prefix)
 
 
 def _append(

@@ -51,8 +51,32 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
             remove_files([path])
 
 
+def mark_of(prefix: str, files: Named) -> str | None:
+    """The file that says that the checkpoint is to go unless it is listed.
+
+    Args:
+        prefix: Its prefix.
+        files: Those that have it.
+
+    Returns:
+        Its path, or `None` if there is none of that save.
+    """
+    marks = {
+        _token_of(path, named): path
+        for path, named in files
+        if named.kind == "unlisted"
+    }
+    # Most have none, and are not opened. That of another program has no token.
+    token = There.at(prefix).token if marks else None
+    return None if token is None else marks.get(token)
+
+
 def _token_of(path: str, named: SaveName) -> str | None:
     """The token of the save that a file or a folder belongs to."""
+    if named.kind == "unlisted":
+        with contextlib.suppress(OSError), paths.opened(path) as file:
+            return None if file.read(1) else named.token
+        return None
     if named.kind != "tree":
         return token_of(path)
     try:

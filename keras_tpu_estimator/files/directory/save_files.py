@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Self
 
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.atomic.stamp import stamp
@@ -104,6 +105,34 @@ class SaveFiles:
         """Removes what describes another bundle at the prefix."""
         leftovers.remove_files([self.prefix + tensorflow_index.META])
 
+    def mark_unlisted(self) -> None:
+        """Says that the checkpoint is to go, unless the list names it.
+
+        A process may be killed when the main file is there and not listed yet,
+        or listed no more and still there.
+        """
+        path = save_names.unlisted(self.prefix, self.token)
+        # An empty file has no content to wait for.
+        named = contextlib.nullcontext(path)
+        with commit.replacing(path) if is_url(path) else named as name:
+            with open(name, "wb"):
+                pass
+
+    def unmark(self) -> None:
+        """Takes the mark back."""
+        leftovers.remove_files([save_names.unlisted(self.prefix, self.token)])
+
+    @contextlib.contextmanager
+    def marked_unlisted(self) -> Iterator[None]:
+        """Has the mark stay if the `with` block succeeds, or is killed."""
+        self.mark_unlisted()
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.unmark()
+            raise
+
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
         """Removes the checkpoint that gets another one in its place.
@@ -151,9 +180,11 @@ class SaveFiles:
             try:
                 yield
             except BaseException:
-                if is_new:
-                    with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):
+                    if is_new:
                         leftovers.remove_files(leftovers.whole(self.prefix))
+                    else:
+                        self.unmark()
                 raise
 
 
@@ -213,7 +244,19 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
         ):
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
-        leftovers.tidy(os.path.join(directory, name), files)
+        prefix = os.path.join(directory, name)
+        mark = leftovers.mark_of(prefix, files)
+        if mark is not None and _is_listed(prefix):
+            leftovers.remove_files([mark])
+        elif mark is not None:
+            remove(prefix)
+        leftovers.tidy(prefix, files)
+
+
+def _is_listed(prefix: str) -> bool:
+    """Whether the list of its directory names a checkpoint, in whatever way."""
+    listed = location.listed(os.path.dirname(prefix))
+    return paths.canonical(prefix) in map(paths.canonical, listed)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:

@@ -16,6 +16,7 @@ _NAME = re.compile(
     rf"shard-[0-9]+-of-[0-9]+\.{_TOKEN.format('part')}"
     rf"|orbax\.{_TOKEN.format('tree')}"
     rf"|input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip"
+    rf"|unlisted\.{_TOKEN.format('unlisted')}"
     r"|(?P<data>data-[0-9]{5}-of-[0-9]{5})"
     r"|(?P<meta>meta))"
 )
@@ -73,13 +74,28 @@ def position(prefix: str, host: int, hosts: int, token: str) -> str:
     return f"{prefix}.input{which}.{token}.zip"
 
 
+def unlisted(prefix: str, token: str) -> str:
+    """The file that says that a checkpoint is to go if it is not listed.
+
+    Args:
+        prefix: That of the checkpoint.
+        token: That of the save.
+
+    Example:
+
+    >>> unlisted("/run/model.ckpt-20", "0f0f0f0f")
+    '/run/model.ckpt-20.unlisted.0f0f0f0f'
+    """
+    return f"{prefix}.unlisted.{token}"
+
+
 @dataclasses.dataclass(frozen=True)
 class SaveName:
     """A name that a file of a checkpoint could have, but for a main file.
 
     Attributes:
         prefix: That of the checkpoint.
-        kind: 'part', 'tree', 'position', 'data' or 'meta'.
+        kind: 'part', 'tree', 'position', 'unlisted', 'data' or 'meta'.
         token: That of the save; `None` if the name has none.
 
     Example:
@@ -105,5 +121,5 @@ class SaveName:
         if match is None:
             return None
         kind = match.lastgroup or ""
-        has_token = kind in ("part", "tree", "position")
+        has_token = kind not in ("data", "meta")
         return cls(match["prefix"], kind, match[kind] if has_token else None)

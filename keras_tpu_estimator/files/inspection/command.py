@@ -6,10 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from keras_tpu_estimator.files.inspection.directories import Directory
-from keras_tpu_estimator.files.inspection.directories import prefixes_of
 from keras_tpu_estimator.files.inspection.printing import as_text
 from keras_tpu_estimator.files.inspection.printing import verdicts_as_text
-from keras_tpu_estimator.files.inspection.verifying import verify
+from keras_tpu_estimator.files.inspection.verifying import verify_all
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
@@ -19,7 +18,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         arguments: What follows it on the command line.
 
     Returns:
-        0; 1 if a checkpoint is damaged; 2 if there is none.
+        0; 1 if a checkpoint is damaged, or listed and gone; 2 if there is none.
     """
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
@@ -27,7 +26,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         "the latest one and the last results."
         if name == "info"
         else "Reads all of each checkpoint. The exit status is 1 if one is "
-        "damaged.",
+        "damaged, or gone although the `checkpoint` file lists it.",
     )
     parser.add_argument(
         "path",
@@ -41,7 +40,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         if name == "info":
             sys.stdout.write(as_text(Directory.of(options.path)) + "\n")
             return 0
-        verdicts = [verify(each) for each in prefixes_of(options.path)]
+        verdicts = verify_all(options.path)
     except ValueError as error:
         parser.error(str(error))
     sys.stdout.write(verdicts_as_text(verdicts) + "\n")

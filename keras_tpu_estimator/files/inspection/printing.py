@@ -62,12 +62,14 @@ def verdicts_as_text(verdicts: Iterable[Verdict]) -> str:
     >>> print(verdicts_as_text([Verdict("run/model.ckpt-20")]))
     intact   run/model.ckpt-20
     """
-    return "\n".join(
-        f"intact   {verdict.prefix}"
-        if verdict.is_intact
-        else f"DAMAGED  {verdict.prefix}: {verdict.problem}"
-        for verdict in verdicts
-    )
+    return "\n".join(map(_line, verdicts))
+
+
+def _line(verdict: Verdict) -> str:
+    if verdict.is_intact:
+        return f"intact   {verdict.prefix}"
+    heading = "GONE   " if verdict.is_gone else "DAMAGED"
+    return f"{heading}  {verdict.prefix}: {verdict.problem}"
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import pickle
 import re
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,6 +19,11 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 
 # Each variable of a copy with the one that it is a copy of.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]
+# Paths of what a layer, or its generator of random numbers, gives no name.
+_COUNTED = re.compile(
+    r"(?P<name>(?:.*/)?(?:variable|seed_generator))(?:_[0-9]+)?"
+    r"(?P<rest>(?:/seed_generator_state)?)"
+)
 
 
 def copied(model: keras.Model) -> keras.Model:
@@ -104,11 +110,35 @@ def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
         copy.compiled = False
         _configure_alike(copy, model)
     pairs = _pairs(copy, model)
-    for to, variable in pairs:
+    paths = _without_counts([variable.path for _, variable in pairs])
+    for (to, variable), path in zip(pairs, paths, strict=True):
         to.trainable = variable.trainable
         # A layer that is built before the model has it is called otherwise.
-        keras_internals.set_path(to, variable.path)
+        keras_internals.set_path(to, path)
     return copy, pairs
+
+
+def _without_counts(paths: Sequence[str]) -> list[str]:
+    """Paths in which what has no name is counted anew in each layer.
+
+    Keras counts it in the process, so that a model that is built once more has
+    other paths than its checkpoint.
+
+    Example:
+
+    >>> _without_counts(["head/kernel", "head/variable_7", "head/variable_8"])
+    ['head/kernel', 'head/variable', 'head/variable_1']
+    """
+    seen = Counter[tuple[str, str]]()
+    stable = []
+    for path in paths:
+        if match := _COUNTED.fullmatch(path):
+            name, rest = match["name"], match["rest"]
+            count = seen[name, rest]
+            seen[name, rest] += 1
+            path = f"{name}_{count}{rest}" if count else name + rest
+        stable.append(path)
+    return stable
 
 
 def _configure_alike(copy: keras.Model, model: keras.Model) -> None:

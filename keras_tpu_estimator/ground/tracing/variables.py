@@ -63,6 +63,21 @@ class LeakedTensorError(ValueError):
         )
 
 
+class NoScopeError(ValueError):
+    """A function that works on the variables of a trace met none.
+
+    Attributes:
+        caller: Its name.
+    """
+
+    def __init__(self, caller: str):
+        super().__init__(
+            f"`{caller}` was called outside a model_fn. Expected a call while "
+            "model_fn runs, since variables exist only there."
+        )
+        self.caller = caller
+
+
 class VariableScope(keras.StatelessScope):
     """Answers for every variable by path while a function is traced.
 
@@ -346,12 +361,9 @@ def scope_for(caller: str) -> VariableScope:
     """The scope of the running trace, for a function that needs one.
 
     Raises:
-        ValueError: Nothing is traced; the message names the caller.
+        NoScopeError: Nothing is traced; the message names the caller.
     """
     scope = current_scope()
     if scope is None:
-        raise ValueError(
-            f"`{caller}` was called outside a model_fn. Expected a call while "
-            "model_fn runs, since variables exist only there."
-        )
+        raise NoScopeError(caller)
     return scope
