@@ -104,7 +104,7 @@ class TreeWriter(ShardWriter):
         patience: float,
     ) -> BegunShards:
         """Fetches all at once, for that is what Orbax does."""
-        self.others.by_chief(lambda: orbax_writer.begin(files))
+        self.others.by_chief(lambda: orbax_writer.make_folder(files))
         wait = orbax_writer.begin_arrays(files, saved.tree, finite.step)
         # Training may use up what Orbax has not fetched whole.
         trained = {

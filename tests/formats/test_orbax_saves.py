@@ -410,7 +410,7 @@ def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
 def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
     values = states.state(64 << 20, variables=2, is_away=True)
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
-    orbax_writer.begin(saved)
+    orbax_writer.make_folder(saved)
     arrays = {
         name: orbax_writer.TreeArray.of(value, value.dtype)
         for name, value in values.items()
@@ -437,7 +437,7 @@ def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
     values = states.state(1 << 20, variables=2, is_away=True)
     expected = {name: np.array(value) for name, value in values.items()}
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
-    orbax_writer.begin(saved)
+    orbax_writer.make_folder(saved)
     arrays = {
         name: orbax_writer.TreeArray.of(value, value.dtype)
         for name, value in values.items()

@@ -135,7 +135,7 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
         )
         written = files.sharded([files.write(0)])
     elif way == TREE:
-        orbax_writer.begin(saved)
+        orbax_writer.make_folder(saved)
         arrays = {
             p: orbax_writer.TreeArray.of(v, v.dtype) for p, v in values.items()
         }

@@ -198,7 +198,7 @@ def _written(
         files = ShardFiles(saved, spread)
         return files.sharded([files.write(host) for host in range(_HOSTS)])
     if way == TREE:
-        orbax_writer.begin(saved)
+        orbax_writer.make_folder(saved)
         arrays = {
             name: orbax_writer.TreeArray.of(states.spread(value), value.dtype)
             for name, value in values.items()

@@ -93,7 +93,7 @@ def check_can_write(directory: str) -> None:
             raise ImportError("to write them takes Orbax 0.12")
 
 
-def begin(saved: SaveFiles) -> None:
+def make_folder(saved: SaveFiles) -> None:
     """Makes the folder, before any host writes into it."""
     paths.make_directory(os.path.dirname(saved.prefix))
     saved.make_tree()
@@ -176,7 +176,7 @@ def write(
         ),
     )
     if not rows:
-        begin(saved)
+        make_folder(saved)
         tree = {path: _array(path, v) for path, v in variables.items()}
         _begin(handler, saved, tree, dict.fromkeys(tree, ocp.SaveArgs()))()
     _told(saved, lambda: handler.finalize(_folder(saved)))
