@@ -231,7 +231,7 @@ def test_training_goes_on(tmp_path, config):
         restored = plain.restore(folder, abstract)
     for name, value in values.items():
         np.testing.assert_array_equal(restored[name], value)
-    expect_no_leftovers(str(tmp_path / "trees"), "a training", is_alive=True)
+    expect_no_leftovers(str(tmp_path / "trees"), "a training")
 
 
 class Disk(threading.Event):
@@ -305,7 +305,7 @@ def test_a_disk_that_is_full_in_the_background(tmp_path, disk):
         disk.is_full = True
         trained(tmp_path, 16, config)
     assert checkpoints.step_of(tmp_path) == 4
-    expect_no_leftovers(str(tmp_path), "a full disk", is_alive=True)
+    expect_no_leftovers(str(tmp_path), "a full disk")
     disk.is_full = False
     trained(tmp_path, 16, config)
     assert checkpoints.step_of(tmp_path) == 16
@@ -370,7 +370,7 @@ def test_parts_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(error):
         made.train(repeated(X, Y), max_steps=8, hooks=[Spoiling()])
     assert checkpoints.step_of(tmp_path) == 4
-    expect_no_leftovers(str(tmp_path), "NaN", is_alive=True)
+    expect_no_leftovers(str(tmp_path), "NaN")
 
 
 def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
@@ -383,7 +383,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left on device"):
         save(tmp_path, 20)
     assert checkpoints.step_of(tmp_path) == 10
-    expect_no_leftovers(str(tmp_path), "a full disk", is_alive=True)
+    expect_no_leftovers(str(tmp_path), "a full disk")
 
 
 def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
