@@ -192,7 +192,7 @@ def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
-        with pytest.raises(OSError, match="ckpt-20' cannot .*; File too large$"):
+        with pytest.raises(OSError, match="ckpt-20' cannot .*File too large$"):
             tensorflow_bundle.write(saved, {"large": np.zeros(1 << 14)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

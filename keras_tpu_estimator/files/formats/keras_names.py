@@ -4,8 +4,8 @@ Keras stores the variables of a layer as 'vars/0', 'vars/1', ..., in a group
 whose path is made of attributes and of the classes of layers, and whose
 attribute `name` is the layer's name. So 'layers/dense_3/vars/0' of a layer
 that is called 'query' is named 'query/kernel' here: layers by their names,
-containers left out, and variables as the layers of Keras call them. An `EstimatorModel`
-stores all of its own under their paths.
+containers left out, and variables as the layers of Keras call them. An
+`EstimatorModel` stores all of its own under their paths.
 """
 
 import collections
