@@ -68,8 +68,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             `EstimatorSpec`. Written with `keras.layers`, `keras.ops` or
             anything that JAX can trace.
         model_dir: Directory of checkpoints and event files, or its URL, such
-            as 'gs://bucket/run'. Defaults to that of `config`, or else to a
-            temporary one.
+            as 'gs://bucket/run'. A relative path is one from the working
+            directory of this moment. Defaults to that of `config`, or else to
+            a temporary one.
         config: A `RunConfig`.
         params: Dict of hyperparameters for `input_fn` and `model_fn`. The
             keys `batch_size` and `context` are reserved. Defaults to none.

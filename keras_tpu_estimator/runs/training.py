@@ -18,6 +18,7 @@ from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.training_lock import only_training
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -98,6 +99,8 @@ class Training:
             )
             if self.context.is_done(checkpoint, self.max_steps):
                 return
+            if self.context.hosts.is_chief:
+                completion.unmark(self.context.model_dir)
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
             plan = LoopPlan(self.context.iterations, steps)

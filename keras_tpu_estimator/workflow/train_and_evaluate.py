@@ -107,16 +107,13 @@ def _train(
     *listeners: CheckpointSaverListener,
 ) -> None:
     """Trains, and tells evaluators of the end."""
-    is_chief = estimator.config.is_chief
-    if is_chief:
-        completion.unmark(estimator.model_dir)
     estimator.train(
         spec.input_fn,
         hooks=spec.hooks,
         max_steps=spec.max_steps,
         saving_listeners=(*(spec.saving_listeners or ()), *listeners),
     )
-    if is_chief:
+    if estimator.config.is_chief:
         latest = estimator.latest_checkpoint()
         step = 0 if latest is None else checkpoints.step_of(latest)
         completion.mark_complete(estimator.model_dir, step)

@@ -49,6 +49,31 @@ def test_step_is_checked(tmp_path, step, error, message):
     assert not (tmp_path / "model_dir").exists()
 
 
+@pytest.mark.parametrize("format_name", ["hdf5", "tensorflow", "orbax"])
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        (1, TypeError, "strings as names. Received: 1 of type int"),
+        ("", ValueError, "Received an empty one"),
+    ],
+)
+def test_names_are_checked(tmp_path, format_name, name, error, message):
+    with pytest.raises(error, match=message):
+        checkpoints.save(
+            tmp_path / "model_dir",
+            1,
+            {name: np.ones(1)},
+            format_name=format_name,
+        )
+    assert not (tmp_path / "model_dir").exists()
+
+
+def test_formats_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="one of .*'orbax'.*Received: 'h5'"):
+        checkpoints.save(tmp_path / "model_dir", 1, {}, format_name="h5")
+    assert not (tmp_path / "model_dir").exists()
+
+
 def test_the_time_is_that_of_the_clock(tmp_path, monkeypatch):
     clock = types.SimpleNamespace(time=lambda: 1234.5)
     monkeypatch.setattr(saving, "time", clock)

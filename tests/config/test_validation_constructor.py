@@ -343,8 +343,22 @@ def test_accepted(changes):
 )
 def test_model_dir(changes, expected, temporary):
     estimator = construct(**changes)
+    expected = os.path.abspath(expected)
     assert estimator.model_dir == estimator.config.model_dir == expected
     assert not os.listdir(temporary)
+
+
+def test_a_relative_model_dir_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    estimator = construct(model_dir="here")
+    monkeypatch.chdir("/")
+    assert estimator.model_dir == str(tmp_path / "here")
+    assert estimator.eval_dir() == str(tmp_path / "here" / "eval")
+
+
+@pytest.mark.parametrize("given", ["/of/mine/", "memory://bucket/run"])
+def test_a_complete_model_dir_stays_as_it_was_given(given):
+    assert construct(model_dir=given).model_dir == given
 
 
 @pytest.mark.parametrize("changes", [{}, {"model_dir": ""}])
@@ -400,5 +414,5 @@ def test_model_fn_property_has_params_bound():
     [(None, "eval"), ("", "eval"), ("dev", "eval_dev")],
 )
 def test_eval_dir(name, expected):
-    estimator = construct(model_dir="here")
-    assert estimator.eval_dir(name) == os.path.join("here", expected)
+    estimator = construct(model_dir="/here")
+    assert estimator.eval_dir(name) == os.path.join("/here", expected)

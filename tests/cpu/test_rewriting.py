@@ -164,6 +164,15 @@ def test_arguments_are_donated_and_static():
     assert w.is_deleted()
 
 
+def test_operations_are_found_where_nothing_is_compiled():
+    def twice(x):
+        return 2 * jnp.tan(x)
+
+    rules = {"tan": lambda equation: lambda x: jnp.sin(x) / jnp.cos(x) + 1}
+    with jax.disable_jit():
+        np.testing.assert_allclose(rewritten(twice, rules)(0.0), 2.0)
+
+
 def test_nests_come_back_as_they_were():
     def nested(x):
         return {"a": [x, None], "b": (x["c"] + 1,)}

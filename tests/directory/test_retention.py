@@ -82,6 +82,21 @@ def test_a_checkpoint_elsewhere_is_never_deleted(tmp_path, tmp_path_factory):
     assert _steps(tmp_path) == [2]
 
 
+def test_whole_paths_of_a_saver_count(tmp_path):
+    written = [checkpoints.save(tmp_path, step, {}) for step in (1, 2)]
+    (tmp_path / "checkpoint").write_text(
+        f'model_checkpoint_path: "{written[1]}"\n'
+        f'all_model_checkpoint_paths: "{written[0]}"\n'
+        f'all_model_checkpoint_paths: "{written[1]}"\n'
+    )
+    assert checkpoints.step_of(tmp_path) == 2
+
+    checkpoints.save(tmp_path, 3, {}, retention=Retention(max_to_keep=2))
+
+    assert _steps(tmp_path) == [2, 3]
+    assert str(tmp_path) not in (tmp_path / "checkpoint").read_text()
+
+
 def test_the_state_never_names_a_deleted_checkpoint(tmp_path, monkeypatch):
     _save_hourly(tmp_path, range(2), Retention(max_to_keep=2))
     remove = os.remove

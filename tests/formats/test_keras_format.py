@@ -3,6 +3,8 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import linear
+from helpers import model_fn_of
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.formats.keras_names import variable_names
@@ -180,6 +182,27 @@ def test_a_subclassed_model(tmp_path):
         "dense_1/bias",
     }
     assert_reads(tmp_path / "a.weights.h5", expected)
+
+
+def test_a_model_of_a_model_fn(tmp_path):
+    x = np.ones([8, 3], "float32")
+    model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
+    model.fit(x, x[:, :1], batch_size=8, verbose=0)
+    model.save_weights(tmp_path / "a.weights.h5")
+
+    expected = values_of(model)
+    assert {"dense/kernel", "dense/bias"} < set(expected)
+    assert_reads(tmp_path / "a.weights.h5", expected)
+    reader = kte.load_checkpoint(tmp_path / "a.weights.h5")
+    assert reader.has_tensor("estimator_model/dense/kernel")
+
+
+def test_a_model_of_one_matrix_and_one_vector():
+    shapes = {"vars/a%2Fb": (3, 2), "vars/c": (2,)}
+    assert variable_names(shapes, {"": "estimator_model"}) == {
+        "vars/a%2Fb": "a/b",
+        "vars/c": "c",
+    }
 
 
 def test_other_names_of_a_variable(tmp_path):

@@ -1,6 +1,7 @@
 """Checkpoints in TensorFlow's format, of this package's making."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -184,6 +185,17 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
     saved = SaveFiles(str(tmp_path / "nowhere" / "model.ckpt-20"))
     with pytest.raises(OSError, match="nowhere"):
         tensorflow_bundle.write(saved, VALUES)
+
+
+def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
+    saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(OSError, match="ckpt-20' cannot .*File too large$"):
+            tensorflow_bundle.write(saved, {"large": np.zeros(1 << 14)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_strings_are_an_error(tmp_path):

@@ -82,6 +82,22 @@ def test_keys_of_several_kinds_are_an_error(is_stream):
 
 
 @either
+@pytest.mark.parametrize(
+    "lists", [[1.0, 2.0], [[1, 2], [3]], collections.UserDict(ids=[[True]])]
+)
+def test_lists_of_numbers_are_no_tensors(lists, is_stream):
+    with pytest.raises(ValueError, match="Received a list of numbers.*asarray"):
+        batch_of({"x": X, "tokens": lists}, is_stream)
+
+
+@either
+def test_lists_of_arrays_and_tuples_of_numbers_are_nests(is_stream):
+    got = batch_of({"x": [X, X], "rates": (0.5, 2)}, is_stream)
+    assert [each.shape for each in got["x"]] == [(1, 4)] * 2
+    assert [float(each.value[0]) for each in got["rates"]] == [0.5, 2.0]
+
+
+@either
 def test_masked_values_are_an_error(is_stream):
     masked = np.ma.masked_array(X, X > 2)
     with pytest.raises(ValueError, match="1 of 4 values masked.*filled"):

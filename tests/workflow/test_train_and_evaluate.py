@@ -397,6 +397,17 @@ def test_training_is_marked_complete(tmp_path):
     assert json.loads(content) == {"global_step": 6}
 
 
+def test_a_training_of_its_own_takes_the_mark_away(tmp_path):
+    estimator = linear_estimator(tmp_path)
+    kte.train_and_evaluate(
+        estimator, kte.TrainSpec(TRAIN, 4), kte.EvalSpec(HELD_OUT)
+    )
+    estimator.train(TRAIN, max_steps=4)
+    assert kte.checkpoints.training_is_complete(tmp_path)
+    estimator.train(TRAIN, steps=1)
+    assert not kte.checkpoints.training_is_complete(tmp_path)
+
+
 def test_training_that_fails_is_not_complete(tmp_path):
     def input_fn(params):
         yield from batches_of(*DATA)(params)

@@ -195,7 +195,8 @@ def as_arrays(nest: Any) -> Nest:
         A nest of arrays, whose bytes are in the order of this machine.
 
     Raises:
-        ValueError: The keys of a dict have no order, or values are masked.
+        ValueError: The keys of a dict have no order, values are masked, or a
+            list has numbers of Python in it.
 
     Example:
 
@@ -209,16 +210,29 @@ def as_arrays(nest: Any) -> Nest:
             return as_arrays(dict(leaf))
         if isinstance(leaf, np.ma.MaskedArray):
             _check_not_masked(leaf)
+        if _is_list_of_numbers(leaf):
+            raise ValueError(
+                "`input_fn` should give arrays. Received a list of numbers, "
+                "which would be that many tensors without a batch: "
+                f"{shown(leaf)}. Make an array of it, by numpy.asarray for "
+                "instance; a dataset of Hugging Face gives arrays after "
+                "with_format('numpy')."
+            )
         array = array_of_torch(leaf) if is_of_torch(leaf) else np.asarray(leaf)
         if array.dtype.isnative:
             return array
         return array.astype(array.dtype.newbyteorder("="))
 
     try:
-        return jax.tree.map(one, nest)
+        return jax.tree.map(one, nest, is_leaf=_is_list_of_numbers)
     except ValueError as error:
         _check_keys(nest, error)
         raise
+
+
+def _is_list_of_numbers(value: Any) -> bool:
+    is_list = isinstance(value, list) and bool(value)
+    return is_list and all(isinstance(each, int | float) for each in value)
 
 
 def _check_not_masked(array: np.ma.MaskedArray) -> None:

@@ -162,8 +162,9 @@ class Expected:
                 raise ValueError(
                     f"{name} must have a static shape and dtype. Expected "
                     f"{dtype} of shape ({', '.join(axes)}). Received at step "
-                    f"{step}: {leaf.dtype} of shape {leaf.shape}. Pad it to "
-                    "one shape in input_fn."
+                    f"{step}: {leaf.dtype} of shape {leaf.shape}. "
+                    f"{'Pad' if of_one != shape else 'Cast'} it to one "
+                    f"{'shape' if of_one != shape else 'dtype'} in input_fn."
                 )
 
     def _difference(self, batch: Batch) -> str:
@@ -209,8 +210,9 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
             raise ValueError(
                 f"All tensors should have the same batch size. Received "
                 f"{size} for {first}, but {leaf.shape[0]} for {name}. Make "
-                "them equal in input_fn; if the batch is another axis, say "
-                "where it is by TPUEstimator(batch_axis=[...])."
+                "them equal in input_fn. If these are single examples, join "
+                "them by batch(params['batch_size']); if the batch is another "
+                "axis, say where it is by TPUEstimator(batch_axis=[...])."
             )
 
 

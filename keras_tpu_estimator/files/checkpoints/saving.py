@@ -21,6 +21,7 @@ from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 
@@ -58,9 +59,12 @@ def save(
         The prefix, that is the file's path without '.h5'.
 
     Raises:
-        TypeError: A value is not an array of numbers, or `step` no integer.
-        ValueError: `step` is negative, or the `checkpoint` file of the
-            directory is unreadable. Nothing is written then.
+        TypeError: A value is not an array of numbers, a name no string, or
+            `step` no integer.
+        ValueError: `step` is negative, a name empty, there is no such format,
+            or the `checkpoint` file of the directory is unreadable. Nothing is
+            written then.
+        ImportError: What writes the format is not installed.
 
     Example:
 
@@ -74,6 +78,8 @@ def save(
     step = operator.index(step)
     if step < 0:
         raise ValueError(f"step must be at least 0; got {step}.")
+    _check_names(variables)
+    formats.check_can_write(format_name, os.fsdecode(model_dir))
     name = location.name_for(step, basename)
     saved = SaveFiles(os.path.join(os.fsdecode(model_dir), name))
     save_into(
@@ -85,6 +91,20 @@ def save(
         format_name=format_name,
     )
     return saved.prefix
+
+
+def _check_names(variables: Mapping[str, npt.ArrayLike]) -> None:
+    for name in variables:
+        if not isinstance(name, str):
+            raise TypeError(
+                "Variables should have strings as names. Received: "
+                f"{shown(name)}. Name it by a path, such as 'dense/kernel'."
+            )
+        if not name:
+            raise ValueError(
+                "Variables should have names. Received an empty one. Name it "
+                "by a path, such as 'dense/kernel'."
+            )
 
 
 def save_into(

@@ -11,6 +11,8 @@ import re
 
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.paths import canonical
+from keras_tpu_estimator.ground.storage.urls import is_url
 
 FILE_NAME = "checkpoint"
 
@@ -82,7 +84,7 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
     except FileNotFoundError:
         return None
     try:
-        return _parse(text)
+        return _parse(text, model_dir)
     except ValueError as error:
         raise ValueError(
             f"{path!r} does not say which checkpoint is the latest ({error}). "
@@ -122,7 +124,7 @@ def store(model_dir: str, state: CheckpointState) -> None:
             file.write("\n".join(lines) + "\n")
 
 
-def _parse(text: str) -> CheckpointState:
+def _parse(text: str, model_dir: str) -> CheckpointState:
     texts: dict[str, list[str]] = {}
     numbers: dict[str, list[float]] = {}
     for field in _FIELD.finditer(text):
@@ -134,11 +136,20 @@ def _parse(text: str) -> CheckpointState:
     if not latest:
         raise ValueError("it has no model_checkpoint_path")
     names = texts.get("all_model_checkpoint_paths", [latest])
+    latest, *names = (_relative(name, model_dir) for name in (latest, *names))
     times = numbers.get("all_model_checkpoint_timestamps", [])
     if len(times) != len(names):
         times = [0.0] * len(names)
     preserved = numbers.get("last_preserved_timestamp", [None])[-1]
     return CheckpointState(latest, tuple(map(Saved, names, times)), preserved)
+
+
+def _relative(name: str, model_dir: str) -> str:
+    """A name within the directory, of which a `Saver` has the whole path."""
+    directory, base = os.path.split(name)
+    is_whole = os.path.isabs(name) or is_url(name)
+    is_here = is_whole and canonical(directory) == canonical(model_dir)
+    return base if is_here else name
 
 
 def _quote(name: str) -> str:

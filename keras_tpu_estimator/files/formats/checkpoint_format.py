@@ -25,6 +25,7 @@ from keras_tpu_estimator.files.formats.tensorflow import (
     writer as tensorflow_writer,
 )
 from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
+from keras_tpu_estimator.ground.base.shown import shown
 
 HDF5 = "hdf5"
 TENSORFLOW = "tensorflow"
@@ -119,7 +120,7 @@ def write(
     >>> os.path.basename(location.main_file(prefix))
     'model.ckpt-3.index'
     """
-    written = _FORMATS[format_name]
+    written = _named(format_name)
     with saved.replacing(saved.prefix + written.ending):
         written.write(saved, variables)
         intact.trust(written.contents(saved.prefix))
@@ -133,10 +134,19 @@ def check_can_write(format_name: str, directory: str) -> None:
         directory: Where.
 
     Raises:
-        ValueError: Not there.
+        ValueError: There is no such format, or it is not written there.
         ImportError: What writes them is not installed.
     """
-    _FORMATS[format_name].check_can_write(directory)
+    _named(format_name).check_can_write(directory)
+
+
+def _named(format_name: str) -> CheckpointFormat:
+    if format_name not in _FORMATS:
+        raise ValueError(
+            f"A format of checkpoints should be one of {[*_FORMATS]}. "
+            f"Received: {shown(format_name)}. Leave it out for {HDF5!r}."
+        )
+    return _FORMATS[format_name]
 
 
 def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:

@@ -4,11 +4,13 @@ Keras stores the variables of a layer as 'vars/0', 'vars/1', ..., in a group
 whose path is made of attributes and of the classes of layers, and whose
 attribute `name` is the layer's name. So 'layers/dense_3/vars/0' of a layer
 that is called 'query' is named 'query/kernel' here: layers by their names,
-containers left out, and variables as the layers of Keras call them.
+containers left out, and variables as the layers of Keras call them. An
+`EstimatorModel` stores all of its own under their paths.
 """
 
 import collections
 import re
+import urllib.parse
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -77,10 +79,10 @@ def variable_names(
     >>> variable_names(shapes, {"layers/dense": "query"})
     {'layers/dense/vars/0': 'query/kernel', 'layers/dense/vars/1': 'query/bias'}
     """
+    names = {key: path for key in shapes if (path := _path_of(key))}
     keys_of: dict[str, list[str]] = collections.defaultdict(list)
-    for key in sorted(shapes, key=_place):
+    for key in sorted(shapes.keys() - names, key=_place):
         keys_of[_group(key)].append(key)
-    names = {}
     for group, keys in keys_of.items():
         path = layer_path(group, layer_names)
         classes = [_class_of(group), _class_of(path)]
@@ -121,6 +123,13 @@ def layer_path(group: str, layer_names: Mapping[str, str]) -> str:
         elif not layer_names and component not in _CONTAINERS:
             path.append(component)
     return "/".join(path)
+
+
+def _path_of(key: str) -> str | None:
+    """The path that an `EstimatorModel` writes, where Keras has a number."""
+    _, _, name = key.rpartition("/")
+    is_number = bool(_group(key)) or name.isdecimal()
+    return None if is_number else urllib.parse.unquote(name)
 
 
 def _group(key: str) -> str:

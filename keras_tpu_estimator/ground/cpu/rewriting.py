@@ -119,7 +119,9 @@ def _call(
     Profiles and errors show it as what the user's line does.
     """
     like = [like_of(each) for each in equation.invars]
-    (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
+    # Where a user runs without jit, to look into steps, there would be no call.
+    with jax.disable_jit(False):
+        (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
     inner = call.params["jaxpr"]
     eqns = [e.replace(source_info=equation.source_info) for e in inner.eqns]
     named = jex.ClosedJaxpr(inner.jaxpr.replace(eqns=eqns), inner.consts)

@@ -171,6 +171,9 @@ def resolve_model_dir(
 ) -> str | None:
     """The directory that the constructor or the configuration names.
 
+    It is complete, so that it stays the same when a program goes to another
+    working directory.
+
     Raises:
         TypeError: The constructor's is no path.
         ValueError: They name two, or a URL that cannot be used.
@@ -189,9 +192,11 @@ def resolve_model_dir(
             "Set one of them."
         )
     directory = given or configured
-    if directory is not None:
-        urls.check(directory)
-    return directory
+    if directory is None:
+        return None
+    urls.check(directory)
+    is_complete = urls.is_url(directory) or os.path.isabs(directory)
+    return directory if is_complete else os.path.abspath(directory)
 
 
 def check_role(config: RunConfig) -> None:

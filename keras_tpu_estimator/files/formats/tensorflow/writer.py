@@ -4,6 +4,7 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
 from keras_tpu_estimator.files.formats.tensorflow.reader import suffixes
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.storage import paths
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Field 1000 of a message, which no program reads, with what is to come.
 _META_END = b"\xc2\x3e" + bytes([SIZE]) + stamp(NO_TOKEN)
@@ -179,5 +183,13 @@ def _write(
                 session.run(op, {fed[n]: arrays[n] for n in names})
         except tf.errors.OpError as error:
             raise OSError(
-                f"The checkpoint {prefix!r} cannot be written: {error.message}"
+                f"The checkpoint {prefix!r} cannot be written: "
+                f"{_what_the_system_said(error)}"
             ) from error
+
+
+def _what_the_system_said(error: "tf.errors.OpError") -> str:
+    """The first line of an error, before a session put its graph around it."""
+    first = error.__context__
+    told = (first if isinstance(first, type(error)) else error).message
+    return told.partition("\n")[0]
