@@ -12,6 +12,9 @@ from tensorflow_files import save_tf1
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import (
+    OpenedCheckpoint,
+)
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {
@@ -148,6 +151,26 @@ def test_keras_files(written, kind):
     }
     np.testing.assert_array_equal(reader.get_tensor("dense/kernel"), KERNEL)
     np.testing.assert_array_equal(reader.get_tensor("dense/bias"), [1, 2])
+
+
+def test_one_variable_is_read_without_a_list_of_all(tmp_path, monkeypatch):
+    values = {"a/b": KERNEL, "a": np.ones(2), "%0": np.zeros(1)}
+    prefix = checkpoints.save(tmp_path, 7, values)
+    listed, describe = [], OpenedCheckpoint.describe
+
+    def described(opened):
+        listed.append(opened)
+        return describe(opened)
+
+    monkeypatch.setattr(OpenedCheckpoint, "describe", described)
+    assert checkpoints.step_of(prefix) == 7
+    np.testing.assert_array_equal(kte.load_variable(prefix, "a/b:0"), KERNEL)
+    assert not listed
+    # It is stored under another name.
+    np.testing.assert_array_equal(kte.load_variable(prefix, "%0"), [0])
+    with pytest.raises(KeyError, match="'a/b'"):
+        kte.load_variable(prefix, "a/bb")
+    assert len(listed) == 2
 
 
 def test_several_tensors_are_read_at_once(written):

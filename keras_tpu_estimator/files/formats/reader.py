@@ -4,6 +4,8 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -39,7 +41,7 @@ class CheckpointReader(abc.ABC):
 
     Args:
         path: The checkpoint, for messages.
-        listed: Its variables by name.
+        listed: Its variables by name, or what lists them when it is asked for.
         aliases: Other names that some of them may be called by. Defaults to
             none.
 
@@ -63,14 +65,24 @@ class CheckpointReader(abc.ABC):
     def __init__(
         self,
         path: str,
-        listed: Mapping[str, Stored],
+        listed: Mapping[str, Stored] | Callable[[], Mapping[str, Stored]],
         aliases: Mapping[str, str] | None = None,
     ):
         self.path = path
-        self._listed = dict(sorted(listed.items()))
-        self._names = {**(aliases or {}), **{name: name for name in listed}}
+        self._given = listed
+        self._aliases = aliases or {}
         # The variable of which a part was read last.
         self._last: tuple[str, np.ndarray] | None = None
+
+    @functools.cached_property
+    def _listed(self) -> dict[str, Stored]:
+        given = self._given
+        return dict(sorted((given() if callable(given) else given).items()))
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        """The variables under every name, with the one that is listed."""
+        return {**self._aliases, **{name: name for name in self._listed}}
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Shapes by name.
@@ -129,6 +141,9 @@ class CheckpointReader(abc.ABC):
             ValueError: The file is damaged.
         """
         names = list(names)
+        unlisted = self._read_unlisted(names)
+        if unlisted is not None:
+            return unlisted
         missing = [name for name in names if name not in self._names]
         if missing:
             raise VariableNotFoundError(self.explain_missing(missing))
@@ -202,6 +217,20 @@ class CheckpointReader(abc.ABC):
             The one that `get_variable_to_shape_map` shows.
         """
         return self._names[name]
+
+    def _read_unlisted(
+        self, names: Sequence[str]
+    ) -> dict[str, np.ndarray] | None:
+        """Reads variables without a list of all, where that is possible.
+
+        Args:
+            names: Any names of theirs.
+
+        Returns:
+            Values by name; `None` if a list is needed.
+        """
+        del names
+        return None
 
     @abc.abstractmethod
     def _read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:

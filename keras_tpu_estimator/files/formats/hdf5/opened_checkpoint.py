@@ -68,6 +68,29 @@ class OpenedCheckpoint:
             for path, dataset in _all(self._main.file).items()
         }
 
+    def read_plain(self, paths: Iterable[str]) -> dict[str, np.ndarray] | None:
+        """Reads variables that are stored under their own paths.
+
+        To list all takes as long as a model has variables.
+
+        Args:
+            paths: Those to read.
+
+        Returns:
+            Values by path; `None` if one is not there, or stored otherwise.
+
+        Raises:
+            ValueError: As for `read`.
+        """
+        found: dict[str, h5py.Dataset] = {}
+        for path in paths:
+            dataset = encoding.find_plain(self._main.file, path)
+            if dataset is None:
+                return None
+            found[path] = dataset
+        self._datasets |= found
+        return self.read(found)
+
     def read(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads variables.
 

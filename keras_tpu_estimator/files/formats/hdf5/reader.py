@@ -12,6 +12,7 @@ from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import (
 )
 from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import opened
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import Stored
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
@@ -26,9 +27,10 @@ class Hdf5Reader(CheckpointReader):
     """
 
     def __init__(self, prefix: str):
-        with opened(prefix) as checkpoint:
-            super().__init__(prefix, checkpoint.describe())
+        super().__init__(prefix, self._describe)
         self._opened: OpenedCheckpoint | None = None
+        with opened(prefix):
+            pass  # It is there, and as it was written.
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:
@@ -42,6 +44,16 @@ class Hdf5Reader(CheckpointReader):
                 yield self
             finally:
                 self._opened = None
+
+    def _describe(self) -> dict[str, Stored]:
+        with self.held_open():
+            return self._now_open.describe()
+
+    def _read_unlisted(
+        self, names: Sequence[str]
+    ) -> dict[str, np.ndarray] | None:
+        with self.held_open():
+            return self._now_open.read_plain(names)
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         with self.held_open():
