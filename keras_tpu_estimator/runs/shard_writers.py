@@ -113,8 +113,8 @@ class TreeWriter(ShardWriter):
         }
 
         def finish() -> None:
-            wait()
             finite.look_at(trained)
+            wait()
             finite.raise_if_any(self.others.gather(finite.not_finite, patience))
 
         described = {path: each.in_tree for path, each in saved.tree.items()}

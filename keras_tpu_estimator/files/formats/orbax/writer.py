@@ -159,7 +159,6 @@ def write(
     model.ckpt-3.orbax
     model.ckpt-3.orbax.0f0f0f0f
     """
-    check_can_write(saved.prefix)
     import orbax.checkpoint as ocp
 
     rows = {
