@@ -361,6 +361,10 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
 REMOVERS = {
     # All of them by way of this one, which knows stores.
     "ground.storage.paths",
+    # By way of this one, which knows what Windows refuses.
+    "ground.storage.shared_files",
+    # What stands for the lock of a directory.
+    "files.atomic.file_locks",
     # In a directory of checkpoints: those of saves, what is half written, the
     # mark that is this file's own, and the directory itself if it is empty.
     "files.directory.leftovers",
@@ -376,7 +380,7 @@ REMOVERS = {
 }
 _REMOVES = {"unlink", "rmdir", "rmtree", "removedirs", "rm", "rm_file"}
 _REMOVES_FILES = {"remove", "remove_tree"}
-_FILE_MODULES = {"os", "shutil", "paths", "filesystem"}
+_FILE_MODULES = {"os", "shutil", "paths", "filesystem", "shared_files"}
 
 
 def removals(tree: ast.AST) -> Iterator[int]:

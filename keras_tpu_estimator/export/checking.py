@@ -45,6 +45,8 @@ class FirstRequest:
             "CUDA_VISIBLE_DEVICES": "-1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            # What it reads and writes, on Windows as well.
+            "PYTHONUTF8": "1",
         }
         self._process = subprocess.Popen(
             # -P keeps this folder's modules from standing in for others.
@@ -53,7 +55,8 @@ class FirstRequest:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
         )
         return self
 

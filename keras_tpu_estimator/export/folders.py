@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
@@ -56,7 +57,7 @@ def export_folder(
     temporary, final = _reserved(base, int(clock()))
     try:
         yield temporary, final
-        os.rename(temporary, final)
+        shared_files.replace(temporary, final)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         if not existed:
@@ -120,6 +121,12 @@ def copy_assets(folder: str, assets: Mapping[str, PathLike]) -> None:
     """Copies what `check_assets_extra` returned into an export."""
     for target, source in assets.items():
         path = os.path.join(folder, _EXTRA, target)
+        if os.path.exists(path):
+            raise ValueError(
+                "The keys of `assets_extra` must differ by more than upper and "
+                f"lower case on this file system. Received: {sorted(assets)}. "
+                f"Rename {target!r}."
+            )
         os.makedirs(os.path.dirname(path), exist_ok=True)
         shutil.copyfile(source, path)
 

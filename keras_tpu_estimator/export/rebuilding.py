@@ -156,6 +156,8 @@ def _graph(
         "KERAS_BACKEND": "tensorflow",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # What it reads and writes, on Windows as well.
+        "PYTHONUTF8": "1",
     }
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "graph.pb")
@@ -166,7 +168,8 @@ def _graph(
                 input=json.dumps({"model": model.to_json(), "path": path}),
                 env=environment,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="backslashreplace",
                 check=False,
                 timeout=timeout_secs,
             )

@@ -86,7 +86,7 @@ def laid_out(lowered: jax.stages.Lowered, count: int = 5) -> Layout:
 def _read(folder: str, name: str) -> str:
     """What XLA has written under a name, or "" if there is nothing."""
     found = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
-    return found[-1].read_text() if found else ""
+    return found[-1].read_text("utf-8") if found else ""
 
 
 def _largest(

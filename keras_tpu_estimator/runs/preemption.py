@@ -103,6 +103,10 @@ _PYTHONS = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
 }
+# Ctrl-Break, the only signal by which a process on Windows asks another one to
+# stop: to send it SIGTERM ends it at once.
+if hasattr(signal, "SIGBREAK"):
+    _PYTHONS[signal.SIGBREAK] = signal.SIG_DFL
 
 
 class StopSignals:

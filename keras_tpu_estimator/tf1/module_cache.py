@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import jax
 
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.tf1 import jax_internals
 
@@ -73,4 +74,4 @@ def _write(path: str, module: Module) -> None:
     with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
         file.write(json.dumps(module.variables).encode() + b"\n")
         file.write(module.code)
-    os.replace(file.name, path)
+    shared_files.replace(file.name, path)

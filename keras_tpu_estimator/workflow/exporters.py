@@ -8,7 +8,9 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.storage import file_names
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.workflow.exporter import Exporter
 
 # Only what `export_saved_model` named by the time is ever deleted.
@@ -39,6 +41,7 @@ class SavedModelExporter(Exporter):
         exports_to_keep: int | None = None,
     ):
         receiver_fn = _checked(serving_input_receiver_fn)
+        file_names.check("`name`", name)
         if exports_to_keep is not None:
             check_int("exports_to_keep", exports_to_keep, minimum=1)
         self._name = name
@@ -78,6 +81,7 @@ class SavedModelExporter(Exporter):
             RuntimeError: As `export_saved_model` does.
         """
         del eval_result, is_the_final_export
+        file_names.check_folder("`name`", export_path)
         path = estimator.export_saved_model(
             export_path,
             self._receiver_fn,
@@ -92,7 +96,9 @@ class SavedModelExporter(Exporter):
         if self._exports_to_keep is None:
             return
         for name in exports_in(export_path)[: -self._exports_to_keep]:
-            paths.remove_tree(os.path.join(export_path, name))
+            path = os.path.join(export_path, name)
+            with shared_files.left_if_in_use(path):
+                paths.remove_tree(path)
 
 
 class LatestExporter(SavedModelExporter):

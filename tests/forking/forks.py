@@ -27,7 +27,11 @@ from tests.forking.client import PREFIX
 _HERE = pathlib.Path(__file__).parent
 _ROOT = str(_HERE.parents[1])
 _PYTHON = sys.executable
-_TENSORFLOW = {"CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+_TENSORFLOW = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "PYTHONUTF8": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 # By the name of a socket, the modules of a template, and its environment.
 _KINDS = {
     "package": (

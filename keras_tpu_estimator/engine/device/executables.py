@@ -18,6 +18,7 @@ from jax.experimental import serialize_executable
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage import trusted
 
 _END = ".executable"
@@ -86,7 +87,7 @@ class Executables:
                 file.write(_Header.of(key, payload).as_line() + payload)
             # Nobody else may write it, whatever new files are like here.
             os.chmod(partial, 0o644)
-            os.replace(partial, path)
+            shared_files.replace(partial, path)
         return path
 
     def load(

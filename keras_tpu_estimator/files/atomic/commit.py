@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from keras_tpu_estimator.files.atomic.partial_files import partial_file
+from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -98,6 +99,9 @@ def publish(partial: str, path: str) -> None:
 
 def sync_directory(directory: str) -> None:
     """Has the names of files in a directory be on the disk."""
+    if operating_system.IS_WINDOWS:
+        # It opens no directories, and NTFS has a journal of its own.
+        return
     descriptor = os.open(directory or os.curdir, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,13 @@
-"""Locks that the operating system keeps, and frees when a process ends."""
+"""Locks that the operating system keeps, and frees when a process ends.
 
+Windows opens no directories. There a file in a directory is locked in its
+place, and is deleted when the lock is freed.
+"""
+
+import contextlib
+import importlib
 import os
+from typing import Any
 
 try:
     import fcntl
@@ -8,14 +15,21 @@ except ImportError:  # Not on Windows.
     # To a checker a module is never `None`.
     fcntl = None  # type: ignore[assignment]
 
+from keras_tpu_estimator.ground.base import operating_system
+from keras_tpu_estimator.ground.base.types import PathLike
+
 _IS_TAKEN = (BlockingIOError, PermissionError)
-_held: set[int] = set()
+# On Windows, what is locked in place of a directory.
+LOCK_FILE = "training.kte-lock"
+# By descriptor, the file to delete after it is closed, if any.
+_held: dict[int, str | None] = {}
 
 
 def _leave_to_parent() -> None:
     """Lets a forked process not keep locks, such as a data loader's worker."""
     while _held:
-        os.close(_held.pop())  # Which frees none while the parent holds it.
+        # This frees no lock while the parent process holds it.
+        os.close(_held.popitem()[0])
 
 
 if fcntl is not None:
@@ -26,11 +40,31 @@ class TakenError(Exception):
     """Somebody else holds a lock."""
 
 
+def opened(directory: PathLike) -> int:
+    """Opens a directory for `take`.
+
+    Args:
+        directory: An existing directory of this machine.
+
+    Returns:
+        A descriptor to `close`.
+    """
+    if not operating_system.IS_WINDOWS:
+        # The directory itself, so that no file stays behind.
+        return os.open(directory, os.O_RDONLY)
+    path = os.path.join(os.fsdecode(directory), LOCK_FILE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    _held[descriptor] = path
+    return descriptor
+
+
 def take(descriptor: int) -> bool:
     """Takes the lock of a file or directory, until `close`.
 
     Args:
-        descriptor: The file, open; it belongs to this room from now on.
+        descriptor: The open file or directory; this module closes it. On
+            Windows, from `opened`: nobody reads the first byte of a locked
+            file.
 
     Returns:
         Whether there are locks here at all: some file systems know none.
@@ -42,7 +76,7 @@ def take(descriptor: int) -> bool:
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> first, second = (os.open(folder, os.O_RDONLY) for _ in range(2))
+    >>> first, second = (opened(folder) for _ in range(2))
     >>> take(first)
     True
     >>> take(second)
@@ -54,11 +88,9 @@ def take(descriptor: int) -> bool:
     True
     >>> close(second)
     """
-    _held.add(descriptor)
-    if fcntl is None:
-        return False
+    _held.setdefault(descriptor, None)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
     except _IS_TAKEN as error:
         raise TakenError("It is held.") from error
     except OSError:  # A file system without locks.
@@ -74,5 +106,18 @@ def close(descriptor: int) -> None:
     """
     # A forked process has closed it.
     if descriptor in _held:
-        _held.remove(descriptor)
+        path = _held.pop(descriptor)
         os.close(descriptor)
+        if path is not None:
+            # Another process that has opened the file keeps it.
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+
+def _lock(descriptor: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    # The types of this module exist on Windows only.
+    msvcrt: Any = importlib.import_module("msvcrt")
+    msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)

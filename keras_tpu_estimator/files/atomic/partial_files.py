@@ -3,7 +3,8 @@
 'model.ckpt-20.h5.0f0f0f0f.kte-partial' becomes 'model.ckpt-20.h5'. No two of
 them have the same name, so processes that write into one directory do not hurt
 each other. Who writes one holds its lock; the lock of what a killed process has
-left is free.
+left is free. On Windows, where no open file is renamed, the age of a file says
+whether its writer is alive.
 """
 
 import contextlib
@@ -16,7 +17,9 @@ from collections.abc import Iterator
 
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.atomic.stamp import new_token
+from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 
 _END = ".kte-partial"
 # TensorFlow adds ends of its own.
@@ -57,7 +60,8 @@ def partial_file(path: str) -> Iterator[str]:
         if os.path.exists(name):
             _remove([name])
     finally:
-        file_locks.close(descriptor)
+        if descriptor is not None:
+            file_locks.close(descriptor)
 
 
 def remove_abandoned(directory: str) -> None:
@@ -90,11 +94,17 @@ def remove_abandoned(directory: str) -> None:
                 _remove(files)
 
 
-def _made(path: str) -> tuple[str, int]:
-    """A new file that this process has locked: its name, and the file."""
+def _made(path: str) -> tuple[str, int | None]:
+    """A new file that this process has locked: its name, and the file.
+
+    On Windows it is neither open nor locked, because it could not be renamed.
+    """
     while True:
         name = f"{path}.{new_token()}{_END}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if operating_system.IS_WINDOWS:
+            os.close(descriptor)
+            return name, None
         try:
             file_locks.take(descriptor)
             # Unless somebody took it for abandoned before it was locked.
@@ -108,6 +118,9 @@ def _made(path: str) -> tuple[str, int]:
 @contextlib.contextmanager
 def _abandoned(path: str) -> Iterator[bool]:
     """Whether nobody writes a file; in the `with` block nobody begins to."""
+    if operating_system.IS_WINDOWS:
+        yield not os.path.exists(path) or _is_old(os.stat(path))
+        return
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
@@ -118,14 +131,22 @@ def _abandoned(path: str) -> Iterator[bool]:
         return
     try:
         has_locks = file_locks.take(descriptor)
-        yield has_locks or os.fstat(descriptor).st_mtime < _STARTED
+        yield has_locks or _is_old(os.fstat(descriptor))
     except file_locks.TakenError:
         yield False
     finally:
         file_locks.close(descriptor)
 
 
+def _is_old(status: os.stat_result) -> bool:
+    """Whether a file was last written before this process started."""
+    return status.st_mtime < _STARTED
+
+
 def _remove(files: Iterable[str]) -> None:
     for path in files:
-        with contextlib.suppress(FileNotFoundError):
+        with (
+            contextlib.suppress(FileNotFoundError),
+            shared_files.left_if_in_use(path),
+        ):
             paths.remove(path)

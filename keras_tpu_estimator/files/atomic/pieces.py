@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_tpu_estimator.ground.storage import positioned
+
 _PIECE = 16 << 20
 _CHUNK = 1 << 20
 _THREADS = min(4, os.cpu_count() or 1)
@@ -214,7 +216,7 @@ def _write_piece(descriptor: int, extent: Extent) -> Piece:
         crc = zlib.crc32(chunk, crc)
         offset = extent.offset + at
         while chunk:
-            written = os.pwrite(descriptor, chunk, offset)
+            written = positioned.write(descriptor, chunk, offset)
             chunk, offset = chunk[written:], offset + written
     return Piece(extent.offset, len(extent.content), crc)
 
@@ -273,7 +275,7 @@ def _read_piece(descriptor: int, offset: int, memory: memoryview) -> int:
 
 def _fill(descriptor: int, memory: memoryview, offset: int) -> None:
     while memory:
-        count = os.preadv(descriptor, [memory], offset)
+        count = positioned.read(descriptor, memory, offset)
         if not count:
             raise DamagedPieceError(offset)
         memory, offset = memory[count:], offset + count

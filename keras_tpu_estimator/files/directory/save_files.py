@@ -25,6 +25,7 @@ from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.directory.there import There
 from keras_tpu_estimator.files.directory.training_lock import if_no_training
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 
@@ -213,9 +214,10 @@ def remove(prefix: str) -> None:
     >>> location.exists(prefix)
     False
     """
-    # Main files first, which say that the others are whole.
-    leftovers.remove_files(leftovers.whole(prefix))
-    tidy(prefix)
+    with shared_files.left_if_in_use(prefix):
+        # Main files first, which say that the others are whole.
+        leftovers.remove_files(leftovers.whole(prefix))
+        tidy(prefix)
 
 
 def sweep(directory: str, but: SaveFiles | None = None) -> None:
@@ -250,7 +252,8 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
             leftovers.remove_files([mark])
         elif mark is not None:
             remove(prefix)
-        leftovers.tidy(prefix, files)
+        with shared_files.left_if_in_use(prefix):
+            leftovers.tidy(prefix, files)
 
 
 def _is_listed(prefix: str) -> bool:

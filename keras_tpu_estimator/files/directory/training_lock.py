@@ -41,8 +41,7 @@ def only_training(directory: PathLike) -> Iterator[None]:
         return
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
-    # The directory itself, so that no file stays behind.
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = file_locks.opened(directory)
     try:
         _lock(descriptor, directory)
         yield
@@ -71,7 +70,7 @@ def if_no_training(directory: PathLike) -> Iterator[bool]:
     ...     is_free
     False
     """
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = file_locks.opened(directory)
     try:
         file_locks.take(descriptor)
         is_free = True

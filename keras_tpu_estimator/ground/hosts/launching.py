@@ -12,7 +12,6 @@ import argparse
 import array
 import collections
 import contextlib
-import fcntl
 import io
 import os
 import queue
@@ -22,7 +21,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from typing import BinaryIO
 from typing import NamedTuple
 from typing import TextIO
 
+from keras_tpu_estimator.ground.base.operating_system import check_is_posix
 from keras_tpu_estimator.ground.hosts import lineage
 from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
 from keras_tpu_estimator.ground.hosts.detection import COUNT_VARIABLE
@@ -41,7 +40,6 @@ from keras_tpu_estimator.ground.hosts.detection import ID_VARIABLE
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # How long processes that hear of a failure themselves are let alone.
 _MOMENT_SECS = 2.0
 _PIECE_BYTES = 2**16
@@ -57,6 +55,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
         The exit code of the first process that failed, which is 128 + signal
         for one that a signal ended; or 0.
 
+    Raises:
+        NotImplementedError: This is Windows.
+
     Example:
 
     >>> from keras_tpu_estimator.ground.hosts import launching
@@ -68,6 +69,11 @@ def main(name: str, arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     options = _parser(name).parse_args(arguments)
+    check_is_posix(
+        f"The command `{name}`",
+        "Start the script once, which uses all devices of this machine, or "
+        "run the command in WSL.",
+    )
     command = [sys.executable, *(["-m"] if options.module else [])]
     command += [options.script, *options.arguments]
     address = f"{_HOST}:{_free_port()}"
@@ -308,7 +314,7 @@ class _Processes:
 
         passed_on = [
             each
-            for each in _SIGNALS
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             # Of `nohup`, which the processes inherit.
             if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
         ]
@@ -353,6 +359,10 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
 
 def _waiting(source: int) -> int:
     """How many bytes can be read at once."""
+    # Windows has neither, and needs the rest of this module no more.
+    import fcntl
+    import termios
+
     number = array.array("i", [0])
     fcntl.ioctl(source, termios.FIONREAD, number)
     return number[0]

@@ -6,12 +6,13 @@ an error: taken for an empty directory, it would let training start afresh.
 
 import glob
 import os
-import shutil
 from typing import BinaryIO
 
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.ground.storage.urls import located
+from keras_tpu_estimator.ground.storage.urls import with_slashes
 
 
 def is_file(path: str) -> bool:
@@ -126,7 +127,7 @@ def remove(path: str) -> None:
         FileNotFoundError: There is no such file. Some stores do not tell.
     """
     if not is_url(path):
-        os.remove(path)
+        shared_files.remove(path)
         return
     filesystem, path = located(path)
     filesystem.rm_file(path)
@@ -142,7 +143,7 @@ def remove_tree(path: str) -> None:
         FileNotFoundError: There is no such directory.
     """
     if not is_url(path):
-        shutil.rmtree(path)
+        shared_files.remove_tree(path)
         return
     filesystem, path = located(path)
     filesystem.rm(path, recursive=True)
@@ -165,7 +166,7 @@ def opened(path: PathLike) -> BinaryIO:
     FileNotFoundError: ...
     """
     if not is_url(path):
-        return open(path, "rb")
+        return shared_files.opened(os.fsdecode(path))
     filesystem, path = located(path)
     return filesystem.open(path, "rb")
 
@@ -212,7 +213,9 @@ def canonical(path: PathLike) -> str:
     ('gs://bucket/run', '/tmp')
     """
     path = os.fsdecode(path)
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+    if is_url(path):
+        return with_slashes(path).rstrip("/")
+    return os.path.realpath(path)
 
 
 def _kind(url: str) -> str | None:

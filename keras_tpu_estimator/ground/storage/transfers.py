@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.ground.storage.urls import located
 
@@ -33,7 +35,7 @@ def put(local: str, path: str) -> None:
     True
     """
     if not is_url(path):
-        os.replace(local, path)
+        shared_files.replace(local, path)
         return
     filesystem, path = located(path)
     _with_parents(filesystem, path, lambda: filesystem.put_file(local, path))
@@ -64,7 +66,8 @@ def put_tree(local: str, url: str) -> None:
         url: The URL of the copy. If copying fails, nothing stays there.
     """
     files = [
-        os.path.relpath(os.path.join(folder, name), local)
+        # With slashes on Windows as well.
+        pathlib.Path(folder, name).relative_to(local).as_posix()
         for folder, _, names in os.walk(local)
         for name in names
     ]

@@ -10,6 +10,7 @@ import os
 import stat
 
 from keras_tpu_estimator.ground.base.field_checks import directory_string
+from keras_tpu_estimator.ground.base.operating_system import check_is_posix
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 
@@ -26,6 +27,7 @@ def folder_string(name: str, value: object) -> str:
     Raises:
         TypeError: The value is no path.
         ValueError: It is empty, or a URL.
+        NotImplementedError: This is Windows.
 
     Example:
 
@@ -35,6 +37,11 @@ def folder_string(name: str, value: object) -> str:
     ValueError: `save` should be a folder of this machine. Received: ...
     """
     folder = directory_string(name, value)
+    check_is_posix(
+        f"{name}, a folder of compiled programs,",
+        "Who may write to a file is known on Linux and macOS only, and what is "
+        "read is run. Leave it out, and set JAX_COMPILATION_CACHE_DIR instead.",
+    )
     if is_url(folder):
         raise ValueError(
             f"{name} should be a folder of this machine. Received: {folder!r}. "

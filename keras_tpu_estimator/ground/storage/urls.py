@@ -4,6 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.base.types import PathLike
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
 # Of one letter would be a drive of Windows.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]+"
 _URL = re.compile(f"{_SCHEME}://")
-_CUT_URL = re.compile(f"({_SCHEME}):/(?!/)(.*)")
+_CUT_URL = re.compile(rf"({_SCHEME}):[/\\](?![/\\])(.*)")
+_DRIVE = re.compile(r"/[A-Za-z]:")
 _LOCAL = ("file", "local")
 
 
@@ -25,6 +27,17 @@ def is_url(path: PathLike) -> bool:
     (True, False)
     """
     return _URL.match(os.fsdecode(path)) is not None
+
+
+def with_slashes(url: str) -> str:
+    """A URL with slashes where `os.path.join` has put backslashes on Windows.
+
+    Example:
+
+    >>> with_slashes("gs://bucket/run")
+    'gs://bucket/run'
+    """
+    return url.replace("\\", "/") if operating_system.IS_WINDOWS else url
 
 
 def located(
@@ -48,9 +61,11 @@ def located(
     >>> path
     '/bucket/run'
     """
-    url = os.fsdecode(url)
+    url = with_slashes(os.fsdecode(url))
     scheme, _, rest = url.partition("://")
     if scheme.lower() in _LOCAL:
+        # 'file:///C:/runs' is 'C:/runs'.
+        rest = rest[1:] if _DRIVE.match(rest) else rest
         raise ValueError(
             f"{url!r} is on this machine. Expected a path there, or the URL "
             f"of a store elsewhere. Pass {rest!r}."
@@ -85,9 +100,10 @@ def check(path: str) -> None:
     """
     cut = _CUT_URL.match(path)
     if cut is not None:
+        rest = cut[2].replace("\\", "/")
         raise ValueError(
             f"pathlib has taken a slash out of a URL. Received: {path!r}. Pass "
-            f"the string '{cut[1]}://{cut[2]}'."
+            f"the string '{cut[1]}://{rest}'."
         )
     if is_url(path):
         located(path)

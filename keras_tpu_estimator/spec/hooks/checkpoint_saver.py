@@ -7,6 +7,7 @@ from typing import Any
 from keras_tpu_estimator.ground.base.field_checks import tuple_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import file_names
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
@@ -126,6 +127,7 @@ class CheckpointSaverHook(SessionRunHook):
                 "the session saves. Set RunConfig.keep_checkpoint_max for how "
                 "many to keep."
             )
+        file_names.check("`checkpoint_basename`", checkpoint_basename)
         self._directory = os.fsdecode(checkpoint_dir)
         self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Self
 
@@ -17,6 +18,7 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.intact import Content
+from keras_tpu_estimator.ground.base.types import PathLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +67,10 @@ class MainFile:
             rows: As above.
         """
         sums = {
-            os.path.relpath(path, saved.tree): _sum(path, is_new=True)
+            # With slashes on Windows as well.
+            path.relative_to(saved.tree).as_posix(): _sum(path, is_new=True)
             for directory, _, names in os.walk(saved.tree)
-            for path in (os.path.join(directory, name) for name in names)
+            for path in (pathlib.Path(directory, name) for name in names)
         }
         for directory, _, _ in os.walk(saved.tree):
             commit.sync_directory(directory)
@@ -98,14 +101,15 @@ def contents(prefix: str) -> list[Content]:
     return MainFile.of(prefix).contents()
 
 
-def _sum(path: str, is_new: bool = False) -> tuple[int, int]:
+def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
     """The size and the checksum of a file.
 
     Args:
         is_new: Whether it may be on its way to the disk yet. Orbax waits for
             the files of TensorStore alone. Defaults to `False`.
     """
-    with open(path, "rb") as file:
+    # Windows flushes only what may be written.
+    with open(path, "rb+" if is_new else "rb") as file:
         if is_new:
             os.fsync(file.fileno())
         size = os.fstat(file.fileno()).st_size
