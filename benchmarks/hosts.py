@@ -28,7 +28,7 @@ def _seconds(count: int) -> float:
     done = subprocess.run(
         [sys.executable, "-m", *command, "-m", "benchmarks.hosts_talk"],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     # Each line begins with the number of its process.

@@ -23,7 +23,7 @@ def run_module(name: str, environment: Mapping[str, str] | None = None) -> Any:
         [sys.executable, "-m", name],
         env={**os.environ, **(environment or {})},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     if done.returncode:
         raise RuntimeError(f"`python -m {name}` failed:\n{done.stderr}")

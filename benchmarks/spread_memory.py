@@ -100,7 +100,7 @@ def measure() -> dict[str, float]:
 
 
 def _reset_peak() -> None:
-    with open("/proc/self/clear_refs", "w") as file:
+    with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
 
 
@@ -113,7 +113,7 @@ def _resident() -> float:
 
 
 def _status(name: str) -> float:
-    with open("/proc/self/status") as file:
+    with open("/proc/self/status", encoding="ascii") as file:
         for line in file:
             if line.startswith(name):
                 return int(line.split()[1]) * 1024 / 1e6

@@ -124,7 +124,7 @@ def _original(name: str, classifier: Classifier, steps: int) -> float:
         cwd=os.path.dirname(__file__),
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     if done.returncode:
         raise RuntimeError(f"TensorFlow 2.15 failed:\n{done.stderr}")

@@ -64,7 +64,7 @@ class _AtFirstStep(kte.hooks.SessionRunHook):
 
 def _peak() -> float:
     # `ru_maxrss` would begin with what the process that started this one had.
-    status = pathlib.Path("/proc/self/status").read_text()
+    status = pathlib.Path("/proc/self/status").read_text("utf-8")
     (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     return int(kilobytes) * 1024 / 1e6
 

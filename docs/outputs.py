@@ -50,7 +50,7 @@ def run(name: str) -> str:
         cwd=ROOT,
         env=environment,
         check=True,
-        text=True,
+        encoding="utf-8",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
@@ -64,4 +64,4 @@ def run(name: str) -> str:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or COMMANDS:
-        (OUTPUTS / f"{name}.txt").write_text(run(name))
+        (OUTPUTS / f"{name}.txt").write_text(run(name), "utf-8")

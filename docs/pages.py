@@ -77,7 +77,7 @@ def code(path: str, *names: str) -> str:
     Raises:
         ValueError: The file has nothing of such a name.
     """
-    text = (ROOT / path).read_text()
+    text = (ROOT / path).read_text("utf-8")
     if not names:
         return _fenced("python", text, path)
     lines = text.splitlines()
@@ -96,12 +96,12 @@ def code(path: str, *names: str) -> str:
 
 def file(path: str) -> str:
     """A drawing, or another page, as it is."""
-    return (ROOT / path).read_text().strip("\n")
+    return (ROOT / path).read_text("utf-8").strip("\n")
 
 
 def output(name: str) -> str:
     """What an example printed, without the middle of what is long."""
-    text = (ROOT / "docs" / "outputs" / f"{name}.txt").read_text()
+    text = (ROOT / "docs" / "outputs" / f"{name}.txt").read_text("utf-8")
     lines = text.splitlines()
     if len(lines) > _MOST_LINES:
         half = _MOST_LINES // 2
@@ -112,7 +112,8 @@ def output(name: str) -> str:
 def diff(before: str, after: str) -> str:
     """The lines that two programs do not have in common."""
     old, new = (
-        (ROOT / each).read_text().splitlines() for each in (before, after)
+        (ROOT / each).read_text("utf-8").splitlines()
+        for each in (before, after)
     )
     changes = list(difflib.unified_diff(old, new, before, after, "", "", 1, ""))
     gone = sum(line.startswith("-") for line in changes[2:])

@@ -39,7 +39,7 @@ def running_server(folder):
     server = subprocess.Popen(
         [sys.executable, SERVER, "--name", "digits", "--folder", folder],
         stdout=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
     )
     try:
         # It says where it listens when the model is loaded.

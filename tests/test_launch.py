@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.hosts import launching as launch
 from keras_tpu_estimator.ground.hosts import lineage
 
@@ -308,3 +309,9 @@ def test_wrong_commands(arguments, message, capfd):
         launch.main("launch", arguments)
     assert end.value.code == 2
     assert message in capfd.readouterr().err
+
+
+def test_windows_has_no_processes_of_this_kind(monkeypatch):
+    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    with pytest.raises(NotImplementedError, match="`launch` is not.*Start the"):
+        launch.main("launch", ["--processes", "2", "script.py"])

@@ -75,7 +75,7 @@ def install() -> None:
     for name in _LIBRARIES:
         importlib.import_module(name)
     sys.modules.update(dict.fromkeys(MODULES))
-    sys.modules["msvcrt"] = _msvcrt()
+    sys.modules["msvcrt"] = msvcrt()
     # On Windows it starts and ends processes in another way.
     for module in (os, signal):
         whole = types.SimpleNamespace(**vars(module))
@@ -97,7 +97,8 @@ def install() -> None:
     system.IS_WINDOWS = True
 
 
-def _msvcrt() -> types.ModuleType:
+def msvcrt() -> types.ModuleType:
+    """The module with which files are locked on Windows."""
     module = types.ModuleType("msvcrt")
     module.LK_NBLCK = 2
 

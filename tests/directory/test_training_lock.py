@@ -6,7 +6,11 @@ import sys
 
 import pytest
 
+from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.files.directory.training_lock import if_no_training
 from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.ground.base import operating_system
+from tests import windows
 
 _HOLDER = """
 import sys
@@ -82,3 +86,27 @@ def test_a_directory_that_stays_empty_does_not_stay(tmp_path):
         (tmp_path / "full" / "file").touch()
     assert not (tmp_path / "a" / "empty").exists()
     assert (tmp_path / "full" / "file").exists()
+
+
+def test_on_windows_a_file_is_locked_in_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(file_locks, "fcntl", None)
+    monkeypatch.setitem(sys.modules, "msvcrt", windows.msvcrt())
+    directory = tmp_path / "run"
+    for _ in range(2):
+        with only_training(directory):
+            assert os.listdir(directory) == [file_locks.LOCK_FILE]
+            with (
+                pytest.raises(RuntimeError, match="Another training writes"),
+                only_training(directory),
+            ):
+                pass
+            # Windows deletes no file that another process has open.
+            (directory / file_locks.LOCK_FILE).touch()
+        assert not directory.exists()
+    directory.mkdir()
+    # A killed process has left it.
+    (directory / file_locks.LOCK_FILE).touch()
+    with if_no_training(directory) as is_free:
+        assert is_free
+    assert os.listdir(directory) == []

@@ -1,8 +1,10 @@
 """Estimators that are pickled, copied, forked off, and shown."""
 
+import concurrent.futures
 import contextlib
 import copy
 import functools
+import multiprocessing
 import os
 import pickle
 import re
@@ -179,3 +181,19 @@ def test_what_is_shown_is_short_and_needs_no_directory(tmp_path):
     assert max(map(len, told.splitlines())) < 300
     # The name, and a line for each row.
     assert len(told.splitlines()) == 1 + estimator._repr_html_().count("<tr>")
+
+
+def evaluated(estimator):
+    """Evaluates in a process of its own, which has to import this module."""
+    return os.getpid(), estimator.evaluate(batches_of(X, Y))
+
+
+def test_a_spawned_process_evaluates(tmp_path):
+    """As macOS and Windows start processes, and Python from 3.14 on Linux."""
+    estimator = trained(model_fn, tmp_path)
+    with concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn")
+    ) as pool:
+        process, result = pool.submit(evaluated, estimator).result()
+    assert process != os.getpid()
+    assert result == estimator.evaluate(batches_of(X, Y))

@@ -1,11 +1,17 @@
 """What is a URL, and what is wrong with some."""
 
+import ntpath
+import os
 import pathlib
 import sys
 
 import pytest
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.ground.base import operating_system
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.urls import check
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.ground.storage.urls import located
 
@@ -20,6 +26,10 @@ from keras_tpu_estimator.ground.storage.urls import located
         ("/runs/gs://bucket", False),
         ("runs/today", False),
         ("C://runs", False),
+        ("C:/runs", False),
+        ("c:\\runs\\bert", False),
+        (r"\\server\share\runs", False),
+        (r"runs\bert", False),
         (pathlib.Path("/runs"), False),
         ("://", False),
     ],
@@ -46,6 +56,12 @@ def new_estimator(model_dir):
             ValueError,
             "Pass the string 'gs://bucket/run'",
         ),
+        (
+            str(pathlib.PureWindowsPath("gs://bucket/run")),
+            ValueError,
+            "Pass the string 'gs://bucket/run'",
+        ),
+        ("file:///C:/runs/1", ValueError, "this machine.*Pass 'C:/runs/1'"),
         ("nowhere://bucket/run", ValueError, "nowhere"),
         ("gs://bucket/run", ImportError, "gcsfs"),
     ],
@@ -95,3 +111,47 @@ def test_a_local_run_needs_no_fsspec(monkeypatch, tmp_path):
         "bias",
         "global_step",
     ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["C:/runs/bert", r"C:\runs\bert", r"\\server\share", r"D:bert", "runs"],
+)
+def test_a_path_of_windows_is_no_wrong_url(path):
+    """Neither as a string, nor as pathlib has it."""
+    for each in (path, str(pathlib.PureWindowsPath(path))):
+        check(each)
+        assert not is_url(each)
+
+
+@pytest.fixture
+def windows_paths(monkeypatch):
+    """Has `os.path` join URLs as it does on Windows, by backslashes."""
+    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    for name in ("join", "split", "dirname", "basename"):
+        here, there = getattr(os.path, name), getattr(ntpath, name)
+
+        def either(path, *names, here=here, there=there):
+            function = there if is_url(path) else here
+            return function(path, *names)
+
+        monkeypatch.setattr(os.path, name, either)
+
+
+@pytest.mark.usefixtures("windows_paths")
+def test_a_store_gets_names_with_slashes(memory):
+    assert os.path.join("memory://a/b", "c") == "memory://a/b\\c"
+    url = "memory://bucket/run"
+    for step in (10, 20, 30):
+        prefix = checkpoints.save(
+            url, step, {"x": [1.0]}, retention=checkpoints.Retention(2)
+        )
+    assert checkpoints.latest(url) == prefix
+    assert checkpoints.read(prefix)["x"].tolist() == [1.0]
+    assert checkpoints.best(url) is None
+    assert sorted(memory.store) == [
+        "/bucket/run/checkpoint",
+        "/bucket/run/model.ckpt-20.h5",
+        "/bucket/run/model.ckpt-30.h5",
+    ]
+    assert paths.canonical(os.path.join(url, "x")) == url + "/x"

@@ -120,7 +120,8 @@ def store(model_dir: str, state: CheckpointState) -> None:
     if state.last_preserved is not None:
         lines.append(f"last_preserved_timestamp: {state.last_preserved!r}")
     with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
-        with open(partial, "w", encoding="utf-8") as file:
+        # The same bytes on Windows.
+        with open(partial, "w", encoding="utf-8", newline="\n") as file:
             file.write("\n".join(lines) + "\n")
 
 

@@ -1,0 +1,123 @@
+"""What Windows refuses while a program has a file open is tried again."""
+
+import os
+import time
+
+import pytest
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.ground.base import operating_system
+from keras_tpu_estimator.ground.storage import shared_files
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """The pauses that were made; nobody waits for them."""
+    made = []
+    monkeypatch.setattr(time, "sleep", made.append)
+    return made
+
+
+def refusing(monkeypatch, name, times):
+    """Has a function of `os` refuse its first calls, as if a file were open."""
+    function, left = getattr(os, name), iter(range(times))
+
+    def refused(*arguments, **keywords):
+        if next(left, None) is not None:
+            raise PermissionError(13, "The process cannot access the file")
+        return function(*arguments, **keywords)
+
+    monkeypatch.setattr(os, name, refused)
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+
+
+@pytest.mark.usefixtures("windows")
+def test_a_name_is_given_once_the_reader_has_closed_the_file(
+    tmp_path, monkeypatch, pauses
+):
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "file").write_bytes(b"old")
+    refusing(monkeypatch, "replace", 3)
+    shared_files.replace(str(tmp_path / "new"), str(tmp_path / "file"))
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert len(pauses) == 3
+
+
+@pytest.mark.usefixtures("windows")
+def test_it_fails_in_the_end(tmp_path, monkeypatch, pauses):
+    refusing(monkeypatch, "remove", 100)
+    (tmp_path / "file").touch()
+    with pytest.raises(PermissionError, match="cannot access the file"):
+        shared_files.remove(str(tmp_path / "file"))
+    assert sum(pauses) == pytest.approx(5.0)
+
+
+def test_linux_does_not_wait(tmp_path, monkeypatch, pauses):
+    refusing(monkeypatch, "remove", 1)
+    (tmp_path / "file").touch()
+    with pytest.raises(PermissionError):
+        shared_files.remove(str(tmp_path / "file"))
+    with (
+        pytest.raises(PermissionError),
+        shared_files.left_if_in_use("file"),
+    ):
+        raise PermissionError
+    assert pauses == []
+
+
+@pytest.mark.usefixtures("windows")
+def test_a_directory_is_not_waited_for(tmp_path, pauses):
+    with pytest.raises(OSError, match="irectory"):
+        shared_files.opened(str(tmp_path))
+    assert pauses == []
+
+
+@pytest.mark.usefixtures("windows", "pauses")
+@pytest.mark.parametrize("format_name", ["hdf5", "orbax", "tensorflow"])
+def test_a_checkpoint_that_an_evaluation_reads_goes_later(
+    tmp_path, monkeypatch, caplog, format_name
+):
+    def save(step):
+        return checkpoints.save(
+            tmp_path,
+            step,
+            {"x": [1.0, 2.0]},
+            retention=checkpoints.Retention(1),
+            format_name=format_name,
+        )
+
+    def names():
+        return [n for n in os.listdir(tmp_path) if n.startswith("model.ckpt-1")]
+
+    def refused(path):
+        if str(path).startswith(first):
+            raise PermissionError(13, "The process cannot access the file")
+        remove(path)
+
+    first, remove = save(10), os.remove
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "remove", refused)
+        second = save(20)
+    assert checkpoints.latest(tmp_path) == second
+    assert checkpoints.read(first)["x"].tolist() == [1.0, 2.0]
+    assert "model.ckpt-10 cannot be deleted now" in caplog.text
+    save(30)
+    assert names() == []
+
+
+@pytest.mark.usefixtures("windows", "pauses")
+def test_what_another_process_is_writing_is_left_to_it(tmp_path, monkeypatch):
+    lost = tmp_path / "best.json.0f0f0f0f.kte-partial"
+    lost.touch()
+    os.utime(lost, (0, 0))
+    with monkeypatch.context() as patch:
+        refusing(patch, "remove", 100)
+        partial_files.remove_abandoned(str(tmp_path))
+    assert lost.exists()
+    partial_files.remove_abandoned(str(tmp_path))
+    assert not lost.exists()
