@@ -78,6 +78,10 @@ def forking(kind: str, seeds: int = 1) -> Iterator[None]:
         kind: The name of a socket.
         seeds: How many hash seeds hosts should have. Defaults to 1.
     """
+    if not hasattr(os, "pidfd_open"):
+        # Only Linux has what the templates need. Elsewhere they are no forks.
+        yield
+        return
     paths = os.pathsep.join(_started(kind, seed) for seed in range(seeds))
     with (
         mock.patch.object(sys, "executable", str(_folder() / "python")),
