@@ -62,9 +62,9 @@ def take(descriptor: int) -> bool:
     """Takes the lock of a file or directory, until `close`.
 
     Args:
-        descriptor: The open file or directory; this module closes it. On
-            Windows, from `opened`: nobody reads the first byte of a locked
-            file.
+        descriptor: The open file or directory, which `close` closes. On
+            Windows it must be from `opened`, because no other program can read
+            what is locked.
 
     Returns:
         Whether there are locks here at all: some file systems know none.

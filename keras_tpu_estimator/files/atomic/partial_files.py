@@ -119,7 +119,11 @@ def _made(path: str) -> tuple[str, int | None]:
 def _abandoned(path: str) -> Iterator[bool]:
     """Whether nobody writes a file; in the `with` block nobody begins to."""
     if operating_system.IS_WINDOWS:
-        yield not os.path.exists(path) or _is_old(os.stat(path))
+        try:
+            is_abandoned = _is_old(os.stat(path))
+        except FileNotFoundError:
+            is_abandoned = True
+        yield is_abandoned
         return
     try:
         descriptor = os.open(path, os.O_RDWR)

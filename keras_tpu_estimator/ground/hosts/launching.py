@@ -359,7 +359,7 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
 
 def _waiting(source: int) -> int:
     """How many bytes can be read at once."""
-    # Windows has neither, and needs the rest of this module no more.
+    # Windows has neither, and imports this module for its error message.
     import fcntl
     import termios
 
