@@ -290,9 +290,13 @@ def test_processes_of_one_that_has_joined_have_places_of_their_own(
 
 
 def test_handlers_are_put_back(run):
-    before = [signal.getsignal(each) for each in launch._SIGNALS]
+    before = [
+        signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS
+    ]
     run("")
-    assert [signal.getsignal(each) for each in launch._SIGNALS] == before
+    assert [
+        signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS
+    ] == before
 
 
 @pytest.mark.parametrize(

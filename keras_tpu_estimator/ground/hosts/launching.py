@@ -40,6 +40,8 @@ from keras_tpu_estimator.ground.hosts.detection import ID_VARIABLE
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
+# By name, because Windows imports this module and lacks the last one.
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 # How long processes that hear of a failure themselves are let alone.
 _MOMENT_SECS = 2.0
 _PIECE_BYTES = 2**16
@@ -314,7 +316,7 @@ class _Processes:
 
         passed_on = [
             each
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            for each in (signal.Signals[name] for name in _SIGNALS)
             # Of `nohup`, which the processes inherit.
             if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
         ]
