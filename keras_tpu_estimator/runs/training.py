@@ -37,6 +37,7 @@ from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.recut_loops import RecutLoops
 from keras_tpu_estimator.runs.same_on_hosts import check_same_model
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.saver import Saver
@@ -45,7 +46,6 @@ from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
-from keras_tpu_estimator.runs.step_counting import RunsByValue
 from keras_tpu_estimator.runs.step_counting import StepCounting
 from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
 from keras_tpu_estimator.runs.training_hooks import TrainingReport
@@ -296,8 +296,10 @@ class TrainingLoop:
 
     def _count_by_value(self, first: StagedSteps) -> StagedSteps:
         """Plans each loop after the one before; returns the first of them."""
-        is_single = not self._context.placement.use_tpu
-        self._infeed = RunsByValue(first, self._infeed, self._plan, is_single)
+        plan, use_tpu = self._plan, self._context.placement.use_tpu
+        self._infeed = RecutLoops(
+            first, self._infeed, lambda: plan.next_size if use_tpu else 1
+        )
         return next(self._infeed)
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
