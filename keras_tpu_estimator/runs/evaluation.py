@@ -35,13 +35,17 @@ from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
+from keras_tpu_estimator.runs.recut_loops import RecutLoops
+from keras_tpu_estimator.runs.recut_loops import SizesBetween
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
+from keras_tpu_estimator.runs.staging import StagedInput
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
@@ -193,7 +197,7 @@ class EvaluationLoop:
         self._runtime = context.runtime
         self._hosts = context.hosts
         self._step = step
-        self._infeed = infeed
+        self._infeed: StagedInput = infeed
         self._steps = steps
         self._done = 0
         self._loop_state = LoopState(values)
@@ -224,6 +228,8 @@ class EvaluationLoop:
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
         )
+        if not self._context.placement.use_tpu:
+            first = self._end_where_wanted(first, hook_list)
         hook_list.begin()
         hook_list.after_create_session()
         with self._outfeed, call.told_of_errors():
@@ -244,6 +250,16 @@ class EvaluationLoop:
         return result | {
             name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)
         }
+
+    def _end_where_wanted(
+        self, first: StagedSteps, hooks: HookList
+    ) -> StagedSteps:
+        """Ends runs where hooks ask for it; returns the first run."""
+        size_after = SizesBetween(hooks.run_ends(0), STEPS_PER_RUN.value)
+        self._infeed = RecutLoops(
+            first, self._infeed, lambda: size_after(self._done)
+        )
+        return next(self._infeed)
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
         """Runs one loop, in the parts that it is fed in."""

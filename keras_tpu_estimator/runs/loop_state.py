@@ -9,6 +9,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
+from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
@@ -50,6 +51,8 @@ class LoopState:
             np.full(1, np.nan, "float32")
         ]
         self._newest_losses: jax.Array | np.ndarray = self.losses[0]
+        # The global step of each loss, unless each step counts once.
+        self._numbers: list[jax.Array] = []
         self._begins_loop = True
         self.fetched: Outputs = {}
         self.reports: Outputs = {}
@@ -75,9 +78,11 @@ class LoopState:
         self.wait()
         self.step = self.values.step
         if self._begins_loop:
-            self._begins_loop, self.losses = False, []
+            self._begins_loop, self.losses, self._numbers = False, [], []
         self._newest_losses = losses
         self.losses.append(losses)
+        if STEP_NUMBERS in outputs:
+            self._numbers.append(outputs[STEP_NUMBERS])
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -126,7 +131,11 @@ class LoopState:
         """The first step of the last loop whose loss is not a number."""
         losses = np.concatenate([np.asarray(each) for each in self.losses])
         bad = np.flatnonzero(np.isnan(losses))
-        return self.step - len(losses) + 1 + int(bad[0]) if len(bad) else None
+        if not len(bad):
+            return None
+        if self._numbers:
+            return int(np.concatenate(self._numbers)[bad[0]])
+        return self.step - len(losses) + 1 + int(bad[0])
 
 
 class TrainingState(LoopState):

@@ -24,6 +24,8 @@ class LoopPlan:
         iterations: Steps, or seconds, of one loop; `None` for neither.
         steps: Steps to make, or `None` for no end.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        is_open: Asked once all steps are planned: whether more loops, of
+            steps that do not count, may be necessary. Defaults to never.
 
     Example:
 
@@ -41,6 +43,7 @@ class LoopPlan:
         iterations: IterationsPerLoop | None,
         steps: int | None,
         clock: Callable[[], float] = time.monotonic,
+        is_open: Callable[[], bool] = lambda: False,
     ):
         self.follows_hooks = iterations is None
         iterations = iterations or _UNCHOSEN
@@ -48,6 +51,7 @@ class LoopPlan:
         self._target = iterations.value
         self._size = 1 if self._is_timed else iterations.value
         self._steps = steps
+        self._is_open = is_open
         self._remaining = steps
         self._planned = 0
         self._ends: Iterator[int] = iter(())
@@ -80,6 +84,13 @@ class LoopPlan:
         """Whether all steps have been made."""
         return self._to_run is not None and self._to_run <= 0
 
+    @property
+    def next_size(self) -> int:
+        """How long a loop may be that is planned after all others have run."""
+        if self._to_run is None:
+            return self._size
+        return max(1, min(self._size, self._to_run))
+
     def end_at(self, ends: Iterable[int]) -> None:
         """Ends loops at some steps, unless their length was chosen.
 
@@ -102,9 +113,10 @@ class LoopPlan:
             agree: Returns the chief's size in place of this host's, whose
                 clock is another one.
         """
-        while self._remaining is None or self._remaining > 0:
+        while self._remaining is None or self._remaining > 0 or self._is_open():
             size = agree(self._wanted()) if self._is_timed else self._size
-            if self._remaining is not None:
+            # Loops after all steps are planned have no end of their own.
+            if self._remaining is not None and self._remaining > 0:
                 size = min(size, self._remaining)
                 self._remaining -= size
             self._planned += size
@@ -120,10 +132,15 @@ class LoopPlan:
         # One that is somewhat longer, rather than one more to compile.
         return left if left <= 2 * self._size else self._size
 
-    def ran(self, steps: int) -> None:
-        """Tells that a loop of so many steps has ended just now."""
+    def ran(self, steps: int, counted: int | None = None) -> None:
+        """Notes that a loop has ended just now.
+
+        Args:
+            steps: How many steps it had.
+            counted: By how many the global step has grown. Defaults to `steps`.
+        """
         if self._to_run is not None:
-            self._to_run -= steps
+            self._to_run -= steps if counted is None else counted
         now = self._clock()
         # What a new size takes is mostly the time to compile it.
         is_known = steps in self._compiled

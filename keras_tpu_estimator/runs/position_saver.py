@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -38,7 +39,6 @@ class PositionSaver:
         self._hosts = hosts
         self._position = position
         self.is_interrupted = is_interrupted
-        self._first_step = 0
         self._has_ended = False
         # The checkpoints of the last step that was saved.
         self._last: tuple[int, list[str]] = (-1, [])
@@ -50,7 +50,6 @@ class PositionSaver:
         Args:
             values: Those of the call, which know the global step.
         """
-        self._first_step = values.step
         _logger.info("Training starts from step %d.", values.step)
         try:
             yield
@@ -75,19 +74,22 @@ class PositionSaver:
             self._remove(checkpoint)
 
     def beside(
-        self, saved: SaveFiles, step: int
+        self, saved: SaveFiles, version: Version
     ) -> contextlib.AbstractContextManager[None]:
         """Saves the current position beside a checkpoint.
+
+        Args:
+            version: The version of the values in the checkpoint.
 
         Returns:
             A context in which the checkpoint is to be written, on any thread.
         """
-        if step != self._last[0]:
-            self._last = (step, [])
+        if version.step != self._last[0]:
+            self._last = (version.step, [])
         self._last[1].append(saved.prefix)
         if self._position is None or self._has_ended:
             return contextlib.nullcontext()
-        return self._beside(saved, self._position(step - self._first_step))
+        return self._beside(saved, self._position(version.runs))
 
     def at_end(self) -> None:
         """Tells that the last run is made: what is saved now is the end."""

@@ -71,7 +71,6 @@ class Saver:
         self._real_path: Callable[[str], str] = functools.cache(
             os.path.realpath
         )
-        self._first_step = progress.values.step
         self._writer = Writer()
         # What the last checkpoint of each directory holds, and what is being
         # written now.
@@ -106,7 +105,7 @@ class Saver:
         """
         self.wait()
         values = self._loop_state.values
-        version, has_run = values.version, values.step != self._first_step
+        version, has_run = values.version, values.runs > 0
         if has_run and np.isnan(self._loop_state.fetch("loss")):
             return
         path = os.path.join(os.fsdecode(directory), basename)
@@ -162,7 +161,7 @@ class Saver:
             self._trained_paths() if has_run else set(), values.step
         )
         files = SaveFiles(prefix, self._others.chiefs(new_token))
-        positions = self._positions.beside(files, values.step)
+        positions = self._positions.beside(files, values.version)
         shards = BegunShards({})
         if self._shards and saved.has_shards:
             with files.tidied_on_failure():

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -45,6 +46,22 @@ class StagedSteps:
         leaves, structure = jax.tree.flatten(self.data)
         return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
+    def split(self, steps: int) -> tuple["StagedSteps", "StagedSteps | None"]:
+        """Returns at most `steps` steps, and the others if there are any."""
+        if self.stacked.steps <= steps:
+            return self, None
+        first, rest = self.stacked.split(steps)
+        return (
+            dataclasses.replace(
+                self, stacked=first, data=_slice_steps(self.data, slice(steps))
+            ),
+            dataclasses.replace(
+                self,
+                stacked=rest,
+                data=_slice_steps(self.data, slice(steps, None)),
+            ),
+        )
+
     def prepare(self, runtime: Runtime) -> Step:
         """The program's step for batches of this shape."""
         first = self.stacked.step(0)
@@ -54,6 +71,30 @@ class StagedSteps:
                 _one_step_of, self.data, (features, labels)
             )
         return runtime.prepare(self.mode, features, labels)
+
+
+class StagedInput(Protocol):
+    """Staged steps, in the order in which loops take them."""
+
+    def __next__(self) -> StagedSteps:
+        """Returns the next steps.
+
+        Raises:
+            StopIteration: The input has ended.
+        """
+
+    def __iter__(self) -> Iterator[StagedSteps]:
+        """Returns itself."""
+
+    def take_ready(self) -> StagedSteps | None:
+        """Returns the next steps if they are ready and may run ahead."""
+
+    def take_waited_secs(self) -> float:
+        """Returns how long steps were waited for since the last call."""
+
+
+def _slice_steps(data: Nest, steps: slice) -> Nest:
+    return jax.tree.map(lambda leaf: leaf[steps], data)
 
 
 def _one_step_of(
@@ -69,6 +110,7 @@ def stage_ahead(
     steps: AgreedSteps,
     plan: LoopPlan,
     is_cancelled: Callable[[], bool] = lambda: False,
+    give_up: Callable[[], None] = lambda: None,
 ) -> Infeed[StagedSteps]:
     """Copies the steps of coming loops to the devices, ahead of time.
 
@@ -77,6 +119,8 @@ def stage_ahead(
     Args:
         plan: How many steps each loop makes.
         is_cancelled: As in `Infeed`. Defaults to never.
+        give_up: Called when the input is closed, so that `plan` does not wait.
+            Defaults to nothing.
     """
 
     def stage() -> Iterator[StagedSteps]:
@@ -92,12 +136,16 @@ def stage_ahead(
                 )
                 yield StagedSteps(mode, stacked, data, not left, is_part)
 
+    def close() -> None:
+        give_up()
+        steps.give_up()
+
     staged = stage()
     return Infeed(
         lambda: next(staged, None),
         _depth,
         is_cancelled=is_cancelled,
-        give_up=steps.give_up,
+        give_up=close,
     )
 
 
@@ -109,7 +157,7 @@ def _depth(staged: StagedSteps) -> int:
 
 def begin_loops(
     first: StagedSteps,
-    infeed: Infeed[StagedSteps],
+    infeed: StagedInput,
     hooks: HookList,
     runs_ahead: bool = False,
 ) -> Iterator[StagedSteps | None]:
@@ -135,7 +183,7 @@ def begin_loops(
 
 
 def parts_of_loop(
-    first: StagedSteps, infeed: Infeed[StagedSteps]
+    first: StagedSteps, infeed: StagedInput
 ) -> Iterator[StagedSteps]:
     """The parts that one loop is fed in, as far as the input has them."""
     staged: StagedSteps | None = first

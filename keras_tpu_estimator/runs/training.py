@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files import checkpoints
@@ -34,13 +37,16 @@ from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.recut_loops import RecutLoops
 from keras_tpu_estimator.runs.same_on_hosts import check_same_model
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.saver import Saver
+from keras_tpu_estimator.runs.staging import StagedInput
 from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.runs.step_counting import StepCounting
 from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
 from keras_tpu_estimator.runs.training_hooks import TrainingReport
 from keras_tpu_estimator.runs.training_hooks import training_hooks
@@ -103,8 +109,11 @@ class Training:
                 completion.unmark(self.context.model_dir)
             first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
             steps = self._steps_from(first)
-            plan = LoopPlan(self.context.iterations, steps)
-            with self._input(plan, steps, checkpoint, preemption) as (
+            counting = StepCounting()
+            plan = LoopPlan(
+                self.context.iterations, steps, is_open=counting.is_open
+            )
+            with self._input(plan, steps, checkpoint, preemption, counting) as (
                 infeed,
                 positions,
             ):
@@ -113,6 +122,7 @@ class Training:
                     positions.no_step(checkpoint)
                 else:
                     step = staged.prepare(self.context.runtime)
+                    counting.settle(step)
                     hooks = (*watch, *self.hooks, preemption)
                     TrainingLoop(
                         self, step, plan, infeed, positions, call, preemption
@@ -157,6 +167,7 @@ class Training:
         steps: int | None,
         checkpoint: str | None,
         preemption: Preemption,
+        counting: StepCounting,
     ) -> Iterator[tuple[Infeed[StagedSteps], PositionSaver]]:
         """The steps on the devices, and what saves how far they were read."""
         context, resumes = self.context, self.context.config.resume_input
@@ -176,6 +187,7 @@ class Training:
                 context.steps(mode, pipeline),
                 plan,
                 lambda: is_alone and is_requested(),
+                counting.give_up,
             ) as infeed:
                 yield (
                     infeed,
@@ -211,7 +223,7 @@ class TrainingLoop:
         self._runtime = training.context.runtime
         self._step = step
         self._plan = plan
-        self._infeed = infeed
+        self._infeed: StagedInput = infeed
         self._positions = positions
         self._call = call
         self._preemption = preemption
@@ -253,6 +265,8 @@ class TrainingLoop:
             with self._positions.of_call(values), saver:
                 hook_list = self._hooks = self._all_hooks(hooks, saver, steps)
                 start = values.step
+                if not self._step.counts_once:
+                    first = self._count_by_value(first)
                 self._plan.end_at(
                     end - start for end in hook_list.run_ends(start)
                 )
@@ -280,6 +294,14 @@ class TrainingLoop:
         loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
 
+    def _count_by_value(self, first: StagedSteps) -> StagedSteps:
+        """Plans each loop after the one before; returns the first of them."""
+        plan, use_tpu = self._plan, self._context.placement.use_tpu
+        self._infeed = RecutLoops(
+            first, self._infeed, lambda: plan.next_size if use_tpu else 1
+        )
+        return next(self._infeed)
+
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
         """What each loop begins with; `None` at the end of the input."""
         ahead = self._may_run_ahead()
@@ -289,10 +311,14 @@ class TrainingLoop:
         """Runs one loop, in the parts that it is fed in."""
         self._loop_state.start_loop()
         steps, metrics = 0, self._none_counted
+        before = self._loop_state.values.step
         for staged in parts_of_loop(first, self._infeed):
             metrics = self._run_part(staged, metrics, fetch)
             steps += staged.stacked.steps
-        self._plan.ran(steps)
+        counted = steps
+        if not self._step.counts_once:
+            counted = self._loop_state.values.step - before
+        self._plan.ran(steps, counted)
 
     def _run_part(
         self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
@@ -309,14 +335,17 @@ class TrainingLoop:
             step, values, metrics, staged.data, step.named_among(fetch)
         )
         self._context.hosts.ran()
-        before = values.step
-        values.update(assigned, staged.stacked.steps)
+        numbers: Sequence[int] = range(
+            values.step + 1, values.step + staged.stacked.steps + 1
+        )
+        if STEP_NUMBERS in outputs:
+            numbers = np.asarray(outputs[STEP_NUMBERS]).tolist()
+        values.update(assigned, staged.stacked.steps, numbers[-1])
         # Of the loop before: this one is on its way already.
         self._loop_state.wait()
         self._hooks.run_is_made()
         self._loop_state.ran(losses, outputs)
         if "host_call" in outputs or "train_metrics" in outputs:
-            numbers = range(before + 1, values.step + 1)
             self._outfeed.put(outputs, numbers)
         return metrics
 
@@ -346,6 +375,7 @@ class TrainingLoop:
             (cores.mesh is None or cores.platform != "cpu")
             and not self._context.hosts.are_several
             and not self._plan.is_timed
+            and self._step.counts_once
             and self._hooks.allows_run_ahead
         )
 

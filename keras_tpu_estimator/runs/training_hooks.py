@@ -9,14 +9,13 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import StagedInput
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -151,7 +150,7 @@ class TrainingReport:
     def __init__(
         self,
         progress: LoopState,
-        infeed: Infeed[StagedSteps],
+        infeed: StagedInput,
         outfeed: Outfeed,
         metrics: HostMetrics | None,
     ):

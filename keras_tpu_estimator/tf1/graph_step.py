@@ -43,10 +43,12 @@ from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import recorded
+from keras_tpu_estimator.tf1.variables import REPEATS
 from keras_tpu_estimator.tf1.variables import SEED
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
+_REPEATS_STRIDE = 0x85EBCA6B
 
 
 class GraphStep:
@@ -62,6 +64,7 @@ class GraphStep:
     Attributes:
         local: The names of the variables that belong to one call, and that
             the step may have.
+        counts_once: Whether each run of TRAIN adds one to the global step.
     """
 
     def __init__(
@@ -96,17 +99,22 @@ class GraphStep:
         if training:
             check_trained(model, self._outputs.pruned, example)
         self.local = self._outputs.local
+        self.counts_once = not training or self._outputs.pruned.counts_once()
         self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
 
     def of_all_cores(self) -> Step:
         """The step that runs on all cores."""
         model = self._model
         changes = {*self._outputs.pruned.effects.last_writes, *self.local}
+        own = {SEED}
+        if not self.counts_once:
+            own.add(REPEATS)
+            changes.add(REPEATS)
         return Step(
             mode=self._mode,
             function=self._run,
             reads=tuple(
-                sorted({GLOBAL_STEP, SEED, *model.variables, *self.local})
+                sorted({GLOBAL_STEP, *own, *model.variables, *self.local})
             ),
             assigned=tuple(sorted(changes)),
             metric_fn=self._metric_fn,
@@ -117,6 +125,7 @@ class GraphStep:
             ),
             named=self._outputs,
             graph=FetchedGraph(model),
+            counts_once=self.counts_once,
         )
 
     def _run(
@@ -159,6 +168,8 @@ class GraphStep:
             features, labels = self._example.arrange(features, labels)
         core = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
         step = values[GLOBAL_STEP].astype("uint32")
+        if not self.counts_once:
+            step += values[REPEATS] * jnp.uint32(_REPEATS_STRIDE)
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
@@ -182,6 +193,11 @@ class GraphStep:
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])
+        if not self.counts_once:
+            stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
+            changed[REPEATS] = jnp.where(
+                stays, values[REPEATS] + 1, jnp.uint32(0)
+            )
         return changed, outputs
 
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:

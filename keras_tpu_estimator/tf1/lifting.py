@@ -24,6 +24,7 @@ from keras_tpu_estimator.tf1.refusals import check_can_run
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.rewriting import needs_key
 from keras_tpu_estimator.tf1.rewriting import rewritten
+from keras_tpu_estimator.tf1.step_counting import counts_once
 from keras_tpu_estimator.tf1.varying import varying_variables
 
 
@@ -113,6 +114,10 @@ class Pruned:
     def varying(self, is_split: bool) -> frozenset[str]:
         """The variables that cores come to have different values of."""
         return frozenset(varying_variables(self.body, self.library, is_split))
+
+    def counts_once(self) -> bool:
+        """Returns whether each run adds one to the global step."""
+        return counts_once(self.body, self.library, self.effects)
 
     def compiled(self) -> Lifted:
         """The step as a module; its tensors need fixed shapes."""

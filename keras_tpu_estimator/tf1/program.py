@@ -13,6 +13,7 @@ from keras_tpu_estimator.tf1.graph import build
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_step import GraphStep
 from keras_tpu_estimator.tf1.variables import enter
+from keras_tpu_estimator.tf1.variables import enter_repeats
 from keras_tpu_estimator.tf1.variables import enter_seed
 
 
@@ -59,6 +60,8 @@ class TF1Program:
                 model, mode, example, self._metrics, self._options.random_bits
             )
             enter(self.store, model, step.local)
+            if not step.counts_once:
+                enter_repeats(self.store)
             self._steps[key] = step.of_all_cores()
         return self._steps[key]
 

@@ -24,6 +24,8 @@ from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
 SEED = "<seed>"
+# How many runs have left the global step as it is.
+REPEATS = "<repeats>"
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -75,6 +77,23 @@ def enter_seed(store: VariableStore, seed: int) -> None:
     )
     value = jax.numpy.uint32(seed % 2**32)
     store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
+
+
+def enter_repeats(store: VariableStore) -> None:
+    """Enters the number of runs since the global step changed.
+
+    Random ops draw by it, too. A checkpoint follows a change of the step, so
+    that the number is zero again when training resumes.
+    """
+    if REPEATS in store.variables:
+        return
+    variable = _keras_variable(
+        REPEATS, shape=(), dtype="uint32", synchronization="on_read"
+    )
+    value = jax.numpy.uint32(0)
+    store.add(
+        {REPEATS: variable}, lambda paths, values, places: {REPEATS: value}
+    )
 
 
 def _keras_variable(path: str, **settings: Any) -> keras.Variable:

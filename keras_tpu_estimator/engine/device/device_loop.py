@@ -27,8 +27,10 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
 from keras_tpu_estimator.engine.program.steps import STEP_LOSS
+from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -255,6 +257,8 @@ class DeviceLoop:
             newest = {name: outputs.pop(name, {}) for name in NEWEST}
             newest[NAMED] = _only(newest[NAMED], fetch)
             assigned = self._places.pinned(assigned | changed)
+            if not step.counts_once:
+                outputs[STEP_NUMBERS] = assigned[GLOBAL_STEP]
             return (assigned, metrics), (loss, outputs), newest
 
         (assigned, metrics), (losses, outputs), newest = scan_with_newest(

@@ -20,6 +20,8 @@ class Version:
     """Which values of one call they are: equal for the same ones alone.
 
     Attributes:
+        step: The global step.
+        runs: How many steps the call has made. Defaults to 0.
         edits: How often user code has changed values in the call. Defaults to
             0.
 
@@ -30,6 +32,7 @@ class Version:
     """
 
     step: int
+    runs: int = 0
     edits: int = 0
 
 
@@ -129,16 +132,28 @@ class RunState(Mapping[str, jax.Array]):
         """Tells that values which these were are to be had; on any thread."""
         self._held = version, source
 
-    def update(self, assigned: Mapping[str, jax.Array], steps: int = 0) -> None:
-        """Takes what steps have assigned.
+    @property
+    def runs(self) -> int:
+        """How many steps the call has made."""
+        return self._version.runs
+
+    def update(
+        self,
+        assigned: Mapping[str, jax.Array],
+        runs: int = 0,
+        step: int | None = None,
+    ) -> None:
+        """Takes the values that steps have assigned.
 
         Args:
-            steps: By how many the global step is another one. Defaults to 0.
+            runs: How many steps have assigned them. Defaults to 0.
+            step: The global step of the values. Defaults to the current one.
         """
-        step, edits = self._version.step + steps, self._version.edits
+        old = self._version
+        step = old.step if step is None else step
         # First: to be interrupted in between should end in no version that is
         # saved, rather than in a wrong one.
-        self._version = Version(step, edits)
+        self._version = Version(step, old.runs + runs, old.edits)
         self._values.update(assigned)
 
     def edit(
@@ -152,6 +167,8 @@ class RunState(Mapping[str, jax.Array]):
             overridden: Paths of constants among them that are state from now
                 on. Defaults to none.
         """
-        self._version = Version(self._version.step, self._version.edits + 1)
+        self._version = dataclasses.replace(
+            self._version, edits=self._version.edits + 1
+        )
         self.overridden = self.overridden.union(overridden)
         self._values.update(assigned)

@@ -51,6 +51,8 @@ STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
 NEWEST = (SUMMARIES, NAMED, REPORTS)
+# The global step after each step that does not count itself once.
+STEP_NUMBERS = "step_numbers"
 
 
 class Names(Protocol):
@@ -214,6 +216,9 @@ class Step:
             Defaults to `None`.
         is_grouped: Whether cores come to have values of their own, in groups.
             Those of the first core are the model's. Defaults to `False`.
+        counts_once: Whether each step of TRAIN increments the global step by
+            one. If not, the global step is the value that the step assigns.
+            Defaults to `True`.
     """
 
     mode: str
@@ -227,6 +232,7 @@ class Step:
     named: Names
     graph: HookedGraph | None = None
     is_grouped: bool = False
+    counts_once: bool = True
 
     def split(
         self, values: Mapping[str, T]

@@ -138,13 +138,14 @@ class SessionRunHook:
                 setattr(cls, name, vars(SessionRunHook)[name])
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Global steps at which this hook wants a run of training to end.
+        """Returns the steps at which a run must end for this hook.
 
-        Asked once, where the length of runs is not chosen: with
-        `use_tpu=False` and without `iterations_per_loop`.
+        Asked once in a call with `use_tpu=False`: in training without
+        `iterations_per_loop`, and in evaluation.
 
         Args:
-            start: The global step that training starts from.
+            start: The global step that training starts from; in evaluation 0,
+                because its steps are batches.
 
         Returns:
             Steps after `start` in ascending order. Defaults to every step, if

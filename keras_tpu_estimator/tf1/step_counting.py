@@ -1,0 +1,91 @@
+"""Whether a graph increments its global step by one in each run."""
+
+from collections.abc import Mapping
+
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.tf1.effects import Effects
+from keras_tpu_estimator.tf1.effects import written
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.functions import Node
+from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import source
+
+_SAME_VALUE = frozenset({"Identity", "Cast", "StopGradient"})
+
+
+def counts_once(body: Body, library: Library, effects: Effects) -> bool:
+    """Returns whether every run adds exactly one to the global step.
+
+    It recognizes `assign_add(step, 1)` and `assign(step, step + 1)`, outside of
+    conditions, loops and functions, where nothing else assigns the step.
+    Everything else may count in another way: gradient accumulation, loss
+    scaling, or two optimizers.
+    """
+    nodes = {node.name: node for node in body.nodes}
+    writers = [
+        nodes[name]
+        for name, used in effects.used.items()
+        if _writes_step(nodes[name], used, library)
+    ]
+    if len(writers) != 1:
+        return False
+    (writer,) = writers
+    if writer.op == "AssignAddVariableOp":
+        return _is_one(writer.input[1], nodes)
+    return writer.op == "AssignVariableOp" and _is_step_plus_one(
+        writer.input[1], nodes, effects
+    )
+
+
+def _writes_step(
+    node: Node, used: list[tuple[int, str]], library: Library
+) -> bool:
+    positions = [p for p, variable in used if variable == GLOBAL_STEP]
+    return bool(written(node, positions, library))
+
+
+def _is_step_plus_one(
+    reference: str, nodes: Mapping[str, Node], effects: Effects
+) -> bool:
+    """Returns whether a value is the global step of before the run, plus one.
+
+    The only node that assigns the step takes the value, so each read that the
+    value depends on comes before.
+    """
+    node = _origin(reference, nodes)
+    if node is None or node.op not in ("Add", "AddV2"):
+        return False
+    first, second = data_inputs(node)
+    return any(
+        _is_step(one, nodes, effects) and _is_one(other, nodes)
+        for one, other in ((first, second), (second, first))
+    )
+
+
+def _is_step(
+    reference: str, nodes: Mapping[str, Node], effects: Effects
+) -> bool:
+    node = _origin(reference, nodes)
+    return (
+        node is not None
+        and node.op == "ReadVariableOp"
+        and any(v == GLOBAL_STEP for _, v in effects.used[node.name])
+    )
+
+
+def _is_one(reference: str, nodes: Mapping[str, Node]) -> bool:
+    import tensorflow as tf
+
+    node = _origin(reference, nodes)
+    if node is None or node.op != "Const":
+        return False
+    return bool((tf.make_ndarray(node.attr["value"].tensor) == 1).all())
+
+
+def _origin(reference: str, nodes: Mapping[str, Node]) -> Node | None:
+    """Returns the node that a value comes from unchanged, if it has one."""
+    node = nodes.get(source(reference))
+    while node is not None and node.op in _SAME_VALUE:
+        node = nodes.get(source(data_inputs(node)[0]))
+    return node
