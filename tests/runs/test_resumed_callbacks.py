@@ -9,6 +9,7 @@ import signal
 import keras
 import numpy as np
 import pytest
+from helpers import batches_of
 from helpers import estimator_of
 from helpers import linear
 from helpers import model_fn_of
@@ -16,8 +17,12 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs import state_files
+from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.spec.hooks import state_sources
+from keras_tpu_estimator.spec.hooks.hook_states import HookStates
 
 X, Y = regression_data(examples=80)
 NOISY = Y + np.random.default_rng(1).normal(size=Y.shape).astype("float32")
@@ -342,7 +347,6 @@ def test_other_callbacks_warn_and_begin_afresh(tmp_path, caplog):
     caplog.clear()
     # Which of two is the one before, nobody knows.
     two = [stopping(), stopping()]
-    os.remove(sorted(state_files_in(tmp_path))[0])
     crash_after(tmp_path, two, 16)
     assert len(warnings_in(caplog, "other callbacks or hooks")) == 1
 
@@ -397,6 +401,81 @@ def test_a_state_that_cannot_be_saved_names_its_class(tmp_path):
 
     with pytest.raises(TypeError, match=r"Bad.* cannot be saved.*Leave it out"):
         train(tmp_path, [Bad()])
+
+
+def test_methods_with_other_arguments_are_no_offer(tmp_path):
+    class Store(keras.callbacks.Callback):
+        def get_state(self, key):
+            raise AssertionError
+
+        def set_state(self, key, value):
+            raise AssertionError
+
+    crash_after(tmp_path, [Store()], 4)
+    assert state_of(tmp_path, 4)["Store"].state is None
+
+
+def test_process_0_saves_for_all(tmp_path):
+    def written(index):
+        hook = StopAfterRuns(3)
+        hook.begin()
+        states = HookStates([hook], None, has_checkpoint=False)
+        with states.resuming(hook):
+            hook.made = 2
+        hosts = Hosts(index, 2)
+        positions = PositionSaver(None, lambda: False, hosts)
+        positions.states = states
+        saved = SaveFiles(str(tmp_path / f"model.ckpt-{index}"))
+        with positions.beside(saved, 1):
+            return os.path.exists(saved.callbacks)
+
+    assert [written(0), written(1)] == [True, False]
+
+
+def test_best_weights_keep_their_dtypes(tmp_path):
+    def half(features, is_training):
+        layer = keras.layers.Dense(
+            1, dtype="bfloat16", kernel_initializer="zeros"
+        )
+        return keras.ops.cast(layer(features), "float32")
+
+    def trained(name, step=None):
+        model_fn = model_fn_of(half, lambda: keras.optimizers.SGD(0.1))
+        config = {"save_checkpoints_steps": 4}
+        estimator = estimator_of(model_fn, tmp_path / name, config=config)
+        stop = stopping(restore_best_weights=True)
+        hooks = [stop] if step is None else [stop, CrashAfter(step)]
+        estimator.train(repeated(X, NOISY), hooks=hooks, max_steps=STEPS)
+        return stop
+
+    trained("straight")
+    with pytest.raises(Crash):
+        trained("parts", 8)
+    state = state_of(tmp_path / "parts", 8)["EarlyStopping('loss')"].state
+    weights = state["attributes"]["best_weights"]
+    assert {str(each.dtype) for each in weights} >= {"bfloat16"}
+    trained("parts")
+    assert_equal(tmp_path / "straight", tmp_path / "parts")
+
+
+def test_validation_resumes(tmp_path):
+    def trained(name, *crash):
+        stop = keras.callbacks.EarlyStopping(patience=2, min_delta=0.3)
+        estimator = new_estimator(tmp_path / name)
+        estimator.train(
+            repeated(X, NOISY),
+            hooks=[stop, *crash],
+            max_steps=STEPS,
+            validation=batches_of(X, Y),
+        )
+
+    trained("straight")
+    for step in (8, 12):
+        with pytest.raises(Crash):
+            trained("parts", CrashAfter(step))
+    trained("parts")
+    assert_equal(tmp_path / "straight", tmp_path / "parts")
+    assert kte.load_variable(str(tmp_path / "parts"), "global_step") < STEPS
 
 
 @pytest.mark.parametrize(
@@ -458,10 +537,11 @@ def test_hooks_of_a_step_come_before_its_checkpoint(tmp_path):
     new_estimator(tmp_path).train(
         repeated(X, Y),
         hooks=[last, Named("first")],
-        steps=4,
+        steps=8,
         saving_listeners=[Listener()],
     )
-    assert order == ["save", "first", "save", "last"]
+    first, last = ["save", "first", "save", "last"], ["first", "last", "save"]
+    assert order == first + last
 
 
 def test_a_csv_file_continues_where_the_checkpoint_is(tmp_path):

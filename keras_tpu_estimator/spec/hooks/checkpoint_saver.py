@@ -169,7 +169,12 @@ class CheckpointSaverHook(LoopHook):
         # Raises what has hindered the last one, as soon as it is known.
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
-        if session.is_so_anywhere(self._timer.should_trigger_for_step(step)):
+        is_due = self._timer.should_trigger_for_step(step)
+        if self.acts_last:
+            # It saves the last step at the end, with what callbacks do there.
+            is_last = run_context.stop_requested or step == session.last_step
+            is_due = is_due and not is_last
+        if session.is_so_anywhere(is_due):
             self._timer.update_last_triggered_step(step)
             if self._save_once(session, step):
                 run_context.request_stop()

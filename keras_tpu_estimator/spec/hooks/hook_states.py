@@ -15,6 +15,7 @@ import keras
 from keras_tpu_estimator.spec.hooks import attribute_changes
 from keras_tpu_estimator.spec.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.state_sources import OF_EVERY_CALLBACK
 from keras_tpu_estimator.spec.hooks.state_sources import beginning
 from keras_tpu_estimator.spec.hooks.state_sources import known
 from keras_tpu_estimator.spec.hooks.state_sources import sources_of
@@ -69,7 +70,11 @@ class Holder:
         self.key = kind, number
         self._sources = sources_of(subject)
         attributes = known(subject)
-        self._own = {*attributes.names, *attributes.derived}
+        self._own = {
+            *attributes.names,
+            *attributes.derived,
+            *OF_EVERY_CALLBACK,
+        }
         self._has_known_base = any(map(_keeps_something, type(subject).__mro__))
         self._before: dict[str, Hashable] | None = None
         self._changed_before: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import inspect
 import logging
 import os
 from collections.abc import Iterator
@@ -90,9 +91,10 @@ class Methods:
     setter: str
 
     def are_in(self, subject: Any) -> bool:
-        """Whether an object has both."""
-        names = (self.getter, self.setter)
-        return all(callable(getattr(subject, name, None)) for name in names)
+        """Whether an object has both, with the arguments that are expected."""
+        getter = getattr(subject, self.getter, None)
+        setter = getattr(subject, self.setter, None)
+        return _can_be_called(getter) and _can_be_called(setter, "state")
 
     def get(self, subject: Any) -> Any:
         """Calls the getter."""
@@ -103,19 +105,28 @@ class Methods:
         getattr(subject, self.setter)(state)
 
 
+def _can_be_called(method: Any, *arguments: object) -> bool:
+    """Whether a method takes arguments: a name may have another meaning."""
+    try:
+        inspect.signature(method).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 _OFFERS = (
     Methods("get_state", "set_state"),
     Methods("state_dict", "load_state_dict"),
 )
+# What Keras sets in every callback.
+OF_EVERY_CALLBACK = ("_model", "model", "params", "validation_data")
 _MONITOR = ("monitor_op", "min_delta")
 _SAVED = ("_batches_seen_since_last_saving", "_last_batch_seen")
 # All callbacks of Keras. What a class derives from its arguments, or opens
 # again when training begins, is no state.
 _OF_KERAS: Mapping[type, Attributes] = {
     keras.callbacks.BackupAndRestore: Attributes((*_SAVED, "_current_epoch")),
-    keras.callbacks.Callback: Attributes(
-        derived=("_model", "model", "params", "validation_data")
-    ),
+    keras.callbacks.Callback: Attributes(),
     keras.callbacks.CallbackList: Attributes(),
     keras.callbacks.CSVLogger: Attributes(
         derived=("writer", "keys", "append_header", "csv_file")
