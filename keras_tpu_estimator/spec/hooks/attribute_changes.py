@@ -1,27 +1,34 @@
 """Changes of an object's attributes, found without keeping their values."""
 
 import collections
+import itertools
 import zlib
 from collections.abc import Collection
 from collections.abc import Hashable
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sized
 from typing import Any
 
 import jax
 import numpy as np
 
-# Of larger values only the size and the last items are compared, so that a save
+# Of larger values only the size and some items are compared, so that a save
 # does not wait.
 _MOST_BYTES = 2**20
 _MOST_ITEMS = 1000
-_LAST = 8
-_SEQUENCES = (list, tuple, collections.deque)
+_SOME = 8
+_DEEPEST = 4
 # Files, models, functions and the like, which are no state.
 _OPAQUE = "opaque"
 
 
-def fingerprint(value: Any) -> Hashable:
-    """Returns what changes with a value that is data.
+def fingerprint(value: Any, depth: int = 0) -> Hashable:
+    """Returns what changes with a value that is data, in this process.
+
+    Args:
+        value: Any value.
+        depth: How many containers it is in. Defaults to 0.
 
     Example:
 
@@ -30,21 +37,19 @@ def fingerprint(value: Any) -> Hashable:
     >>> fingerprint([1, {"a": 2.0}]) == fingerprint([1, {"a": 3.0}])
     False
     """
-    if value is None or isinstance(
-        value, bool | int | float | complex | str | bytes | np.generic
-    ):
-        return "value", repr(value)
+    if value is None or isinstance(value, str | bytes):
+        return "value", value.__class__, hash(value)
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return "value", repr(value)  # NaN is equal to itself here.
     if isinstance(value, jax.Array):  # Its value never changes.
         return "jax", id(value)
     if isinstance(value, np.ndarray):
         return "array", str(value.dtype), value.shape, _checksum(value)
-    if isinstance(value, Mapping):
-        return "mapping", len(value), _items(list(value.items()))
-    if isinstance(value, _SEQUENCES):
-        return "sequence", len(value), _items(list(value))
-    if isinstance(value, set | frozenset):
-        return "set", len(value), _items(sorted(map(repr, value)))
-    return _OPAQUE
+    items = _items(value)
+    if items is None or depth > _DEEPEST:
+        return _OPAQUE
+    prints = tuple(fingerprint(item, depth + 1) for item in items)
+    return type(value).__name__, len(value), prints
 
 
 def fingerprints(
@@ -80,7 +85,15 @@ def _checksum(value: np.ndarray) -> Hashable:
     return zlib.crc32(value.tobytes())
 
 
-def _items(items: list[Any]) -> tuple[Hashable, ...]:
-    if len(items) > _MOST_ITEMS:
-        items = items[-_LAST:]
-    return tuple(map(fingerprint, items))
+def _items(value: Any) -> Iterable[Any] | None:
+    """Returns the items of a container to compare; `None` for other values."""
+    is_large = isinstance(value, Sized) and len(value) > _MOST_ITEMS
+    if isinstance(value, dict):
+        return itertools.islice(value.items(), _SOME if is_large else None)
+    if isinstance(value, list | tuple):
+        return value[-_SOME:] if is_large else value
+    if isinstance(value, collections.deque):
+        return itertools.islice(reversed(value), _SOME if is_large else None)
+    if isinstance(value, set | frozenset):
+        return () if is_large else sorted(map(repr, value))
+    return None

@@ -150,7 +150,8 @@ class HookStates:
     ):
         self._holders: dict[int, list[Holder]] = {}
         counts: collections.Counter[str] = collections.Counter()
-        for hook in hooks:
+        # The same object may be among the hooks of `train` and of the spec.
+        for hook in {id(each): each for each in hooks}.values():
             self._holders[id(hook)] = []
             for subject in filter(_may_have_state, _subjects_of(hook)):
                 kind = _kind_of(subject)
