@@ -72,6 +72,14 @@ def test_what_is_equal_or_no_data_has_not_changed(value, change):
     assert not changes(value, change)
 
 
+def test_nothing_is_asked_of_other_objects():
+    class Tensor:
+        def __len__(self):
+            raise TypeError
+
+    assert not changes(Tensor(), lambda value: Tensor())
+
+
 def test_a_list_may_contain_itself():
     value = []
     value.append(value)

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sized
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ _MOST_BYTES = 2**20
 _MOST_ITEMS = 1000
 _SOME = 8
 _DEEPEST = 4
+_CONTAINERS = (dict, list, tuple, collections.deque, set, frozenset)
 # Files, models, functions and the like, which are no state.
 _OPAQUE = "opaque"
 
@@ -87,13 +87,14 @@ def _checksum(value: np.ndarray) -> Hashable:
 
 def _items(value: Any) -> Iterable[Any] | None:
     """Returns the items of a container to compare; `None` for other values."""
-    is_large = isinstance(value, Sized) and len(value) > _MOST_ITEMS
+    # A tensor of TensorFlow's graph also has a `__len__`, which raises.
+    if not isinstance(value, _CONTAINERS):
+        return None
+    is_large = len(value) > _MOST_ITEMS
     if isinstance(value, dict):
         return itertools.islice(value.items(), _SOME if is_large else None)
     if isinstance(value, list | tuple):
         return value[-_SOME:] if is_large else value
     if isinstance(value, collections.deque):
         return itertools.islice(reversed(value), _SOME if is_large else None)
-    if isinstance(value, set | frozenset):
-        return () if is_large else sorted(map(repr, value))
-    return None
+    return () if is_large else sorted(map(repr, value))
