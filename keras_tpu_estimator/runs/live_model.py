@@ -81,6 +81,10 @@ class LiveModel:
         """Gives variables other values, for the next run."""
         self._values.edit(self._loop_state.values, assigned)
 
+    def without_edits(self) -> contextlib.AbstractContextManager[None]:
+        """Drops what user code assigns in the `with` block."""
+        return self._loop_state.values.without_edits()
+
     def __enter__(self) -> Self:
         block = self._values.visible(self._loop_state.values)
         block.__enter__()

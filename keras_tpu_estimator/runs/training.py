@@ -29,6 +29,7 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.keras_model.program_model import MetricsState
+from keras_tpu_estimator.runs import state_files
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import EveryFewSteps
 from keras_tpu_estimator.runs.host_calls import call_for_steps
@@ -58,6 +59,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.hook_states import HookStates
 from keras_tpu_estimator.spec.hooks.progress_bar import progress_hook
 from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
@@ -270,8 +272,10 @@ class TrainingLoop:
                 self._plan.end_at(
                     end - start for end in hook_list.run_ends(start)
                 )
+                states = self._hook_states(hook_list, checkpoint)
+                self._positions.states = states
                 hook_list.begin()
-                hook_list.after_create_session()
+                hook_list.after_create_session(states.resuming)
                 with self._outfeed, self._call.told_of_errors():
                     for staged in self._begin_loops(first):
                         hooked = hook_list.before_run()
@@ -287,8 +291,11 @@ class TrainingLoop:
                         if stops or self._plan.is_done:
                             break
                     hook_list.run_is_made()
-                self._positions.at_end()
-                hook_list.end()
+                is_interrupted = self._call.any(
+                    self._positions.is_interrupted()
+                )
+                self._positions.at_end(is_interrupted)
+                hook_list.end(is_interrupted)
                 # What was assigned last is compared, too.
                 self._call.barrier()
         loss = float(self._loop_state.last_loss)
@@ -301,6 +308,18 @@ class TrainingLoop:
             first, self._infeed, lambda: plan.next_size if use_tpu else 1
         )
         return next(self._infeed)
+
+    def _hook_states(
+        self, hook_list: HookList, checkpoint: str | None
+    ) -> HookStates:
+        """Returns the states of all hooks, with those of the checkpoint."""
+        saved = None if checkpoint is None else state_files.read(checkpoint)
+        return HookStates(
+            hook_list.hooks,
+            saved,
+            has_checkpoint=checkpoint is not None,
+            warns=self._context.hosts.is_chief,
+        )
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
         """What each loop begins with; `None` at the end of the input."""

@@ -1,4 +1,4 @@
-"""The hooks that accompany every `train`, in the order they are called."""
+"""The hooks that accompany every `train`, in their order."""
 
 import logging
 import time
@@ -57,7 +57,8 @@ def training_hooks(
         log: Logs, or `None`.
 
     Returns:
-        All of them, in the order they are called.
+        All of them, in the order they are called; the own saver saves a step
+        after the others were called for it.
 
     Raises:
         ValueError: There are listeners, and nothing is saved.
@@ -100,13 +101,14 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
     config = context.config
     if not is_saving(config):
         return []
-    return [
-        CheckpointSaverHook(
-            context.model_dir,
-            save_secs=config.save_checkpoints_secs or None,
-            save_steps=config.save_checkpoints_steps or None,
-        )
-    ]
+    saver = CheckpointSaverHook(
+        context.model_dir,
+        save_secs=config.save_checkpoints_secs or None,
+        save_steps=config.save_checkpoints_steps or None,
+    )
+    # What hooks and callbacks do at a step is in its checkpoint.
+    saver.acts_last = True
+    return [saver]
 
 
 def _attach(

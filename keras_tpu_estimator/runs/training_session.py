@@ -75,6 +75,11 @@ class TrainingSession(Session):
         """Whether the process was asked to stop, so that it should hurry."""
         return self._is_interrupted()
 
+    @property
+    def last_step(self) -> int | None:
+        """The global step to stop at, or `None` if that is open."""
+        return self._loop_state.last_step
+
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Whether something is so on any host; all hosts ask at once."""
         return self._call.any(is_so)

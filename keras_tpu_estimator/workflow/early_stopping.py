@@ -27,6 +27,8 @@ class EarlyStoppingHook(SessionRunHook):
     """
 
     allows_run_ahead = True
+    # Saving a checkpoint may evaluate it, and functions read the results.
+    acts_last = True
 
     def __init__(
         self, should_stop_fn: Callable[[], bool], timer: SecondOrStepTimer

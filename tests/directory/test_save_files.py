@@ -43,6 +43,8 @@ USERS = (
     "model.ckpt-5.input.zip",
     f"model.ckpt-5.input.{TOKEN}.zip",
     f"model.ckpt-10.input.{TOKEN}.zip",
+    f"model.ckpt-5.callbacks.{TOKEN}.zip",
+    f"model.ckpt-10.callbacks.{TOKEN}.zip",
     "model.ckpt-5.shard-0-of-2",
     f"model.ckpt-5.shard-0-of-2.{TOKEN}",
     f"model.ckpt-10.shard-0-of-2.{TOKEN}",

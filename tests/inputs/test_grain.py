@@ -34,6 +34,8 @@ class Crash(Exception):
 class CrashAt(kte.hooks.SessionRunHook):
     """Raises when the checkpoint of a step has been saved."""
 
+    acts_last = True
+
     def after_run(self, run_context, run_values):
         if run_context.session.run("global_step") == CRASH:
             raise Crash

@@ -39,6 +39,8 @@ def estimator(tmp_path):
 class AtStep(kte.hooks.SessionRunHook):
     """Calls something when a step has been reached."""
 
+    acts_last = True
+
     def __init__(self, step, call):
         self.step, self.call = step, call
 

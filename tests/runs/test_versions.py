@@ -106,6 +106,8 @@ def new_estimator(model_dir, host, use_tpu=False, **config):
 class At(kte.hooks.SessionRunHook):
     """Calls something after the run that ends at a step."""
 
+    acts_last = True
+
     def __init__(self, step, call):
         self.step, self.call = step, call
 

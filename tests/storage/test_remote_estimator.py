@@ -35,6 +35,8 @@ class Crash(Exception):
 class CrashAt(kte.hooks.SessionRunHook):
     """Raises at the end of a loop."""
 
+    acts_last = True
+
     def __init__(self, step):
         self.step = step
 

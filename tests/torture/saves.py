@@ -28,6 +28,8 @@ from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.runs import state_files
+from keras_tpu_estimator.spec.hooks.hook_states import SavedState
 from tests.torture import states
 from tests.torture.figures import expect
 from tests.torture.operations import FATES
@@ -179,6 +181,8 @@ def save(
         for host in range(_HOSTS):
             position = Position(number, StepRecipe(8, 1, 8))
             position_files.write(saved, position, Hosts(host, _HOSTS))
+        state = SavedState("mine.Counter", 0, {"number": number})
+        state_files.write(saved, state_files.packed([state]))
         saving.save_into(
             saved,
             step,
@@ -241,6 +245,9 @@ def _check(
         position = position_files.read(latest, Hosts(host, _HOSTS))
         is_own = position is not None and {float(position.steps)} == found
         expect(is_own, f"{position} is that of {found}: {what}")
+    states = state_files.read(latest) or ()
+    numbers_in = [each.state["number"] for each in states]
+    expect(numbers_in == [*found], f"{numbers_in} is {found}: {what}")
     return int(found.pop())
 
 
@@ -281,7 +288,7 @@ def _files_of(prefix: str) -> Iterator[str]:
     main = location.main_file(prefix)
     saved = SaveFiles.at(prefix)
     expect(saved is not None, f"{prefix} is of a save.")
-    yield from saved.positions()
+    yield from (*saved.positions(), saved.callbacks)
     if main.endswith(location.INDEX):
         yield from tensorflow_index.data_files(prefix)
         yield from (main, prefix + tensorflow_index.META)

@@ -51,6 +51,8 @@ class _Interrupted(Exception):
 class _Interrupting(kte.hooks.SessionRunHook):
     """Ends a training when it has saved its first steps."""
 
+    acts_last = True
+
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if run_context.session.run("global_step") == _FIRST:
             raise _Interrupted

@@ -1,5 +1,6 @@
 """The values of a model's variables during one call."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from collections.abc import Collection
@@ -155,6 +156,15 @@ class RunState(Mapping[str, jax.Array]):
         # saved, rather than in a wrong one.
         self._version = Version(step, old.runs + runs, old.edits)
         self._values.update(assigned)
+
+    @contextlib.contextmanager
+    def without_edits(self) -> Iterator[None]:
+        """Drops what user code assigns in the `with` block."""
+        before = self._version, self.overridden, dict(self._values)
+        try:
+            yield
+        finally:
+            self._version, self.overridden, self._values = before
 
     def edit(
         self,

@@ -5,6 +5,7 @@ import json
 import sys
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
@@ -34,8 +35,8 @@ def pack(value: Any) -> Packed:
     """Packs a value.
 
     Args:
-        value: Numbers, strings, bytes, `None`, arrays or tensors, and dicts,
-            lists and tuples of these.
+        value: Numbers, strings, bytes, `None`, arrays of numbers or tensors,
+            and dicts, lists and tuples of these.
 
     Raises:
         TypeError: Something else is in it.
@@ -49,7 +50,12 @@ def pack(value: Any) -> Packed:
     blobs: list[bytes] = []
 
     def encode(value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
+        # NumPy's float64 is also a Python float, and its strings are strings.
+        is_scalar = isinstance(value, np.generic) and not isinstance(
+            value, str | bytes
+        )
+        plain = bool | int | float | str
+        if value is None or (isinstance(value, plain) and not is_scalar):
             return value
         if isinstance(value, bytes):
             blobs.append(value)
@@ -64,8 +70,9 @@ def pack(value: Any) -> Packed:
         blobs.append(array.tobytes())
         return {
             "array": len(blobs) - 1,
-            "dtype": array.dtype.str,
+            "dtype": _name_of(array.dtype),
             "shape": list(array.shape),
+            "is_scalar": is_scalar,
             "is_torch": is_of_torch(value),
         }
 
@@ -91,7 +98,7 @@ def unpack(packed: Packed) -> Any:
         array = np.frombuffer(blob, value["dtype"]).reshape(value["shape"])
         if value["is_torch"] and "torch" in sys.modules:
             return sys.modules["torch"].from_numpy(array.copy())
-        return array.copy()
+        return array[()] if value.get("is_scalar") else array.copy()
 
     return decode(json.loads(packed.text))
 
@@ -99,11 +106,21 @@ def unpack(packed: Packed) -> Any:
 def _as_numbers(value: Any) -> np.ndarray:
     is_array = hasattr(value, "__array__")
     array = np.asarray(value) if is_array else np.empty(0, object)
-    if array.dtype.kind not in _NUMBERS:
+    if array.dtype.kind not in _NUMBERS and not _is_of_ml_dtypes(array.dtype):
         raise TypeError(
-            "The state of an input should be made of numbers, strings, bytes "
-            "and arrays, in dicts, lists and tuples. Received: "
-            f"{shown(value)}. Leave it out of the "
-            "state."
+            "A state must be made of numbers, strings, bytes and arrays of "
+            "numbers, in dicts, lists and tuples. Received: "
+            f"{shown(value)}. Leave it out of the state."
         )
     return array
+
+
+def _is_of_ml_dtypes(dtype: np.dtype) -> bool:
+    """Whether a dtype is one that NumPy itself lacks, such as bfloat16."""
+    return getattr(ml_dtypes, dtype.name, None) is dtype.type
+
+
+def _name_of(dtype: np.dtype) -> str:
+    """Returns the name by which NumPy finds a dtype."""
+    # NumPy describes the bytes of these dtypes only by their number.
+    return dtype.name if _is_of_ml_dtypes(dtype) else dtype.str

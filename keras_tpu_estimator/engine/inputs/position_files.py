@@ -7,18 +7,14 @@ program's. Of several hosts, each has one: 'model.ckpt-20.input-1-of-4...'.
 """
 
 import dataclasses
-import json
-import zipfile
 
+from keras_tpu_estimator.engine.inputs import packed_files
 from keras_tpu_estimator.engine.inputs.packing import Packed
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
-from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.stamp import stamp
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import paths
 
 _RECORD = "position.json"
 _ALONE = Hosts()
@@ -45,14 +41,13 @@ def write(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
     states = position.restore_point.states
     if states is not None:
         record["restore_point"]["states"] = states.text
-        record["blobs"] = len(states.blobs)
-    path = saved.position(hosts.index, hosts.count)
-    with commit.replacing(path) as partial:
-        with zipfile.ZipFile(partial, "w") as file:
-            file.writestr(_RECORD, json.dumps(record))
-            for number, blob in enumerate(states.blobs if states else ()):
-                file.writestr(str(number), blob)
-            file.comment = stamp(saved.token)
+    packed_files.write(
+        saved.position(hosts.index, hosts.count),
+        saved.token,
+        _RECORD,
+        record,
+        states.blobs if states else (),
+    )
 
 
 def read(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
@@ -80,33 +75,26 @@ def read(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
 
 
 def remove(prefix: str) -> None:
-    """Removes the positions of a checkpoint, of all hosts."""
+    """Removes the positions of a checkpoint, and the state of callbacks."""
     saved = SaveFiles.at(prefix)
     if saved is not None:
-        saved.remove_positions()
+        saved.remove_resume_files()
 
 
 def _read(path: str) -> Position | None:
     try:
-        with (
-            paths.opened(path) as stream,
-            zipfile.ZipFile(stream) as file,
-        ):
-            record = json.loads(file.read(_RECORD))
-            restore_point = record["restore_point"]
-            if restore_point["states"] is not None:
-                blobs = [file.read(str(n)) for n in range(record["blobs"])]
-                restore_point["states"] = Packed(
-                    restore_point["states"], tuple(blobs)
-                )
-            return Position(
-                record["steps"],
-                StepRecipe(**record["recipe"]),
-                RestorePoint(**restore_point),
-            )
+        record, blobs = packed_files.read(path, _RECORD)
+        restore_point = record["restore_point"]
+        if restore_point["states"] is not None:
+            restore_point["states"] = Packed(restore_point["states"], blobs)
+        return Position(
+            record["steps"],
+            StepRecipe(**record["recipe"]),
+            RestorePoint(**restore_point),
+        )
     except FileNotFoundError:
         return None
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path!r} does not say how far the input was read "
             f"({error}). Delete it to read the input from the beginning."

@@ -90,17 +90,26 @@ class SaveFiles:
         """
         return save_names.position(self.prefix, host, hosts, self.token)
 
+    @property
+    def callbacks(self) -> str:
+        """The file with the state of callbacks and hooks."""
+        return save_names.callbacks(self.prefix, self.token)
+
     def positions(self) -> list[str]:
         """The positions that are there, of any number of hosts."""
+        return self._of_kinds("position")
+
+    def remove_resume_files(self) -> None:
+        """Removes what only an interrupted call needs: that one has ended."""
+        leftovers.remove_files(self._of_kinds("position", "callbacks"))
+
+    def _of_kinds(self, *kinds: str) -> list[str]:
+        """Returns the existing files of this save that are of some kinds."""
         return [
             path
             for path, named in leftovers.listed(self.prefix)
-            if (named.kind, named.token) == ("position", self.token)
+            if named.kind in kinds and named.token == self.token
         ]
-
-    def remove_positions(self) -> None:
-        """Removes them: nobody is to read an input on from there."""
-        leftovers.remove_files(self.positions())
 
     def remove_meta(self) -> None:
         """Removes what describes another bundle at the prefix."""

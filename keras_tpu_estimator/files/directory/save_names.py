@@ -16,6 +16,7 @@ _NAME = re.compile(
     rf"shard-[0-9]+-of-[0-9]+\.{_TOKEN.format('part')}"
     rf"|orbax\.{_TOKEN.format('tree')}"
     rf"|input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip"
+    rf"|callbacks\.{_TOKEN.format('callbacks')}\.zip"
     rf"|unlisted\.{_TOKEN.format('unlisted')}"
     r"|(?P<data>data-[0-9]{5}-of-[0-9]{5})"
     r"|(?P<meta>meta))"
@@ -74,6 +75,21 @@ def position(prefix: str, host: int, hosts: int, token: str) -> str:
     return f"{prefix}.input{which}.{token}.zip"
 
 
+def callbacks(prefix: str, token: str) -> str:
+    """Returns the file with the state of callbacks and hooks.
+
+    Args:
+        prefix: The prefix of the checkpoint.
+        token: The token of the save.
+
+    Example:
+
+    >>> callbacks("/run/model.ckpt-20", "0f0f0f0f")
+    '/run/model.ckpt-20.callbacks.0f0f0f0f.zip'
+    """
+    return f"{prefix}.callbacks.{token}.zip"
+
+
 def unlisted(prefix: str, token: str) -> str:
     """The file that says that a checkpoint is to go if it is not listed.
 
@@ -95,7 +111,8 @@ class SaveName:
 
     Attributes:
         prefix: That of the checkpoint.
-        kind: 'part', 'tree', 'position', 'unlisted', 'data' or 'meta'.
+        kind: 'part', 'tree', 'position', 'callbacks', 'unlisted', 'data' or
+            'meta'.
         token: That of the save; `None` if the name has none.
 
     Example:

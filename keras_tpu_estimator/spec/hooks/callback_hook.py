@@ -58,9 +58,10 @@ class CallbackHook(LoopHook):
     `on_train_batch_begin` is called with the index of its first step, and
     `on_train_batch_end` with that of its last one, counted from 0 within the
     epoch, and with `{"loss": ...}`, the mean over the run. An epoch ends with
-    the run that completes `steps_per_epoch` steps, and with training; its logs
-    are means over its steps, and with `train(validation=...)` also `val_loss`
-    and the like. Setting `model.stop_training` makes the run the last one.
+    the run that completes `steps_per_epoch` steps, and with training, unless
+    that is interrupted; its logs are means over its steps, and with
+    `train(validation=...)` also `val_loss` and the like. Setting
+    `model.stop_training` makes the run the last one.
 
     It allows a run ahead if each of its callbacks does: those that are told of
     epochs alone, and those with an attribute `allows_run_ahead` that is true.
@@ -69,7 +70,8 @@ class CallbackHook(LoopHook):
         callbacks: A `keras.callbacks.Callback`, or several.
         steps_per_epoch: Steps of an epoch; epochs are numbered by the global
             step then, so that a resumed training goes on counting. By default
-            each run is an epoch, counted from 0 in each `train`.
+            each run is an epoch, counted from 0 in each `train` that does not
+            resume an interrupted one.
 
     Raises:
         TypeError: One is no callback, or `steps_per_epoch` no integer.
@@ -111,6 +113,19 @@ class CallbackHook(LoopHook):
             getattr(each, "allows_run_ahead", not _hears_of_runs(each))
             for each in self.callbacks
         )
+        self._resumed: Mapping[str, Any] | None = None
+
+    def resume(self, epochs: Mapping[str, Any] | None) -> None:
+        """Sets which epoch the next call of `train` continues.
+
+        Args:
+            epochs: What `epochs_state` returned; `None` for none.
+        """
+        self._resumed = epochs
+
+    def epochs_state(self) -> dict[str, Any]:
+        """Returns which epoch it is, and what it has logged so far."""
+        return self._epochs.state()
 
     def run_ends(self, start: int) -> Iterable[int]:
         """The ends of epochs, and every step for who hears of runs."""
@@ -126,6 +141,9 @@ class CallbackHook(LoopHook):
         self._validate = session.validate
         self._calls = _CALLS[self._live.mode]
         self._epochs = Epochs(self.steps_per_epoch)
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            self._epochs.resume(resumed, self._live.step)
         self._all_epochs = self._count_epochs()
         self._runs = 0
         self._logs: dict[str, Any] = {}
@@ -140,6 +158,10 @@ class CallbackHook(LoopHook):
                 callback.set_params(self._params)
                 callback.set_model(self._live.model)
             self._tell("begin", {})
+        if self._epochs.is_open:
+            # It has begun before the checkpoint, which has what was assigned.
+            with self._live.without_edits(), self._live:
+                self._tell_epoch("begin", self._epochs.number, {})
 
     def start_run(self) -> None:
         """Begins an epoch, if it is time, and a batch."""
@@ -169,9 +191,9 @@ class CallbackHook(LoopHook):
             run_context.request_stop()
 
     def close(self, session: Session) -> None:
-        """Ends the last epoch, and everything."""
-        del session
-        if self._trains and self._epochs.is_open:
+        """Ends the last epoch, unless it will be resumed, and everything."""
+        is_resumed = session.is_interrupted
+        if self._trains and self._epochs.is_open and not is_resumed:
             self._end_epoch(is_last=True)
         with self._live:
             self._tell("end", self._last_logs())

@@ -9,8 +9,8 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import file_names
 from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
@@ -69,14 +69,16 @@ def check_listeners(
     return checked
 
 
-class CheckpointSaverHook(SessionRunHook):
+class CheckpointSaverHook(LoopHook):
     """Saves at the start, every so often, and at the end of training.
 
     Training has one of its own, as `RunConfig` says, unless one of these is
-    among the hooks of `train` or of the spec. What is written, and how many
-    checkpoints stay, does not depend on who makes the hook. The checkpoint
-    that training starts from is not written again. The counterpart of
-    `tf.compat.v1.train.CheckpointSaverHook`.
+    among the hooks of `train` or of the spec. Training's own one saves a step
+    after all hooks and callbacks were called for it; this one is called in the
+    order of the list, and its checkpoint does not have what hooks after it do.
+    What is written, and how many checkpoints stay, does not depend on who makes
+    the hook. The checkpoint that training starts from is not written again. The
+    counterpart of `tf.compat.v1.train.CheckpointSaverHook`.
 
     Training waits only until the values are copied off the devices, and for a
     checkpoint before that is still being written; with listeners, until the
@@ -133,6 +135,7 @@ class CheckpointSaverHook(SessionRunHook):
         self._timer = SecondOrStepTimer(save_secs, save_steps)
         self._own_listeners = check_listeners(listeners, "listeners")
         self._listeners = _each_once(self._own_listeners)
+        self._is_interrupted = False
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
         """Calls others beside this hook's own listeners from now on.
@@ -148,6 +151,7 @@ class CheckpointSaverHook(SessionRunHook):
 
     def begin(self) -> None:
         """Tells the listeners."""
+        self._is_interrupted = False
         for listener in self._listeners:
             listener.begin()
 
@@ -167,15 +171,26 @@ class CheckpointSaverHook(SessionRunHook):
         # Raises what has hindered the last one, as soon as it is known.
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
-        if session.is_so_anywhere(self._timer.should_trigger_for_step(step)):
+        is_due = self._timer.should_trigger_for_step(step)
+        if self.acts_last:
+            # It saves the last step at the end, with what callbacks do there.
+            is_last = run_context.stop_requested or step == session.last_step
+            is_due = is_due and not is_last
+        if session.is_so_anywhere(is_due):
             self._timer.update_last_triggered_step(step)
             if self._save_once(session, step):
                 run_context.request_stop()
 
+    def interrupt(self, session: Session) -> None:
+        """Saves what to resume from, before callbacks are told of an end."""
+        self._is_interrupted = True
+        self._save_once(session, int(session.run("global_step")))
+
     def end(self, session: Session) -> None:
         """Saves the last step, if it has not been."""
         step = int(session.run("global_step"))
-        self._save_once(session, step)
+        if not self._is_interrupted:
+            self._save_once(session, step)
         for listener in self._listeners:
             listener.end(session, step)
 

@@ -1,8 +1,11 @@
 """Several hooks as one, called in order around each run."""
 
+import contextlib
 import dataclasses
 import heapq
+from collections.abc import Callable
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from keras_tpu_estimator.spec.hooks.fetches import names_in
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -12,6 +15,19 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+
+# Returns a context in which a hook begins.
+Resuming: TypeAlias = Callable[
+    [SessionRunHook], contextlib.AbstractContextManager[None]
+]
+
+
+def _afresh(
+    hook: SessionRunHook,
+) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that does nothing."""
+    del hook
+    return contextlib.nullcontext()
 
 
 class HookList:
@@ -47,10 +63,16 @@ class HookList:
         for hook in self.hooks:
             hook.begin()
 
-    def after_create_session(self) -> None:
-        """Calls every hook's `after_create_session`."""
+    def after_create_session(self, resuming: Resuming = _afresh) -> None:
+        """Calls every hook's `after_create_session`.
+
+        Args:
+            resuming: Returns a context in which a hook begins. By default
+                there is nothing to resume.
+        """
         for hook in self.hooks:
-            hook.after_create_session(self.session, None)
+            with resuming(hook):
+                hook.after_create_session(self.session, None)
 
     def before_run(self) -> "HookedRun":
         """Calls every hook's `before_run`; the result sees the run through."""
@@ -70,11 +92,19 @@ class HookList:
                 if isinstance(hook, LoopHook):
                     hook.run_is_made(self.session)
 
-    def end(self) -> None:
-        """Calls every hook's `end`."""
-        for hook in self.hooks:
-            if isinstance(hook, LoopHook):
-                hook.close(self.session)
+    def end(self, is_interrupted: bool = False) -> None:
+        """Calls every hook's `end`.
+
+        Args:
+            is_interrupted: Whether the call is to be resumed. Defaults to
+                `False`.
+        """
+        loop_hooks = [h for h in self.hooks if isinstance(h, LoopHook)]
+        if is_interrupted:
+            for loop_hook in loop_hooks:
+                loop_hook.interrupt(self.session)
+        for loop_hook in loop_hooks:
+            loop_hook.close(self.session)
         for hook in self.hooks:
             hook.end(self.session)
 
@@ -104,7 +134,9 @@ class HookedRun:
         """Calls every hook's `after_run`; whether one asked to stop."""
         # All of them first: a hook may assign what a later one asked for.
         values = [self._values(request) for request in self._requests]
-        for hook, its_values in zip(self._list.hooks, values, strict=True):
+        pairs = zip(self._list.hooks, values, strict=True)
+        # Sorting keeps the order of hooks that agree in this.
+        for hook, its_values in sorted(pairs, key=lambda p: p[0].acts_last):
             hook.after_run(self.context, its_values)
         self._list.ran()
         return self.context.stop_requested

@@ -131,6 +131,11 @@ class Session:
         """Whether the process was asked to stop, so that it should hurry."""
         return False
 
+    @property
+    def last_step(self) -> int | None:
+        """The global step to stop at, or `None` if that is open."""
+        return None
+
     def whence_nan(self) -> str:
         """What is known of the first NaN of the last run, as a sentence.
 

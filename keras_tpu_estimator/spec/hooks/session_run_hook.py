@@ -115,6 +115,9 @@ class SessionRunHook:
             sets it. It is about what is called around runs: a subclass that
             overrides some of that, such as `after_run`, is back at `False`
             unless it sets it, too. Defaults to `False`.
+        acts_last: Whether `after_run` is called after that of all other hooks
+            and after the step's checkpoint is saved. A class or an object sets
+            it. Defaults to `False`.
 
     Example:
 
@@ -127,6 +130,7 @@ class SessionRunHook:
     """
 
     allows_run_ahead = False
+    acts_last = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Forgets what was said of code that a subclass replaces."""
@@ -225,6 +229,9 @@ class LoopHook(SessionRunHook):
         Args:
             session: Knows the step and the loss after the run.
         """
+
+    def interrupt(self, session: Session) -> None:
+        """Called once, before any `close`, if the call is to be resumed."""
 
     def close(self, session: Session) -> None:
         """Called once at a clean end, before the `end` of any hook."""

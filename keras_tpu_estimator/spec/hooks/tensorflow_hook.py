@@ -102,6 +102,7 @@ class TensorFlowHook(LoopHook):
         # TensorFlow's own wait for what they fetch, and for nothing else.
         is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
+        self.acts_last = bool(getattr(hook, "acts_last", False))
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Every step, if the hook does something around steps."""
