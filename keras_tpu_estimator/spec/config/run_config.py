@@ -25,6 +25,7 @@ from keras_tpu_estimator.spec.config.options import set_without_effect
 from keras_tpu_estimator.spec.config.options import warn_without_effect
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
+_DEFAULT_SAVE_SECS = 600
 _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
 
 
@@ -43,7 +44,7 @@ class _Unset:
 
 
 _UNSET_STEPS: Any = _Unset(None)
-_UNSET_SECS: Any = _Unset(600)
+_UNSET_SECS: Any = _Unset(_DEFAULT_SAVE_SECS)
 
 
 @suggesting
@@ -310,7 +311,7 @@ class RunConfig:
     def _set_interval(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps is _UNSET_STEPS and secs is _UNSET_SECS:
-            secs = _UNSET_SECS.value
+            secs = _DEFAULT_SAVE_SECS
         self._set(
             "save_checkpoints_steps", None if steps is _UNSET_STEPS else steps
         )
@@ -396,8 +397,8 @@ def _settled_defaults() -> dict[str, object]:
     return defaults | {
         "master": "",
         "evaluation_master": "",
-        "save_checkpoints_steps": _UNSET_STEPS.value,
-        "save_checkpoints_secs": _UNSET_SECS.value,
+        "save_checkpoints_steps": None,
+        "save_checkpoints_secs": _DEFAULT_SAVE_SECS,
     }
 
 
