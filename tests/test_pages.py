@@ -8,16 +8,19 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import griffe
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - the pages use tf.data
+import yaml
 from keras import ops
 
 import keras_tpu_estimator as kte
 from docs import pages as site
+from docs import shown_defaults
 from keras_tpu_estimator.__main__ import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -193,6 +196,95 @@ def test_readme_links_all_pages() -> None:
     pages = {str(page.relative_to(ROOT)) for page in every_page()}
     api = {page for page in pages if page.startswith("docs/api/")}
     assert pages - api - links == {"README.md", "docs/changelog.md"}
+
+
+def site_settings() -> dict[str, Any]:
+    settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert isinstance(settings, dict)
+    return settings
+
+
+def groups(nav: list[Any]) -> list[list[Any]]:
+    """The lists of entries in a navigation, from the outermost on."""
+    entries = [value for entry in nav for value in entry.values()]
+    inner = [entry for entry in entries if isinstance(entry, list)]
+    return [entries, *(each for entry in inner for each in groups(entry))]
+
+
+def test_navigation_has_small_groups_and_each_page_once() -> None:
+    found = groups(site_settings()["nav"])
+    assert max(map(len, found)) <= 9
+    shown = [page for group in found for page in group if isinstance(page, str)]
+    docs = ROOT / "docs"
+    pages = [
+        str(p.relative_to(docs)) for p in every_page() if docs in p.parents
+    ]
+    assert sorted(shown) == sorted(pages)
+
+
+def searched(text: str) -> list[str]:
+    """The words that the site's search makes of a text."""
+    (search,) = (
+        plugin["search"]
+        for plugin in site_settings()["plugins"]
+        if "search" in plugin
+    )
+    words = re.split(search["separator"], text)
+    return [word.lower() for word in words if word]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sample_weights", "sampl weight"),
+        ('params["sample_weight"]', "param sampl weight"),
+        ("iterations_per_loop=100", "iterat loop 100"),
+        ("tf.train.AdamOptimizer(rate)", "adamoptimizer rate"),
+        ("(kte.hooks.LoggingTensorHook)", "loggingtensorhook"),
+        ("estimator.train(input_fn).", "estimator train input fn"),
+        ("model.ckpt-5.h5", "model ckpt 5 h5"),
+        ("losses, a loss; classes of a class", "loss a loss class of a class"),
+        ("“NaN” &lt;b&gt;", "nan b"),
+        ("use, used, string, axis", "use used string axis"),
+    ],
+)
+def test_search_cuts_text_into_words(text: str, words: str) -> None:
+    assert " ".join(searched(text)) == words
+
+
+@pytest.mark.parametrize(
+    "forms",
+    [
+        "resume resumes resumed resuming",
+        "restore restored restoring",
+        "evaluate evaluates evaluated evaluating evaluation evaluations",
+        "checkpoint checkpoints checkpointed checkpointing",
+        "policy policies",
+        "batch batches batched batching",
+    ],
+)
+def test_search_finds_all_forms_of_a_word(forms: str) -> None:
+    assert len({*map(tuple, map(searched, forms.split()))}) == 1
+
+
+def shown_default(function: str) -> list[str]:
+    """The defaults that the reference shows for a function's parameters."""
+    module = griffe.visit(
+        "module",
+        filepath=pathlib.Path("module.py"),
+        code=f"_SECS = 40\n_NONE = _Unset(None)\n_AFTER = _Unset(_SECS)\n"
+        f"PUBLIC = 1\n{function}",
+    )
+    found = module["f"]
+    shown_defaults.ShownDefaults().on_function(func=found)
+    return [str(parameter.default) for parameter in found.parameters]
+
+
+def test_reference_shows_values_of_private_defaults() -> None:
+    assert shown_default(
+        "def f(a, b=_SECS, c=_NONE, d=_AFTER, e=_Int(2), g=PUBLIC, h=None,\n"
+        "      i=_OTHER, j=C(1)): ..."
+    ) == ["None", "40", "None", "40", "2", "PUBLIC", "None", "_OTHER", "C(1)"]
 
 
 def test_messages_begin_as_troubleshooting_says() -> None:

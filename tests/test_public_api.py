@@ -60,6 +60,20 @@ def test_every_name_has_a_docstring() -> None:
     assert not wrong
 
 
+def test_arguments_without_effect_are_documented_last() -> None:
+    lists = [
+        re.findall(r"(?m)^ {8}(?:    )?([\w*]+): (Accepted)?", arguments)
+        for path in (ROOT / "keras_tpu_estimator").rglob("*.py")
+        for arguments in re.findall(
+            r"(?m)^ +Args:\n((?: {8}.*\n)+)", path.read_text()
+        )
+        if "tf1" not in path.parts and ": Accepted" in arguments
+    ]
+    assert len(lists) > 10
+    orders = [[bool(accepted) for _, accepted in each] for each in lists]
+    assert [each for each in orders if each != sorted(each)] == []
+
+
 def test_every_name_is_in_the_reference() -> None:
     pages = "\n".join(
         page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")

@@ -32,8 +32,6 @@ class EmbeddingConfigSpec(NamedTupleLike):
         feature_columns: Has to be `None`: tables are said by the two dicts.
         optimization_parameters: Such as `AdagradParameters`, for tables that
             have none of their own. Defaults to `None`.
-        clipping_limit: Accepted for compatibility: it had no effect.
-        pipeline_execution_with_tensor_core: Accepted for compatibility.
         experimental_gradient_multiplier_fn: Function of the global step, a
             scalar tensor, by whose value the gradients of all tables are
             multiplied. Defaults to `None`.
@@ -42,6 +40,8 @@ class EmbeddingConfigSpec(NamedTupleLike):
             which is that of its variable, too.
         partition_strategy: "div" (the default) or "mod", which is the same
             here: a checkpoint has the rows in their order.
+        clipping_limit: Accepted for compatibility: it had no effect.
+        pipeline_execution_with_tensor_core: Accepted for compatibility.
         profile_data_directory: Accepted for compatibility.
 
     Raises:

@@ -24,8 +24,6 @@ class OptimizationParameters(abc.ABC):
 
     Args:
         learning_rate: The learning rate, unless the table has another.
-        use_gradient_accumulation: Accepted for compatibility: gradients are
-            always summed over a batch. Defaults to `True`.
         clip_weight_min: The smallest weight that an update leaves. Defaults to
             `None`, for any.
         clip_weight_max: The largest one.
@@ -36,6 +34,8 @@ class OptimizationParameters(abc.ABC):
         clip_gradient_min: The smallest element of a summed gradient. Defaults
             to `None`, for any.
         clip_gradient_max: The largest one.
+        use_gradient_accumulation: Accepted for compatibility: gradients are
+            always summed over a batch. Defaults to `True`.
 
     Raises:
         ValueError: A value is out of its range, or gradients are to be clipped

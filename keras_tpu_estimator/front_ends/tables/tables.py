@@ -33,12 +33,12 @@ class TableConfig(NamedTupleLike):
             default), the "sum", or with "sqrtn" the sum over the root of the
             sum of squared weights, of their rows. `None`, where each example
             has one id.
-        hot_id_replication: Accepted for compatibility. Defaults to `False`.
         learning_rate: In place of that of the optimizer. Defaults to `None`.
         learning_rate_fn: The same as a function of the global step, a scalar
             tensor. Defaults to `None`.
         optimization_parameters: Such as `AdagradParameters`. Defaults to
             `None`: those of `EmbeddingConfigSpec`.
+        hot_id_replication: Accepted for compatibility. Defaults to `False`.
 
     Raises:
         ValueError: A value is wrong, or there are two learning rates.

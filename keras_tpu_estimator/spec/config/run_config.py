@@ -30,13 +30,21 @@ _NOT_REPLACEABLE = ("master", "evaluation_master", "cluster")
 
 
 class _Unset:
-    """The default of arguments for which `None` means something else."""
+    """A default that differs from the same value set by the caller.
+
+    Attributes:
+        value: The value that is used when the caller sets nothing.
+    """
+
+    def __init__(self, value: float | None) -> None:
+        self.value = value
 
     def __repr__(self) -> str:
-        return "<unset>"
+        return repr(self.value)
 
 
-_UNSET: Any = _Unset()
+_UNSET_STEPS: Any = _Unset(None)
+_UNSET_SECS: Any = _Unset(_DEFAULT_SAVE_SECS)
 
 
 @suggesting
@@ -52,9 +60,6 @@ class RunConfig:
 
     Args:
         tpu_config: A `TPUConfig`. Defaults to `TPUConfig()`.
-        evaluation_master: Accepted; has no effect.
-        master: Accepted; has no effect.
-        cluster: Accepted; has no effect.
         model_dir: Directory of checkpoints and event files, or its URL,
             stored as a string. Defaults to that of TF_CONFIG, or to none.
         tf_random_seed: Makes initial values and random layers repeatable.
@@ -62,24 +67,17 @@ class RunConfig:
         save_summary_steps: Steps between summaries; 0 or `None` for none.
             Defaults to 100.
         save_checkpoints_steps: Steps between checkpoints; 0 or `None` for
-            none. Not together with seconds.
+            none. Set only one of this and `save_checkpoints_secs`. Defaults
+            to `None`.
         save_checkpoints_secs: Seconds between checkpoints; 0 or `None` for
-            none. Defaults to 600 if neither is given.
-        session_config: Accepted; has no effect.
+            none. Defaults to 600, or to `None` if `save_checkpoints_steps` is
+            set.
         keep_checkpoint_max: How many checkpoints to keep; 0 or `None` for
             all. Defaults to 5.
         keep_checkpoint_every_n_hours: Hours after which one more is kept for
             ever. Defaults to 10000.
         log_step_count_steps: Steps between log lines; `None` for none.
             Defaults to 100.
-        train_distribute: Accepted; has no effect.
-        device_fn: Accepted; has no effect.
-        protocol: Accepted; has no effect.
-        eval_distribute: Accepted; has no effect.
-        experimental_distribute: Accepted; has no effect.
-        experimental_max_worker_delay_secs: Accepted; has no effect.
-        session_creation_timeout_secs: Accepted; has no effect.
-        checkpoint_save_graph_def: Accepted; has no effect.
         fast_dev_run: Whether this is only a trial: one step of `train`, one of
             `evaluate`, one batch of `predict`, with all files in a temporary
             directory. Defaults to `False`.
@@ -147,6 +145,18 @@ class RunConfig:
             "tensorboard", "jsonl", "wandb", "mlflow", `summary.MetricWriter`
             objects, or others with a `write_scalars(step, scalars)`. Defaults
             to "tensorboard" and "jsonl".
+        evaluation_master: Accepted; has no effect.
+        master: Accepted; has no effect.
+        cluster: Accepted; has no effect.
+        session_config: Accepted; has no effect.
+        train_distribute: Accepted; has no effect.
+        device_fn: Accepted; has no effect.
+        protocol: Accepted; has no effect.
+        eval_distribute: Accepted; has no effect.
+        experimental_distribute: Accepted; has no effect.
+        experimental_max_worker_delay_secs: Accepted; has no effect.
+        session_creation_timeout_secs: Accepted; has no effect.
+        checkpoint_save_graph_def: Accepted; has no effect.
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
@@ -169,8 +179,8 @@ class RunConfig:
     model_dir: PathLike | None = None
     tf_random_seed: int | None = None
     save_summary_steps: int | None = 100
-    save_checkpoints_steps: int | None = _UNSET
-    save_checkpoints_secs: float | None = _UNSET
+    save_checkpoints_steps: int | None = _UNSET_STEPS
+    save_checkpoints_secs: float | None = _UNSET_SECS
     session_config: object = None
     keep_checkpoint_max: int | None = 5
     keep_checkpoint_every_n_hours: float | None = 10000
@@ -300,10 +310,14 @@ class RunConfig:
 
     def _set_interval(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
-        if steps is _UNSET and secs is _UNSET:
+        if steps is _UNSET_STEPS and secs is _UNSET_SECS:
             secs = _DEFAULT_SAVE_SECS
-        self._set("save_checkpoints_steps", None if steps is _UNSET else steps)
-        self._set("save_checkpoints_secs", None if secs is _UNSET else secs)
+        self._set(
+            "save_checkpoints_steps", None if steps is _UNSET_STEPS else steps
+        )
+        self._set(
+            "save_checkpoints_secs", None if secs is _UNSET_SECS else secs
+        )
 
     def _settle(self) -> None:
         """Gives fields the types that they are read with; checks them."""

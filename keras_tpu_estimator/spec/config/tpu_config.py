@@ -72,8 +72,6 @@ class TPUConfig(NamedTupleLike):
         per_host_input_for_training: A value of `InputPipelineConfig`, or
             `True` for PER_HOST_V1 (the default), or `False` for PER_SHARD_V1.
             Stored as an `InputPipelineConfig`.
-        tpu_job_name: Accepted; has no effect.
-        initial_infeed_sleep_secs: Accepted; has no effect.
         input_partition_dims: How inputs are partitioned over the cores of a
             replica: a list of one nest for features, and maybe one for labels,
             with a list of split counts in place of each tensor, or `None` for
@@ -82,6 +80,8 @@ class TPUConfig(NamedTupleLike):
             to split one batch over all cores in evaluation and prediction.
         experimental_host_call_every_n_steps: A `host_call` is made for every
             so many steps of a loop. Defaults to 1.
+        tpu_job_name: Accepted; has no effect.
+        initial_infeed_sleep_secs: Accepted; has no effect.
         experimental_allow_per_host_v2_parallel_get_next: Accepted; has no
             effect.
         experimental_feed_hook: Accepted; has no effect.

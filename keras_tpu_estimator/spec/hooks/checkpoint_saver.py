@@ -91,9 +91,9 @@ class CheckpointSaverHook(LoopHook):
         saver: Has to be `None`: the session saves.
         checkpoint_basename: What the names of checkpoints begin with.
             Defaults to `'model.ckpt'`.
-        scaffold: Accepted; has no effect.
         listeners: Called around each checkpoint, each of them once. Defaults
             to none.
+        scaffold: Accepted; has no effect.
         save_graph_def: Accepted; has no effect, for there is no graph.
 
     Raises:

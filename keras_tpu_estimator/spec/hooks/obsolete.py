@@ -85,8 +85,8 @@ def make_stop_at_checkpoint_step_hook(
     `tf.estimator.experimental.make_stop_at_checkpoint_step_hook`.
 
     Args:
-        estimator: Accepted for compatibility.
         last_step: The global step to stop at.
+        estimator: Accepted for compatibility.
         wait_after_file_check_secs: Accepted for compatibility. Defaults to 30.
 
     Returns:

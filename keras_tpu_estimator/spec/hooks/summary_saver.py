@@ -33,9 +33,9 @@ class SummarySaverHook(SessionRunHook):
         output_dir: The directory of the event file. Defaults to `None`.
         summary_writer: An `EventWriter`, in place of `output_dir`. Defaults
             to `None`.
-        scaffold: Accepted; has no effect.
         summary_op: Names of numbers, or a dict of names by tag. Defaults to
             `"loss"`.
+        scaffold: Accepted; has no effect.
 
     Raises:
         ValueError: Not exactly one interval is given; or both `scaffold` and

@@ -71,11 +71,11 @@ def precision_at_top_k(
         labels: As for `precision_at_k`.
         predictions_idx: Integer tensor of shape `[..., k]` with the classes
             predicted for each example.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
         class_id: The only class that counts. Defaults to `None`: all do.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to
             `"precision_at_top_k"`.
+        k: Accepted for compatibility; the shape says it. Defaults to `None`.
 
     Returns:
         A pair `(value, update)`, as from `precision_at_k`.
@@ -157,10 +157,10 @@ def recall_at_top_k(
         labels: As for `recall_at_k`.
         predictions_idx: Integer tensor of shape `[..., k]` with the classes
             predicted for each example.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
         class_id: The only class that counts. Defaults to `None`: all do.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall_at_top_k"`.
+        k: Accepted for compatibility; the shape says it. Defaults to `None`.
 
     Returns:
         A pair `(value, update)`, as from `recall_at_k`.

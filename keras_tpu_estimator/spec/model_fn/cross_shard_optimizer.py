@@ -42,7 +42,6 @@ class CrossShardOptimizer:
         opt: A `keras.optimizers.Optimizer`, with any schedule, or a
             transformation of gradients of optax.
         reduction: `"mean"` (the default) or `"sum"` over the cores.
-        name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
         group_assignment: Lists of replica numbers. Each group combines its
             gradients alone, and so trains a model of its own; the first core's
             is what is saved, evaluated and shown. Defaults to `None`, for one
@@ -51,6 +50,7 @@ class CrossShardOptimizer:
             "bfloat16", which is half as much to send. Defaults to `None`, for
             that of each gradient, but for float16 that of `"float32"`. A CPU
             adds in float32 at least.
+        name: Accepted for compatibility. Defaults to "CrossShardOptimizer".
 
     Raises:
         ValueError: `reduction` or `reduce_dtype` is none of these, or
@@ -113,9 +113,9 @@ class CrossShardOptimizer:
 
         Args:
             loss: Scalar tensor.
+            var_list: Variables to update. Defaults to all trainable ones.
             global_step: Accepted for compatibility; the program counts its
                 steps itself, one for each batch. Defaults to `None`.
-            var_list: Variables to update. Defaults to all trainable ones.
             name: Accepted for compatibility. Defaults to `None`.
 
         Returns:

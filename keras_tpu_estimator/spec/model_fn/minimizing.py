@@ -41,8 +41,8 @@ def minimize(
     Args:
         optimizer: A `CrossShardOptimizer`, or any optimizer of Keras or optax.
         loss: Scalar tensor.
-        global_step: Accepted for compatibility. Defaults to `None`.
         var_list: Variables to update. Defaults to all trainable ones.
+        global_step: Accepted for compatibility. Defaults to `None`.
 
     Returns:
         A `TrainOp`, for the `train_op` of a spec.

@@ -43,25 +43,25 @@ class Scaffold:
     `scaffold_fn`, or given as an `EstimatorSpec`'s `scaffold`.
 
     Args:
-        init_op: Accepted for compatibility, as all arguments on graphs are; a
-            warning says so if it is set.
-        init_feed_dict: As `init_op`.
         init_fn: Called as `init_fn(scaffold, session)` if there is no
             checkpoint to restore. `session.run(names)` reads variables, and
             `session.assign({path: value})` sets them. Defaults to `None`.
-        ready_op: As `init_op`.
-        ready_for_local_init_op: As `init_op`.
-        local_init_op: As `init_op`.
-        summary_op: As `init_op`.
         saver: Must be `None`: use `variables_to_restore`.
         copy_from_scaffold: Another one, whose settings hold where this one
             has none. Defaults to `None`.
-        local_init_feed_dict: As `init_op`.
         variables_to_restore: Dict from names in the checkpoint to the
             variables (or their paths) that `evaluate` and `predict` give their
             values, such as `ExponentialMovingAverage.variables_to_restore()`.
             Other variables are restored under their own names. Defaults to
             `None`.
+        init_op: Accepted for compatibility, as all arguments on graphs are; a
+            warning is logged if it is set.
+        init_feed_dict: Accepted, as `init_op`.
+        ready_op: Accepted, as `init_op`.
+        ready_for_local_init_op: Accepted, as `init_op`.
+        local_init_op: Accepted, as `init_op`.
+        summary_op: Accepted, as `init_op`.
+        local_init_feed_dict: Accepted, as `init_op`.
 
     Raises:
         TypeError: `init_fn` is not callable, or an argument is of a wrong
