@@ -17,6 +17,7 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs import state_files
@@ -426,7 +427,7 @@ def test_process_0_saves_for_all(tmp_path):
         positions = PositionSaver(None, lambda: False, hosts)
         positions.states = states
         saved = SaveFiles(str(tmp_path / f"model.ckpt-{index}"))
-        with positions.beside(saved, 1):
+        with positions.beside(saved, Version(1)):
             return os.path.exists(saved.callbacks)
 
     assert [written(0), written(1)] == [True, False]
