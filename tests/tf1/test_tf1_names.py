@@ -155,6 +155,18 @@ def test_the_page_has_what_is_refused() -> None:
         assert row in page, f"Put this into the page:\n{row}"
 
 
+def test_the_page_has_the_rules_about_arguments() -> None:
+    page = (ROOT / "docs" / "lifting_limits.md").read_text()
+    part = page.split("\n### By its arguments\n")[1].split("\n### ")[0]
+    rules = catalogue().calls
+    for certain in (True, False):
+        same = [rule for rule in rules if rule.is_certain is certain]
+        for why in dict.fromkeys(rule.advice for rule in same):
+            calls = [f"`{r.shown}`" for r in same if r.advice == why]
+            row = f"| {', '.join(calls)} | {why} |"
+            assert row in part, f"Put this into the page:\n{row}"
+
+
 def test_old_programs_are_told_what_is_true() -> None:
     def listed(heading):
         page = (ROOT / "docs" / "old_programs.md").read_text()

@@ -123,6 +123,49 @@ class Scope:
                 return self._of_import(f"{owner}.{node.attr}", seen)
         return None
 
+    def value(self, node: ast.expr) -> ast.expr:
+        """Follows a name to the only expression that it is assigned.
+
+        Args:
+            node: An expression.
+
+        Returns:
+            The expression, or `node` itself if it is no such name.
+        """
+        return self._value(node, frozenset())
+
+    def _value(
+        self, node: ast.expr, seen: frozenset[tuple["Scope", str]]
+    ) -> ast.expr:
+        if not isinstance(node, ast.Name):
+            return node
+        scope, name = self._owner(node.id), node.id
+        if scope is None or (scope, name) in seen:
+            return node
+        bindings = scope._bindings[name]
+        if len(bindings) != 1:
+            return node
+        (binding,) = bindings
+        seen = seen | {(scope, name)}
+        if isinstance(binding, Imported):
+            module, attribute = scope._module_of(binding.name)
+            if module is None:
+                return node
+            return module._value(ast.Name(attribute, ast.Load()), seen)
+        if not isinstance(binding, ast.expr):
+            return node
+        return scope._value(binding, seen)
+
+    def _module_of(self, name: str) -> tuple["Scope | None", str]:
+        """The module of the program that binds an imported name."""
+        module, _, attribute = name.rpartition(".")
+        # A script's folder is searched for modules, whatever it is part of.
+        for found in (module, f"{self.source.package}.{module}"):
+            scope = self._program.get(found)
+            if scope is not None and attribute in scope._bindings:
+                return scope, attribute
+        return None, attribute
+
     def _of_name(
         self, name: str, seen: frozenset[tuple["Scope", str]]
     ) -> Meaning:
@@ -155,14 +198,8 @@ class Scope:
         self, name: str, seen: frozenset[tuple["Scope", str]]
     ) -> Meaning:
         """A name that a module of the program may have imported itself."""
-        module, _, attribute = name.rpartition(".")
-        # A script's folder is searched for modules, whatever it is part of.
-        beside = f"{self.source.package}.{module}"
-        for found in (module, beside):
-            scope = self._program.get(found)
-            if scope is not None and attribute in scope._bindings:
-                return scope._of_name(attribute, seen)
-        return name
+        scope, attribute = self._module_of(name)
+        return name if scope is None else scope._of_name(attribute, seen)
 
     def _owner(self, name: str) -> "Scope | None":
         """The scope that a name is bound in, seen from here."""
