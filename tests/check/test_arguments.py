@@ -123,6 +123,12 @@ COLUMNS = [{COLUMN}("s", {values})]
     assert findings_of(tmp_path, text) == []
 
 
+def test_a_value_made_of_itself_is_unknown(tmp_path) -> None:
+    text = f"class A:\n    W = W + [1]\n    C = {COLUMN}('s', W)\n"
+    found = findings_of(tmp_path, text + READ)
+    assert found == [("depends", "NEEDED", [4])]
+
+
 def test_a_column_in_a_branch_is_graded_so(tmp_path) -> None:
     text = f"if flag():\n    COLUMNS = [{COLUMN}('s', ['a'])]\n"
     found = findings_of(tmp_path, text + READ)
@@ -130,10 +136,10 @@ def test_a_column_in_a_branch_is_graded_so(tmp_path) -> None:
 
 
 def test_values_of_other_modules_are_followed(tmp_path) -> None:
-    (tmp_path / "words.py").write_text("WORDS = ['a']\n")
-    text = f"from words import WORDS\nC = [{COLUMN}('s', WORDS)]\n"
+    (tmp_path / "words.py").write_text("A = 'a'\nWORDS = [A]\n")
+    text = f"A = 1\nfrom words import WORDS\nC = [{COLUMN}('s', WORDS)]\n"
     found = findings_of(tmp_path, text + READ)
-    assert found == [("refused", "NEEDED", [3])]
+    assert found == [("refused", "NEEDED", [4])]
 
 
 @pytest.mark.parametrize(

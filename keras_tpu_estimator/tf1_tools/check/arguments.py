@@ -10,7 +10,6 @@ from keras_tpu_estimator.tf1.names.calls import Where
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
 from keras_tpu_estimator.tf1_tools.check.scopes import canonical
 
-_SEQUENCES = (ast.List, ast.Tuple, ast.Set)
 _NUMERIC = ("bool", "float", "int", "range")
 
 
@@ -61,47 +60,56 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
     return None
 
 
-def _has_strings(node: ast.expr, scope: Scope) -> Answer:
+def _has_strings(
+    node: ast.expr, scope: Scope, within: frozenset[ast.expr] = frozenset()
+) -> Answer:
     """Whether a value is a string, the string dtype, or contains one."""
-    node = scope.value(node)
-    if isinstance(node, _SEQUENCES):
-        answers = (_has_strings(each, scope) for each in node.elts)
-        return max(answers, default=Answer.NO)
+    node, scope = scope.value(node)
+    if node in within:
+        return Answer.UNKNOWN  # Such as `names = names + ["a"]` in a class.
     if isinstance(node, ast.Constant):
         return _answer(isinstance(node.value, str | bytes))
     if isinstance(node, ast.JoinedStr):
         return Answer.YES
-    if isinstance(node, ast.Call):
-        return _of_call(node, scope)
-    if isinstance(node, ast.UnaryOp):
-        return _has_strings(node.operand, scope)
-    if isinstance(node, ast.BinOp):
-        # As in `["a"] * 4`.
-        return max(
-            _has_strings(each, scope) for each in (node.left, node.right)
-        )
     if isinstance(node, ast.Name | ast.Attribute):
         return _of_dtype(node, scope)
-    return Answer.UNKNOWN
+    if isinstance(node, ast.Call) and _is_of_numbers(node, scope):
+        return Answer.NO
+    parts = _parts(node)
+    if parts is None:
+        return Answer.UNKNOWN
+    within |= {node}
+    answers = (_has_strings(each, scope, within) for each in parts)
+    return max(answers, default=Answer.NO)
+
+
+def _parts(node: ast.expr) -> list[ast.expr] | None:
+    """The values that a value is made of, if that is known."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return node.elts
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]  # As in `["a"] * 4`.
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        is_copy = ast.unparse(node.func) in ("list", "tuple", "sorted")
+        return node.args if is_copy else None
+    return None
+
+
+def _is_of_numbers(node: ast.Call, scope: Scope) -> bool:
+    """Whether a call returns numbers, or a column, which has its verdict."""
+    meaning = scope.meaning(node.func)
+    called = meaning if isinstance(meaning, str) else ast.unparse(node.func)
+    is_range = called == "range" or called.endswith(".arange")
+    return is_range or "_column" in called
 
 
 def _is_string_dtype(node: ast.expr, scope: Scope) -> Answer:
-    node = scope.value(node)
+    node, scope = scope.value(node)
     if isinstance(node, ast.Constant):
         return _answer(node.value in ("str", "string"))
     return _has_strings(node, scope)
-
-
-def _of_call(node: ast.Call, scope: Scope) -> Answer:
-    """Whether the result of a call contains strings."""
-    meaning = scope.meaning(node.func)
-    called = meaning if isinstance(meaning, str) else ast.unparse(node.func)
-    if called == "range" or called.endswith(".arange"):
-        return Answer.NO
-    if called in ("list", "tuple", "sorted") and len(node.args) == 1:
-        return _has_strings(node.args[0], scope)
-    # A key of `crossed_column` may be a column, which has its own verdict.
-    return Answer.NO if "_column" in called else Answer.UNKNOWN
 
 
 def _of_dtype(node: ast.Name | ast.Attribute, scope: Scope) -> Answer:
@@ -119,14 +127,14 @@ def _of_dtype(node: ast.Name | ast.Attribute, scope: Scope) -> Answer:
 
 
 def _is_not_zero(node: ast.expr, scope: Scope) -> Answer:
-    node = scope.value(node)
+    node, scope = scope.value(node)
     if isinstance(node, ast.Constant):
         return _answer(bool(node.value))
     return Answer.UNKNOWN
 
 
 def _is_false(node: ast.expr, scope: Scope) -> Answer:
-    node = scope.value(node)
+    node, scope = scope.value(node)
     return _answer(isinstance(node, ast.Constant) and node.value is False)
 
 

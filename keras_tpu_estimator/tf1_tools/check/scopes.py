@@ -123,38 +123,36 @@ class Scope:
                 return self._of_import(f"{owner}.{node.attr}", seen)
         return None
 
-    def value(self, node: ast.expr) -> ast.expr:
+    def value(
+        self,
+        node: ast.expr,
+        seen: frozenset[tuple["Scope", str]] = frozenset(),
+    ) -> tuple[ast.expr, "Scope"]:
         """Follows a name to the only expression that it is assigned.
 
         Args:
             node: An expression.
+            seen: The names that are being followed. Defaults to none.
 
         Returns:
-            The expression, or `node` itself if it is no such name.
+            The expression, or `node` itself if it is no such name, and the
+            scope that it is in.
         """
-        return self._value(node, frozenset())
-
-    def _value(
-        self, node: ast.expr, seen: frozenset[tuple["Scope", str]]
-    ) -> ast.expr:
-        if not isinstance(node, ast.Name):
-            return node
-        scope, name = self._owner(node.id), node.id
-        if scope is None or (scope, name) in seen:
-            return node
-        bindings = scope._bindings[name]
-        if len(bindings) != 1:
-            return node
+        scope = self._owner(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name) or scope is None:
+            return node, self
+        bindings = scope._bindings[node.id]
+        if len(bindings) != 1 or (scope, node.id) in seen:
+            return node, self
         (binding,) = bindings
-        seen = seen | {(scope, name)}
+        seen = seen | {(scope, node.id)}
+        if isinstance(binding, ast.expr):
+            return scope.value(binding, seen)
         if isinstance(binding, Imported):
-            module, attribute = scope._module_of(binding.name)
-            if module is None:
-                return node
-            return module._value(ast.Name(attribute, ast.Load()), seen)
-        if not isinstance(binding, ast.expr):
-            return node
-        return scope._value(binding, seen)
+            module, name = scope._module_of(binding.name)
+            if module is not None:
+                return module.value(ast.Name(name, ast.Load()), seen)
+        return node, self
 
     def _module_of(self, name: str) -> tuple["Scope | None", str]:
         """The module of the program that binds an imported name."""
