@@ -74,7 +74,7 @@ class Judge:
         code: RunningCode,
     ) -> "Judge":
         """Collects the facts about a script."""
-        calls = {
+        calls: dict[ast.AST, ast.Call] = {
             node.func: node
             for module in program.values()
             for node in ast.walk(module.node)
