@@ -2,12 +2,14 @@
 
 Run it with `python examples/wide_and_deep.py`. It takes about half a minute.
 
-It is what the original's `DNNLinearCombinedClassifier` was: the same variables,
-optimizers, metrics and signatures. `python examples/wide_and_deep.py DIRECTORY`
-evaluates the checkpoint of such a classifier, and trains on from its weights.
+It has the variables, optimizers, metrics and signatures of the original's
+`DNNLinearCombinedClassifier`. `python examples/wide_and_deep.py DIRECTORY`
+evaluates the checkpoint of such a classifier, and starts training from its
+weights.
 
-The data are made here: who earns much depends on education, age and hours, and
-on pairs of education and occupation, which only the linear model sees.
+The data are made here. Whether a person earns much depends on education, age
+and hours, and on pairs of education and occupation, which only the linear model
+sees.
 """
 
 import logging

@@ -95,13 +95,13 @@ def embedded(column: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A script, and what happens to it.
+    """A script, and its verdicts.
 
     Attributes:
-        model: What its `model_fn` does.
-        data: What its `input_fn` does. Defaults to features of numbers.
+        model: The code of its `model_fn`.
+        data: The code of its `input_fn`. Defaults to features of numbers.
         stops: Whether the runner stops. Defaults to `False`.
-        verdict: What the checker says: "runs", "depends" or "refused". Defaults
+        verdict: The checker's verdict: "runs", "depends" or "refused". Defaults
             to "runs".
         is_quick: Whether every run of the tests runs it. Defaults to `False`.
     """
@@ -120,12 +120,12 @@ class Program:
 
 
 def runs(model: str, data: str = NUMBERS, **facts: bool) -> Program:
-    """A script that runs, and of which nothing else is said."""
+    """A script that runs, without a remark of the checker."""
     return Program(model, data, **facts)
 
 
 def refused(model: str, data: str = STRINGS, **facts: bool) -> Program:
-    """A script that stops, as the checker says."""
+    """A script that stops, as the checker reports."""
     return Program(model, data, True, "refused", **facts)
 
 

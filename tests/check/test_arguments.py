@@ -54,7 +54,7 @@ def test_the_verdict_is_as_expected(name, tmp_path) -> None:
 
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("name", QUICK_FIRST)
-def test_the_runner_does_what_the_verdict_says(name, tmp_path) -> None:
+def test_the_runner_agrees_with_the_verdict(name, tmp_path) -> None:
     program = PROGRAMS[name]
     path = tmp_path / "main.py"
     path.write_text(program.text)
@@ -179,7 +179,7 @@ def test_what_depends_is_printed_and_no_failure(tmp_path) -> None:
     printed = as_text(report, tmp_path)
     title = "\nDepends on values that the source does not show, and needed\n"
     assert f"{title}  tf.FixedLenFeature  main.py:3\n" in printed
-    assert "It stops if input_fn returns these strings" in printed
+    assert "The run stops if input_fn returns these strings" in printed
 
 
 def test_a_rule_checks_itself() -> None:
