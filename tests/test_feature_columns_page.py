@@ -17,6 +17,14 @@ COLUMNS = json.loads((GOLDEN / "columns.json").read_text())
 EXPECTED = COLUMNS["columns"]
 
 
+PAGE = pathlib.Path(page.__file__).parents[1] / "feature_columns.md"
+
+
+def test_the_page_has_the_names_of_columns_and_variables() -> None:
+    text = PAGE.read_text()
+    assert [n for n in COLUMNS["names"] if f"`{n}`" not in text] == []
+
+
 @pytest.fixture(scope="module")
 def ids():
     """The features of a `model_fn`."""

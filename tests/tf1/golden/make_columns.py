@@ -93,6 +93,37 @@ def values_of(build):
         return session.run(result).tolist(), names
 
 
+def named():
+    """The names of columns, and of the variables that they make."""
+    age, identity = (
+        fc.numeric_column("age"),
+        fc.categorical_column_with_identity,
+    )
+    color = fc.categorical_column_with_hash_bucket("color", 5)
+    pair = fc.weighted_categorical_column(identity("pair", 10), "share")
+    shared = fc.shared_embedding_columns(
+        [identity("a", 5), identity("b", 5)], 2
+    )
+    columns = [
+        age,
+        fc.bucketized_column(age, [25]),
+        fc.indicator_column(color),
+        fc.embedding_column(color, 2),
+        fc.crossed_column(["city", "color"], 20),
+        pair,
+        *shared,
+    ]
+    with tf.Graph().as_default():
+        ids = tf.constant([[0]], tf.int64)
+        features = {name: ids for name in ("a", "b")}
+        features["word"] = tf.constant([["a"]])
+        word = fc.categorical_column_with_hash_bucket("word", 5)
+        fc.input_layer(features, [fc.embedding_column(word, 2), *shared])
+        fc.linear_model(features, [word])
+        variables = [each.op.name for each in tf.global_variables()]
+    return [each.name for each in columns] + variables
+
+
 def main():
     if tf.__version__ != "1.15.5":
         sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
@@ -118,6 +149,7 @@ def main():
         "columns": columns,
         "together": values,
         "variables": names,
+        "names": named(),
         "spec": {key: type(each).__name__ for key, each in spec.items()},
     }
     rows = [
