@@ -385,3 +385,120 @@ def asked(address: str, body: Any) -> tuple[int, Any]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+GOLDEN = ROOT / "tests" / "tf1" / "golden"
+
+
+@pytest.fixture(scope="module")
+def canned() -> dict[str, Any]:
+    """The numbers of the original's DNNLinearCombinedClassifier."""
+    numbers: dict[str, Any] = json.loads((GOLDEN / "canned.json").read_text())
+    return numbers
+
+
+@pytest.mark.parametrize("step", [0, 20])
+def test_wide_and_deep_reads_checkpoints_of_the_original(
+    step: int, canned: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    program = example("wide_and_deep")
+    estimator = program.estimator_of(str(tmp_path), use_tpu=False)
+    old = str(GOLDEN / "canned" / f"model.ckpt-{step}")
+    expected = canned[str(step)]
+    result = estimator.evaluate(
+        program.input_fn_of(256, seed=2), checkpoint_path=old
+    )
+    assert result == pytest.approx(expected["metrics"], rel=1e-5)
+    people = program.input_fn_of(4, seed=3)
+    predictions = [*estimator.predict(people, checkpoint_path=old)]
+    for name, values in expected["predictions"].items():
+        found = [each[name] for each in predictions]
+        np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
+    classes = [each["classes"][0].decode() for each in predictions]
+    assert classes == expected["classes"]
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_wide_and_deep_trains_as_the_original(
+    use_tpu: bool, canned: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    program = example("wide_and_deep")
+    old = GOLDEN / "canned"
+    estimator = program.estimator_of(
+        str(tmp_path), str(old / "model.ckpt-0"), use_tpu
+    )
+    people = program.input_fn_of(20 * 32, seed=1)
+    estimator.train(people, steps=20)
+    reader = kte.load_checkpoint(str(old / "model.ckpt-20"))
+    names = [
+        name
+        for name, _ in kte.list_variables(str(tmp_path))
+        if name.startswith(("dnn/", "linear/"))
+    ]
+    assert len(names) == 12
+    for name in names:
+        found = estimator.get_variable_value(name)
+        expected = reader.get_tensor(name)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_wide_and_deep_exports_the_signatures_of_the_original(
+    canned: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    program = example("wide_and_deep")
+    old = str(GOLDEN / "canned" / "model.ckpt-20")
+    estimator = program.estimator_of(str(tmp_path), use_tpu=False)
+    path = estimator.export_saved_model(
+        f"{tmp_path}/export",
+        program.serving_input_receiver_fn,
+        checkpoint_path=old,
+    )
+    served = tf.saved_model.load(path, tags=["serve"])
+    found = {
+        name: {
+            key: each.dtype.name
+            for key, each in signature.structured_outputs.items()
+        }
+        for name, signature in served.signatures.items()
+    }
+    expected = canned["signatures"]
+    assert found == {name: expected[name]["outputs"] for name in expected}
+    features, _ = program.people(4, seed=3)
+    examples = [
+        tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    name: feature_of(values[number])
+                    for name, values in features.items()
+                }
+            )
+        ).SerializeToString()
+        for number in range(4)
+    ]
+    answer = served.signatures["serving_default"](inputs=tf.constant(examples))
+    np.testing.assert_allclose(
+        answer["scores"],
+        canned["20"]["predictions"]["probabilities"],
+        rtol=1e-5,
+    )
+
+
+def feature_of(value: Any) -> tf.train.Feature:
+    """A string or a number of a `tf.train.Example`."""
+    if isinstance(value, str):
+        words = tf.train.BytesList(value=[value.encode()])
+        return tf.train.Feature(bytes_list=words)
+    numbers = tf.train.FloatList(value=[value])
+    return tf.train.Feature(float_list=numbers)
+
+
+@pytest.mark.at_length
+def test_wide_and_deep(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    old = str(GOLDEN / "canned" / "model.ckpt-20")
+    result = example("wide_and_deep").main(old, 300, str(tmp_path))
+    assert result["accuracy"] > result["accuracy_baseline"]
+    printed = capsys.readouterr().out
+    assert "old checkpoint: accuracy 0." in printed
+    assert "classification, predict, regression, serving_default" in printed

@@ -10,9 +10,9 @@ import pytest
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.check.checking import Verdict
 from keras_tpu_estimator.tf1_tools.check.checking import check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
+from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 USED = Verdict.RUNS
@@ -313,7 +313,8 @@ def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
     assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
     assert "tf.reduce_mean     1  `keras.ops.mean`" in printed
-    assert "Nothing that is needed stands against running it" in printed
+    assert "No name or argument that was checked stops it" in printed
+    assert "Not checked: values that the source does not show" in printed
 
 
 def test_json_has_all_places(program, tmp_path, capsys) -> None:

@@ -7,6 +7,8 @@ import re
 import tomllib
 from importlib import resources
 
+import keras
+import numpy as np
 import pytest
 import tensorflow  # noqa: TID253 - whose names they are
 import tensorflow.compat.v1 as tf  # noqa: TID253
@@ -155,6 +157,18 @@ def test_the_page_has_what_is_refused() -> None:
         assert row in page, f"Put this into the page:\n{row}"
 
 
+def test_the_page_has_the_rules_about_arguments() -> None:
+    page = (ROOT / "docs" / "lifting_limits.md").read_text()
+    part = page.split("\n### By its arguments\n")[1].split("\n### ")[0]
+    rules = catalogue().calls
+    for certain in (True, False):
+        same = [rule for rule in rules if rule.is_certain is certain]
+        for why in dict.fromkeys(rule.advice for rule in same):
+            calls = [f"`{r.shown}`" for r in same if r.advice == why]
+            row = f"| {', '.join(calls)} | {why} |"
+            assert row in part, f"Put this into the page:\n{row}"
+
+
 def test_old_programs_are_told_what_is_true() -> None:
     def listed(heading):
         page = (ROOT / "docs" / "old_programs.md").read_text()
@@ -204,6 +218,68 @@ def test_counterparts_are_found(name, now, anchor) -> None:
     found = porting.find(name)
     assert found.name == name and found.now.startswith(now)
     assert found.page.startswith(f"docs/migrating.md#{anchor}")
+
+
+@pytest.mark.parametrize(
+    ("name", "now"),
+    [
+        ("feature_column.numeric_column", "the feature itself"),
+        ("feature_column.indicator_column", "`keras.ops.one_hot`"),
+        ("feature_column.embedding_column", "`keras.layers.Embedding`"),
+        ("feature_column.crossed_column", "`tf.sparse.cross_hashed`, in"),
+        (
+            "contrib.feature_column.sequence_numeric_column",
+            "the feature itself",
+        ),
+        ("contrib.layers.real_valued_column", "the feature itself"),
+        ("contrib.layers.sparse_column_with_keys", "`tf.lookup.Static"),
+    ],
+)
+def test_each_column_has_a_counterpart_of_its_own(name, now) -> None:
+    assert porting.find(f"tf.{name}").now.startswith(now)
+
+
+def test_every_column_has_a_counterpart() -> None:
+    columns = [
+        name for name in dir(tf.feature_column) if not name.startswith("_")
+    ]
+    own = catalogue().entries
+    assert [n for n in columns if f"feature_column.{n}" not in own] == []
+
+
+def test_every_loss_has_a_counterpart_with_its_number() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(6, 3)).astype("float32")
+    y = 1 / (1 + np.exp(-logits))
+    hot = np.eye(3, dtype="float32")[rng.integers(0, 3, 6)]
+    losses, weights = y[:, 0], np.array([1, 0, 2, 0.5, 0, 1], "float32")
+    functions = tf.losses
+    given = {
+        "absolute_difference": (hot, y),
+        "compute_weighted_loss": (losses, weights),
+        "cosine_distance": (hot, y, 1),
+        "hinge_loss": (hot, logits),
+        "huber_loss": (hot, y),
+        "log_loss": (hot, y),
+        "mean_pairwise_squared_error": (hot, y),
+        "mean_squared_error": (hot, y),
+        "sigmoid_cross_entropy": (hot, logits),
+        "softmax_cross_entropy": (hot, logits),
+        "sparse_softmax_cross_entropy": (hot.argmax(axis=1), logits),
+    }
+    others = {"add_loss", "Reduction"} | {
+        name for name in dir(functions) if name.startswith("get_")
+    }
+    public = {name for name in dir(functions) if not name.startswith("_")}
+    assert public == {*given} | others
+    for name, arguments in given.items():
+        with tf.Graph().as_default(), tf.Session() as session:
+            expected = session.run(getattr(functions, name)(*arguments))
+        code = porting.find(f"tf.losses.{name}").now.strip("`")
+        names = {"keras": keras, "labels": arguments[0], "y": y, "n": 3}
+        names |= {"logits": logits, "losses": losses, "weights": weights}
+        found = eval(code, names, {"axis": 1})
+        np.testing.assert_allclose(found, expected, 1e-5, err_msg=name)
 
 
 def test_links_are_left_out_of_messages() -> None:
@@ -282,6 +358,9 @@ def test_the_file_is_in_order() -> None:
     tables = tomllib.loads(file.read_text("utf-8"))
     advice = tables.pop("advice")
     pages = tables.pop("page").values()
+    of_calls = {each["advice"] for each in tables.pop("calls")}
+    readers = tables.pop("column_readers")
+    assert readers == sorted(readers)
     assert sum(map(len, pages)) == len(catalogue().rows)
     assert [*tables] == sorted(tables)
     for names in tables.values():
@@ -294,4 +373,5 @@ def test_the_file_is_in_order() -> None:
         if fact in facts
     ]
     # What one name says alone needs no word.
-    assert [word for word in advice if said.count(word) < 2] == []
+    alone = [word for word in advice if said.count(word) < 2]
+    assert {*alone} <= of_calls

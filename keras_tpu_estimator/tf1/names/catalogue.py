@@ -13,6 +13,10 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from keras_tpu_estimator.tf1.names.calls import CallRule
+from keras_tpu_estimator.tf1.names.calls import Value
+from keras_tpu_estimator.tf1.names.calls import Where
+
 # What an entry may say, each a fact that others ask for.
 _FACTS = ("source", "module", "missing", "refused", "port")
 
@@ -98,6 +102,8 @@ class Catalogue:
         rows: By the words that entries name them by, in the page's order.
         public: For a module of which no entry says what it has, the one that
             makes its names public, by path.
+        calls: The rules about arguments.
+        column_readers: The names, without 'tf.', that read feature columns.
 
     Raises:
         ValueError: An entry names no row, or a row is about nothing.
@@ -106,6 +112,8 @@ class Catalogue:
     entries: Mapping[str, Entry]
     rows: Mapping[str, Row]
     public: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    calls: tuple[CallRule, ...] = ()
+    column_readers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         named = {entry.row for entry in self.entries.values() if entry.row}
@@ -137,6 +145,10 @@ class Catalogue:
     def of_row(self, row: str) -> list[Entry]:
         """The names that a row is about."""
         return [entry for entry in self.entries.values() if entry.row == row]
+
+    def calls_of(self, path: str) -> list[CallRule]:
+        """The rules about the arguments of a name."""
+        return [rule for rule in self.calls if rule.is_about(path)]
 
     def refusal(self, path: str) -> str:
         """Why a name does not work in a `model_fn`, and what to do; else "".
@@ -208,6 +220,7 @@ def catalogue() -> Catalogue:
     file = folder.joinpath("names.toml")
     tables = tomllib.loads(file.read_text("utf-8"))
     advice, pages = tables.pop("advice"), tables.pop("page")
+    rules, readers = tables.pop("calls"), tables.pop("column_readers")
     entries: dict[str, Entry] = {}
     for entry in _entries(tables, advice):
         if entry.path in entries:
@@ -219,7 +232,22 @@ def catalogue() -> Catalogue:
         for key, facts in page.items()
     }
     modules = folder.joinpath("contrib_modules.txt").read_text("utf-8")
-    return Catalogue(entries, rows, dict(_public(modules.split(), entries)))
+    return Catalogue(
+        entries,
+        rows,
+        dict(_public(modules.split(), entries)),
+        tuple(_rule(advice, **facts) for facts in rules),
+        frozenset(readers),
+    )
+
+
+def _rule(
+    words: Mapping[str, str], where: str, value: str, advice: str, **facts: Any
+) -> CallRule:
+    text = advice if advice.endswith(".") else words[advice]
+    return CallRule(
+        where=Where(where), value=Value(value), advice=text, **facts
+    )
 
 
 def _public(

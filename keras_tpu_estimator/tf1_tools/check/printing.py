@@ -11,17 +11,22 @@ from typing import Any
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.checking import Finding
 from keras_tpu_estimator.tf1_tools.check.checking import Report
-from keras_tpu_estimator.tf1_tools.check.checking import Verdict
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
 from keras_tpu_estimator.tf1_tools.check.uses import Use
+from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
 _RUN = "python -m keras_tpu_estimator tf1"
 _TITLES = {
     Verdict.MISSING: "Missing",
     Verdict.REFUSED: "Refused on devices",
+    Verdict.DEPENDS: "Depends on values that the source does not show",
 }
 _GRADES = {Grade.NEEDED: "and needed", Grade.IN_BRANCH: "in a branch"}
+_NOT_CHECKED = (
+    "Not checked: values that the source does not show, such as the dtypes and "
+    "shapes of the data."
+)
 # How many places of one name are printed; all are in the JSON.
 _PLACES = 5
 
@@ -69,8 +74,10 @@ def as_text(report: Report, start: pathlib.Path) -> str:
 
 def _conclusion(report: Report) -> str:
     if report.runs:
-        nothing = "Nothing that is needed stands against running it"
-        return f"{nothing}: {_RUN} SCRIPT"
+        return (
+            f"No name or argument that was checked stops it: {_RUN} SCRIPT\n"
+            f"{_NOT_CHECKED}"
+        )
     count = len(report.unreadable) + len(report.needed)
     return (
         f"{count} things to change before {_RUN} can run it. For a port to "

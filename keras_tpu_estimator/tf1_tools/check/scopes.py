@@ -123,6 +123,47 @@ class Scope:
                 return self._of_import(f"{owner}.{node.attr}", seen)
         return None
 
+    def value(
+        self,
+        node: ast.expr,
+        seen: frozenset[tuple["Scope", str]] = frozenset(),
+    ) -> tuple[ast.expr, "Scope"]:
+        """Follows a name to the only expression that it is assigned.
+
+        Args:
+            node: An expression.
+            seen: The names that are being followed. Defaults to none.
+
+        Returns:
+            The expression, or `node` itself if it is no such name, and the
+            scope that it is in.
+        """
+        scope = self._owner(node.id) if isinstance(node, ast.Name) else None
+        if not isinstance(node, ast.Name) or scope is None:
+            return node, self
+        bindings = scope._bindings[node.id]
+        if len(bindings) != 1 or (scope, node.id) in seen:
+            return node, self
+        (binding,) = bindings
+        seen = seen | {(scope, node.id)}
+        if isinstance(binding, ast.expr):
+            return scope.value(binding, seen)
+        if isinstance(binding, Imported):
+            module, name = scope._module_of(binding.name)
+            if module is not None:
+                return module.value(ast.Name(name, ast.Load()), seen)
+        return node, self
+
+    def _module_of(self, name: str) -> tuple["Scope | None", str]:
+        """The module of the program that binds an imported name."""
+        module, _, attribute = name.rpartition(".")
+        # A script's folder is searched for modules, whatever it is part of.
+        for found in (module, f"{self.source.package}.{module}"):
+            scope = self._program.get(found)
+            if scope is not None and attribute in scope._bindings:
+                return scope, attribute
+        return None, attribute
+
     def _of_name(
         self, name: str, seen: frozenset[tuple["Scope", str]]
     ) -> Meaning:
@@ -155,14 +196,8 @@ class Scope:
         self, name: str, seen: frozenset[tuple["Scope", str]]
     ) -> Meaning:
         """A name that a module of the program may have imported itself."""
-        module, _, attribute = name.rpartition(".")
-        # A script's folder is searched for modules, whatever it is part of.
-        beside = f"{self.source.package}.{module}"
-        for found in (module, beside):
-            scope = self._program.get(found)
-            if scope is not None and attribute in scope._bindings:
-                return scope._of_name(attribute, seen)
-        return name
+        scope, attribute = self._module_of(name)
+        return name if scope is None else scope._of_name(attribute, seen)
 
     def _owner(self, name: str) -> "Scope | None":
         """The scope that a name is bound in, seen from here."""

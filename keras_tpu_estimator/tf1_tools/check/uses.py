@@ -21,6 +21,7 @@ class Use:
         path: The file.
         line: Where it is there.
         node: The expression or import.
+        scope: The scope that it is in.
         is_guarded: Whether the program does without it, if need be.
     """
 
@@ -28,6 +29,7 @@ class Use:
     path: pathlib.Path
     line: int
     node: ast.AST
+    scope: Scope = dataclasses.field(repr=False)
     is_guarded: bool = False
 
 
@@ -65,7 +67,7 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
             if name.endswith(".*"):
                 yield Unfollowed(path, line, ast.unparse(node))
             else:
-                yield Use(_cut(name), path, line, node, node in guarded)
+                yield Use(_cut(name), path, line, node, scope, node in guarded)
         if _is_getattr(scope, node):
             yield Unfollowed(path, line, ast.unparse(node))
 

@@ -1,0 +1,150 @@
+"""Whether the arguments of a call keep a script from running."""
+
+import ast
+import enum
+from collections.abc import Callable
+
+from keras_tpu_estimator.tf1.names.calls import CallRule
+from keras_tpu_estimator.tf1.names.calls import Value
+from keras_tpu_estimator.tf1.names.calls import Where
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope
+from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+
+_NUMERIC = ("bool", "float", "int", "range")
+
+
+class Answer(enum.IntEnum):
+    """The answer to a question about a value.
+
+    Attributes:
+        NO: It is not so.
+        UNKNOWN: The source does not show it.
+        YES: It is so.
+    """
+
+    NO = 0
+    UNKNOWN = 1
+    YES = 2
+
+
+def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
+    """Whether a call has the argument that a rule is about.
+
+    Args:
+        rule: The rule.
+        call: The call.
+        scope: The scope that it is in.
+    """
+    if rule.value is Value.ANY:
+        return Answer.YES
+    found = _argument(call, rule.argument, rule.position)
+    if rule.dtype >= 0:
+        dtype = _argument(call, "dtype", rule.dtype)
+        decided = dtype and _is_string_dtype(dtype, scope)
+        if decided in (Answer.YES, Answer.NO):
+            return decided
+    if found is None:
+        return Answer.NO
+    known = _QUESTIONS[rule.value](found, scope)
+    # Most tensors of a step are numbers, and nothing in the source says so.
+    is_guess = known is Answer.UNKNOWN and rule.where is Where.STEPS
+    return Answer.NO if is_guess else known
+
+
+def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    for keyword in call.keywords:
+        if keyword.arg == name:
+            return keyword.value
+    if 0 <= position < len(call.args):
+        return call.args[position]
+    return None
+
+
+def _has_strings(
+    node: ast.expr, scope: Scope, within: frozenset[ast.expr] = frozenset()
+) -> Answer:
+    """Whether a value is a string, the string dtype, or contains one."""
+    node, scope = scope.value(node)
+    if node in within:
+        return Answer.UNKNOWN  # Such as `names = names + ["a"]` in a class.
+    if isinstance(node, ast.Constant):
+        return _answer(isinstance(node.value, str | bytes))
+    if isinstance(node, ast.JoinedStr):
+        return Answer.YES
+    if isinstance(node, ast.Name | ast.Attribute):
+        return _of_dtype(node, scope)
+    if isinstance(node, ast.Call) and _is_of_numbers(node, scope):
+        return Answer.NO
+    parts = _parts(node)
+    if parts is None:
+        return Answer.UNKNOWN
+    within |= {node}
+    answers = (_has_strings(each, scope, within) for each in parts)
+    return max(answers, default=Answer.NO)
+
+
+def _parts(node: ast.expr) -> list[ast.expr] | None:
+    """The values that a value is made of, if that is known."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return node.elts
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right]  # As in `["a"] * 4`.
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        is_copy = ast.unparse(node.func) in ("list", "tuple", "sorted")
+        return node.args if is_copy else None
+    return None
+
+
+def _is_of_numbers(node: ast.Call, scope: Scope) -> bool:
+    """Whether a call returns numbers, or a column, which has its verdict."""
+    meaning = scope.meaning(node.func)
+    called = meaning if isinstance(meaning, str) else ast.unparse(node.func)
+    is_range = called == "range" or called.endswith(".arange")
+    return is_range or "_column" in called
+
+
+def _is_string_dtype(node: ast.expr, scope: Scope) -> Answer:
+    node, scope = scope.value(node)
+    if isinstance(node, ast.Constant):
+        return _answer(node.value in ("str", "string"))
+    return _has_strings(node, scope)
+
+
+def _of_dtype(node: ast.Name | ast.Attribute, scope: Scope) -> Answer:
+    """Whether a name is that of the string dtype."""
+    meaning = scope.meaning(node)
+    if isinstance(meaning, str):
+        name = canonical(meaning)
+        if name.startswith(("tf.", "numpy.")):
+            return _answer(name.endswith((".string", ".str_", ".object_")))
+    if isinstance(node, ast.Name) and node.id == "str":
+        return Answer.YES
+    if isinstance(node, ast.Name) and node.id in _NUMERIC:
+        return Answer.NO
+    return Answer.UNKNOWN
+
+
+def _is_not_zero(node: ast.expr, scope: Scope) -> Answer:
+    node, scope = scope.value(node)
+    if isinstance(node, ast.Constant):
+        return _answer(bool(node.value))
+    return Answer.UNKNOWN
+
+
+def _is_false(node: ast.expr, scope: Scope) -> Answer:
+    node, scope = scope.value(node)
+    return _answer(isinstance(node, ast.Constant) and node.value is False)
+
+
+def _answer(is_so: bool) -> Answer:
+    return Answer.YES if is_so else Answer.NO
+
+
+_QUESTIONS: dict[Value, Callable[[ast.expr, Scope], Answer]] = {
+    Value.STRINGS: _has_strings,
+    Value.STRING_DTYPE: _is_string_dtype,
+    Value.NOT_ZERO: _is_not_zero,
+    Value.FALSE: _is_false,
+}

@@ -1,0 +1,153 @@
+"""The verdict about one use of a name of TensorFlow."""
+
+import ast
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from keras_tpu_estimator.tf1 import shims
+from keras_tpu_estimator.tf1.names.calls import CallRule
+from keras_tpu_estimator.tf1.names.calls import Where
+from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1_tools.check.arguments import Answer
+from keras_tpu_estimator.tf1_tools.check.arguments import answer
+from keras_tpu_estimator.tf1_tools.check.reached import Grade
+from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope
+from keras_tpu_estimator.tf1_tools.check.uses import Use
+
+
+class Verdict(enum.Enum):
+    """What happens to a name when the script runs as it is.
+
+    Attributes:
+        RUNS: It does what it did.
+        MISSING: It is neither TensorFlow's nor supplied.
+        REFUSED: It exists, but not where or with the arguments that the script
+            uses.
+        DEPENDS: It stops the script for some values, which the source does not
+            show.
+    """
+
+    RUNS = "runs"
+    MISSING = "missing"
+    REFUSED = "refused"
+    DEPENDS = "depends"
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """The verdict about a use.
+
+    Attributes:
+        verdict: The verdict.
+        grade: Whether the script reaches the use.
+        advice: What to change, or what to install; else "".
+    """
+
+    verdict: Verdict
+    grade: Grade
+    advice: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Judge:
+    """The facts about a script by which its uses are judged.
+
+    Attributes:
+        code: The code that runs.
+        calls: The calls, by the expression that is called.
+        columns: Whether a step reads feature columns; `None` if none does.
+    """
+
+    code: RunningCode
+    calls: Mapping[ast.AST, ast.Call]
+    columns: Grade | None
+
+    @classmethod
+    def of(
+        cls,
+        uses: Iterable[Use],
+        program: Mapping[str, Scope],
+        code: RunningCode,
+    ) -> "Judge":
+        """Collects the facts about a script."""
+        calls: dict[ast.AST, ast.Call] = {
+            node.func: node
+            for module in program.values()
+            for node in ast.walk(module.node)
+            if isinstance(node, ast.Call)
+        }
+        readers = [
+            code.in_steps[use.node]
+            for use in uses
+            if _path(use) in catalogue().column_readers
+            and use.node in code.in_steps
+        ]
+        return cls(code, calls, max(readers, default=None))
+
+    def judge(self, use: Use) -> Judgement:
+        """Judges a use by its name, its place and its arguments."""
+        found = shims.lookup(use.name)
+        grade = self.code.anywhere.get(use.node, Grade.IN_BRANCH)
+        if found.status is shims.Status.MISSING:
+            advice = _of_version_2(use.name) or found.advice
+            return Judgement(Verdict.MISSING, grade, advice)
+        in_step = self.code.in_steps.get(use.node)
+        if in_step is not None:
+            advice = catalogue().refusal(_path(use))
+            if advice:
+                return Judgement(Verdict.REFUSED, in_step, advice)
+        judgements = [
+            judged
+            for rule in catalogue().calls_of(_path(use))
+            if (judged := self._by_rule(rule, use, grade))
+        ]
+        for verdict in (Verdict.REFUSED, Verdict.DEPENDS):
+            for each in judgements:
+                if each.verdict is verdict:
+                    return each
+        # Names that run need no grade: one row is enough.
+        return Judgement(Verdict.RUNS, Grade.NEEDED, found.advice)
+
+    def _by_rule(
+        self, rule: CallRule, use: Use, grade: Grade
+    ) -> Judgement | None:
+        """Judges a call by one of its arguments; `None` if nothing is wrong."""
+        call = self.calls.get(use.node)
+        reached = self._reached(rule.where, use, grade)
+        if call is None or reached is None:
+            return None
+        known = answer(rule, call, use.scope)
+        if known is Answer.NO:
+            return None
+        is_certain = rule.is_certain and known is Answer.YES
+        verdict = Verdict.REFUSED if is_certain else Verdict.DEPENDS
+        return Judgement(verdict, reached, rule.advice)
+
+    def _reached(self, where: Where, use: Use, grade: Grade) -> Grade | None:
+        """Whether the script reaches a use where it does not run."""
+        in_step = self.code.in_steps.get(use.node)
+        if where is Where.STEPS:
+            return in_step
+        if where is Where.COLUMNS:
+            return None if self.columns is None else min(self.columns, grade)
+        return grade if in_step is None else None
+
+
+def _path(use: Use) -> str:
+    return use.name.removeprefix("tf.")
+
+
+def _of_version_2(name: str) -> str:
+    """The advice for a name that came with TensorFlow 2; else ""."""
+    import tensorflow
+
+    try:
+        functools.reduce(getattr, name.split(".")[1:], tensorflow)
+    except AttributeError:
+        return ""
+    shown = name.replace("tf.", "tf.compat.v2.", 1)
+    return f"It came with TensorFlow 2: write {shown}."
