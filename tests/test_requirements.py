@@ -10,15 +10,13 @@ PROJECT = tomllib.loads(
     (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
 )
 CPU, ANY = "tensorflow-cpu", "tensorflow"
-# What Python says of a platform; on Windows uv says "x86_64".
+# By what Python says of a platform; uv says "x86_64" of Windows.
 PLATFORMS = {
     ("linux", "x86_64"): CPU,
     ("linux", "aarch64"): ANY,
     ("darwin", "arm64"): ANY,
-    ("darwin", "x86_64"): ANY,
-    ("win32", "AMD64"): CPU,
-    ("win32", "x86_64"): CPU,
-    ("win32", "ARM64"): ANY,
+    ("win32", "AMD64"): ANY,
+    ("win32", "x86_64"): ANY,
 }
 
 
@@ -47,6 +45,15 @@ def test_one_distribution_of_tensorflow_is_required(requirements, platform):
     assert [name for name in names if name in (CPU, ANY)] == [
         PLATFORMS[platform]
     ]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
+def test_devices_are_required_where_they_have_wheels(platform):
+    extras = PROJECT["project"]["optional-dependencies"]
+    has_tpu = bool(required(extras["tpu"], platform))
+    has_cuda = bool(required(extras["cuda"], platform))
+    assert has_tpu == (platform == ("linux", "x86_64"))
+    assert has_cuda == (platform[0] == "linux")
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
