@@ -4,10 +4,14 @@
     nox -s newest-3.13 -- tests # All of it, on one.
     nox -s serving              # Exports in the hands of servers.
     nox -s ecosystem            # Models of KerasHub.
+    nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.12`,
 `newest-3.13` and `lowest`, if it can.
 """
+
+import os
+import re
 
 import nox
 
@@ -41,6 +45,13 @@ RELEASES = {
     "0.11.2": "3.13",
     "0.12.0.1": "3.12",
 }
+# What depends on the processor, as far as half an hour of emulation goes.
+EMULATED = (
+    "tests/test_golden.py",
+    "tests/cpu/test_rewriting.py",
+    "tests/formats/test_tensorflow_bundle.py",
+    "tests/atomic/test_checksum.py",
+)
 
 
 def run(session: nox.Session, *requirements: str) -> None:
@@ -85,6 +96,29 @@ def ecosystem(session: nox.Session) -> None:
     session.run(
         *("pytest", "-m", "", "-n", "0"),
         *(session.posargs or ("tests/compiled/test_keras_hub.py",)),
+    )
+
+
+@nox.session(python="3.11", venv_backend="uv")
+def arm64(session: nox.Session) -> None:
+    """The README's first command and some tests on emulated ARM Linux."""
+    session.install("uv")
+    folder = os.path.abspath(f"{session.create_tmp()}/arm64")
+    session.run(".ci/emulate_arm64.sh", folder, external=True)
+    python = f"{folder}/usr/bin/python"
+    env = {"PYTHONPATH": os.getcwd(), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    shown = session.run(
+        *(python, "examples/digits.py"), silent=True, external=True, env=env
+    )
+    accuracy = float(re.search(r"held-out images: ([\d.]+)", shown)[1])
+    session.log(f"digits: {accuracy}")
+    if accuracy < 0.97:
+        session.error(f"Expected an accuracy of 0.97. Found: {accuracy}")
+    session.run(
+        *(python, "-m", "pytest", "--as-users", "-n", "0"),
+        *(session.posargs or EMULATED),
+        external=True,
+        env=env,
     )
 
 

@@ -42,6 +42,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import gc  # noqa: E402
+import importlib.util  # noqa: E402
 import random  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -98,6 +99,26 @@ def pytest_collection_finish():
     jax.devices()
     gc.freeze()
     gc.set_threshold(10_000, 10, 100)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup():
+    return (yield from _skipped_without_libtpu())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    return (yield from _skipped_without_libtpu())
+
+
+def _skipped_without_libtpu():
+    """Skips a test that needs libtpu on a platform that has no wheels of it."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if error.name != "libtpu" or importlib.util.find_spec("libtpu"):
+            raise
+        pytest.skip("libtpu, which has wheels for x86-64 Linux, is missing")
 
 
 def pytest_unconfigure():

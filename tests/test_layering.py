@@ -60,7 +60,6 @@ WRITTEN = "tf1.reimplemented."
 DISTRIBUTIONS = {
     "google": "protobuf",
     "orbax": "orbax-checkpoint",
-    "tensorflow": "tensorflow-cpu",
 }
 
 

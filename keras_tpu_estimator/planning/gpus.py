@@ -241,8 +241,8 @@ def _devices(board: GpuBoard) -> tuple[jax.Device, ...]:
     if not is_installed():
         raise ModuleNotFoundError(
             "To compile for a GPU takes JAX's plugin for CUDA. Expected it to "
-            "be installed: pip install 'keras-tpu-estimator[cuda]'. It needs "
-            "no GPU.",
+            "be installed: pip install 'keras-tpu-estimator[cuda]', on Linux. "
+            "It needs no GPU.",
             name="jax_plugins",
         )
     # Before there are any, the plugin is not known.

@@ -33,7 +33,7 @@ def devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
         raise ModuleNotFoundError(
             "To compile for a TPU takes its compiler, which is in libtpu. "
             "Expected it to be installed: pip install "
-            "'keras-tpu-estimator[tpu]'. It needs no TPU.",
+            "'keras-tpu-estimator[tpu]', on x86-64 Linux. It needs no TPU.",
             name="libtpu",
         )
     try:

@@ -6,7 +6,6 @@ else here. What is not stored, or comes from another release, it is asked for.
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import pathlib
 
@@ -14,6 +13,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import metrics
+from keras_tpu_estimator.ground.base import tensorflow_distributions
 
 STORED = pathlib.Path(__file__).parents[1] / "golden" / "metrics.json"
 
@@ -57,7 +57,7 @@ def live_values(names, *args, **kwargs):
 
 def key_of(names, args, kwargs):
     """The name of a comparison: a digest of all that it depends on."""
-    version = importlib.metadata.version("tensorflow-cpu")
+    version, *_ = tensorflow_distributions.installed().values()
     told = [version, names, *args, *sorted(kwargs.items())]
     text = "\n".join(map(_text, told))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,12 +2,19 @@
 
 import sys
 
+from keras_tpu_estimator.ground.base import tensorflow_distributions
+
 
 def hide_gpus() -> None:
-    """Hides GPUs from TensorFlow, if it is there."""
+    """Hides GPUs from TensorFlow, if it is imported.
+
+    Whatever uses TensorFlow calls this first, so it also warns if two versions
+    are installed.
+    """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return
+    tensorflow_distributions.warn_of_two_versions()
     try:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:
