@@ -34,6 +34,11 @@ class Bounds:
         names = ("compute", "memory", "network")
         return max(names, key=lambda name: getattr(self, name))
 
+    @property
+    def largest(self) -> float:
+        """The seconds of that one: a step takes at least as long."""
+        return float(getattr(self, self.by))
+
 
 def of(
     chip: Chip, flops: float, moved: float, sent: float, cycles: float | None

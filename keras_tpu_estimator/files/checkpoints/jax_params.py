@@ -1,6 +1,7 @@
 """The way back of `jax_params`: from a checkpoint to a pytree of arrays."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -323,20 +324,18 @@ class _Values:
             leaf: The leaf, which may be in a second place.
         """
         one = self._wanted[path]
-        if one.is_sharded:
-            return jax.make_array_from_callback(
-                one.shape, one.sharding, lambda index: self._part(path, index)
-            )
+        sharding = one.sharding
+        if sharding is not None and one.is_sharded:
+            part = functools.partial(self._part, path)
+            return jax.make_array_from_callback(one.shape, sharding, part)
         value = self._converted(path, self._read[self._names[path]])
         if isinstance(leaf.value, np.ndarray):
             return value
         array = as_leaf(jnp.asarray(value), leaf.key_impl)
-        if one.sharding is None:
-            return array
-        return jax.device_put(array, one.sharding)
+        return array if sharding is None else jax.device_put(array, sharding)
 
-    def _part(self, path: str, index: tuple[slice, ...]) -> np.ndarray:
-        value = self._reader.get_part(self._names[path], index)
+    def _part(self, path: str, index: Sequence[slice] | None) -> np.ndarray:
+        value = self._reader.get_part(self._names[path], index or ())
         return self._converted(path, value)
 
     def _converted(self, path: str, value: np.ndarray) -> np.ndarray:

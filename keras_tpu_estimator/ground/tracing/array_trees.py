@@ -137,8 +137,8 @@ def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
         if not _is_box(node):
             made.append(next(left))
             continue
-        inner = jax.tree.structure(node)
-        own = [next(left) for _ in range(inner.num_leaves)]
+        old, inner = jax.tree.flatten(node)
+        own = [next(left) for _ in old]
         if id(node) not in boxes:
             boxes[id(node)] = jax.tree.unflatten(inner, own)
         made.append(boxes[id(node)])
