@@ -30,7 +30,7 @@ class Operation:
         name: The operation, such as "dot_general".
         is_gradient: Whether it is a part of the backward pass.
         line: The user's line that it comes from, or `None` if it comes from
-            none or that is not known. Shown where there is no layer.
+            none or that is not known.
     """
 
     layer: str
@@ -42,7 +42,7 @@ class Operation:
         text = self.name
         if self.layer:
             text = f"{text} of {self.layer}"
-        elif self.line is not None:
+        if self.line is not None:
             text = f"{text} at {self.line}"
         return f"{text} (gradient)" if self.is_gradient else text
 

@@ -119,7 +119,8 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields what the largest bound says about the call."""
     if plan.examples_per_second is not None:
-        yield "  examples/s, at most", f"{plan.examples_per_second:,.0f}"
+        yield "  ", ""
+        yield "examples/s, at most", f"{plan.examples_per_second:,.0f}"
     if plan.call_seconds is not None:
         steps = _counted(plan.call_steps or 0, "step")
         yield f"{steps}, at least", durations.shown(plan.call_seconds)

@@ -86,7 +86,7 @@ def test_files_below_this_directory_are_shown_without_it(monkeypatch, tmp_path):
     assert str(SourceLine("<ipython-input-1>", 3)) == "<ipython-input-1>:3"
 
 
-def test_instructions_without_a_layer_are_shown_with_the_line():
+def test_operations_are_shown_with_the_line():
     text = text_of([TRAIN, MODEL]) + (
         "ENTRY %main (x: f32[2]) -> f32[2] {\n"
         "  %x = f32[2]{0} parameter(0)\n"
@@ -100,7 +100,7 @@ def test_instructions_without_a_layer_are_shown_with_the_line():
     assert [str(operations.of(each)) for each in (x, y, z)] == [
         "a parameter",
         "tanh at /home/user/model.py:20",
-        "tanh of dense (gradient)",
+        "tanh of dense at /home/user/model.py:20 (gradient)",
     ]
 
 
