@@ -117,13 +117,13 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields what the largest bound says about the call."""
+    """Yields what the time of a step at best says about the call."""
     if plan.examples_per_second is not None:
         yield "  ", ""
-        yield "examples/s, at most", f"{plan.examples_per_second:,.0f}"
+        yield "examples/s, at best", f"{plan.examples_per_second:,.0f}"
     if plan.call_seconds is not None:
         steps = _counted(plan.call_steps or 0, "step")
-        yield f"{steps}, at least", durations.shown(plan.call_seconds)
+        yield f"{steps}, at best", durations.shown(plan.call_seconds)
 
 
 def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:

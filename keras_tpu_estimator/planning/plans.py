@@ -104,19 +104,19 @@ class Plan:
 
     @property
     def examples_per_second(self) -> float | None:
-        """Those of a step by the time that it takes at least, or `None`."""
+        """Those of a step by its time at best, or `None` if not known."""
         bounds = self.figures.bounds
-        if bounds is None or not bounds.largest:
+        if bounds is None or not bounds.at_best:
             return None
-        return self.examples / bounds.largest
+        return self.examples / bounds.at_best
 
     @property
     def call_seconds(self) -> float | None:
-        """How long the call takes at least, or `None` if that is not known."""
+        """How long the call takes at best, or `None` if that is not known."""
         bounds = self.figures.bounds
         if bounds is None or self.call_steps is None:
             return None
-        return self.call_steps * bounds.largest
+        return self.call_steps * bounds.at_best
 
     @classmethod
     def of(
