@@ -394,6 +394,26 @@ def test_arrays_are_where_those_of_like_are(tmp_path):
     assert not read["free"].committed
 
 
+def test_what_like_is_on_need_not_be_there():
+    mesh = jax.sharding.AbstractMesh((2,), ("data",))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    used_up = jnp.zeros(2)
+    used_up.delete()
+    for leaf in (
+        jax.ShapeDtypeStruct((2,), "float32", sharding=rows),
+        used_up,
+        jax.ShapeDtypeStruct((2,), "float64"),
+    ):
+        read = read_jax_params({"net/w": np.ones(2)}, "net", {"w": leaf})["w"]
+        assert (read.dtype, read.tolist()) == (np.float32, [1.0, 1.0])
+
+
+def test_arrays_without_elements(tmp_path):
+    prefix = checkpoints.save(tmp_path, 20, {"net/w": np.ones((0, 3))})
+    read = read_jax_params(prefix, "net", {"w": jnp.zeros((0, 3))})
+    assert read["w"].shape == (0, 3)
+
+
 def test_variables_that_were_sharded(tmp_path):
     def network(params, x, is_training):
         del is_training
