@@ -1,5 +1,6 @@
 """What takes most of a chip's memory."""
 
+import collections
 import dataclasses
 from collections.abc import Iterable
 
@@ -26,6 +27,7 @@ class Allocation:
         dtype: Its dtype.
         shape: Its shape on a core.
         bytes: What it takes, with padding.
+        count: How many such arrays there are. Defaults to 1.
 
     Example:
 
@@ -39,17 +41,23 @@ class Allocation:
     dtype: str
     shape: tuple[int, ...]
     bytes: int
+    count: int = 1
 
     def __str__(self) -> str:
         sizes = ",".join(map(str, self.shape))
+        times = f"{self.count} x " if self.count > 1 else ""
         return (
-            f"{shown_bytes(self.bytes)}: {self.operation}, "
+            f"{times}{shown_bytes(self.bytes)}: {self.operation}, "
             f"{self.dtype}[{sizes}]"
         )
 
 
 def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
-    """The largest arrays that instructions make in a chip's large memory."""
+    """The largest arrays that instructions make in a chip's large memory.
+
+    Args:
+        count: How many kinds of them are wanted at most. Defaults to 5.
+    """
     found = [
         _of_array(array, run.instruction)
         for run in runs
@@ -63,7 +71,24 @@ def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
         if not array.space
     ]
     found.sort(key=lambda each: -each.bytes)
-    return tuple(found[:count])
+    return counted(found)[:count]
+
+
+def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
+    """Returns equal arrays as one with their count, in the same order.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.operations import Operation
+    >>> one = Allocation(Operation("dense", "add"), "float32", (2**20,), 2**22)
+    >>> [str(each) for each in counted([one, one])]
+    ['2 x 4.0 MiB: add of dense, float32[1048576]']
+    """
+    counts = collections.Counter(allocations)
+    return tuple(
+        dataclasses.replace(each, count=each.count * times)
+        for each, times in counts.items()
+    )
 
 
 def of_instruction(instruction: Instruction, size: int) -> Allocation:
@@ -93,11 +118,8 @@ def shown_bytes(number: float) -> str:
 
 
 def _of_array(array: ArrayType, instruction: Instruction) -> Allocation:
-    op_name = instruction.op_name
     return Allocation(
-        operations.parse(op_name)
-        if op_name
-        else Operation("", f"a {instruction.opcode}"),
+        operations.of(instruction),
         dtype_name(array.dtype),
         array.shape,
         array.padded_bytes,

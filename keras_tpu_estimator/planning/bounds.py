@@ -19,8 +19,9 @@ class Bounds:
     Example:
 
     >>> from keras_tpu_estimator.planning.bounds import Bounds
-    >>> Bounds(compute=0.5, memory=2.0, network=0.1, compiler=2.5).by
-    'memory'
+    >>> bounds = Bounds(compute=0.5, memory=2.0, network=0.1, compiler=2.5)
+    >>> bounds.by, bounds.at_best
+    ('memory', 2.5)
     """
 
     compute: float
@@ -33,6 +34,13 @@ class Bounds:
         """Which of the first three takes longest."""
         names = ("compute", "memory", "network")
         return max(names, key=lambda name: getattr(self, name))
+
+    @property
+    def at_best(self) -> float:
+        """The longest of the four: a step hardly takes less."""
+        return max(
+            self.compute, self.memory, self.network, self.compiler or 0.0
+        )
 
 
 def of(

@@ -27,7 +27,7 @@ is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
     """
     return tuple(
         dict.fromkeys(
-            str(operations.parse(run.instruction.op_name))
+            str(operations.of(run.instruction))
             for run in runs
             if _is_callback(run.instruction)
         )

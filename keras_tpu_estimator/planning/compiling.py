@@ -1,9 +1,7 @@
 """Compiling a lowered loop for a board, with errors that its author can use."""
 
 import contextlib
-import os
 import re
-import sysconfig
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -12,6 +10,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import oversized
@@ -35,9 +34,6 @@ _PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
 # What is left free beside a batch that would fit.
 _MARGIN = 0.98
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
-_PACKAGES = ("site-packages", "dist-packages")
 
 
 def compiled(
@@ -157,7 +153,7 @@ def _called_at(equation: jex.JaxprEqn) -> tuple[str, int]:
     trace = equation.source_info.traceback
     if trace is not None:
         for frame in trace.frames:
-            if _is_of_user(frame.file_name):
+            if is_of_user(frame.file_name):
                 return frame.file_name, frame.line_num
     return "", 0
 
@@ -215,15 +211,6 @@ def _refused(said: str) -> CompileError:
     found = _OPERATION.search(said)
     operation = next(filter(None, found.groups()), None) if found else None
     places = [(file, int(line)) for file, line in _LOCATION.findall(said)]
-    users = (place for place in places if _is_of_user(place[0]))
+    users = (place for place in places if is_of_user(place[0]))
     file, line = next(users, places[0] if places else ("", 0))
     return CompileError(said, operation, file, line)
-
-
-def _is_of_user(file: str) -> bool:
-    """Whether a file is neither a library's nor one of this package."""
-    parts = file.split(os.sep)
-    return not (
-        file.startswith((_OWN + os.sep, *_LIBRARIES))
-        or any(name in parts for name in _PACKAGES)
-    )

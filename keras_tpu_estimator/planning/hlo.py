@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.planning import array_types
 from keras_tpu_estimator.planning.array_types import ArrayType
+from keras_tpu_estimator.planning.source_lines import SourceLine
+from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _NAMED = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (.*)")
@@ -19,6 +21,7 @@ _CALLED = re.compile(
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+),")
+_NO_LINES = SourceLines({}, {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Instruction:
         text: What is written after its operands.
         literal: What is written in place of operands.
         is_root: Whether its computation returns its result.
+        source: The stack frames of the program.
     """
 
     name: str
@@ -40,6 +44,14 @@ class Instruction:
     text: str
     literal: str
     is_root: bool
+    source: SourceLines = dataclasses.field(
+        default=_NO_LINES, repr=False, compare=False
+    )
+
+    @property
+    def line(self) -> SourceLine | None:
+        """The user's line that it comes from, if that is known."""
+        return self.source.of(self.text)
 
     @functools.cached_property
     def called(self) -> dict[str, str]:
@@ -134,6 +146,7 @@ def parse(text: str) -> Module:
     ('tanh', ('x',))
     """
     header, computations, entry = "", {}, None
+    source = SourceLines.parse(text)
     lines: list[Instruction] = []
     name, is_entry = "", False
     for line in text.splitlines():
@@ -144,13 +157,13 @@ def parse(text: str) -> Module:
             entry = computations[name] if is_entry else entry
         elif head := _HEAD.match(line):
             name, is_entry, lines = head[2], bool(head[1]), []
-        elif instruction := _instruction(line):
+        elif instruction := _instruction(line, source):
             lines += _elements(instruction, lines)
             lines.append(instruction)
     return Module(entry, computations, _parameters(header), _aliased(header))
 
 
-def _instruction(line: str) -> Instruction | None:
+def _instruction(line: str, source: SourceLines) -> Instruction | None:
     named = _NAMED.match(line)
     if not named:
         return None
@@ -169,6 +182,7 @@ def _instruction(line: str) -> Instruction | None:
         rest[close:],
         inside,
         bool(named[1]),
+        source,
     )
 
 

@@ -1,6 +1,7 @@
 """The loop that a call would run on a machine, lowered without running it."""
 
 import dataclasses
+import math
 from typing import Self
 
 import jax
@@ -119,6 +120,15 @@ class LoweredLoop:
             "metrics": metrics,
             "input": batches,
         }
+
+    @property
+    def weights(self) -> int:
+        """How many numbers are trained, on all cores together."""
+        return sum(
+            math.prod(variable.shape)
+            for variable in self.store.variables.values()
+            if variable.trainable
+        )
 
     @property
     def predictions(self) -> Nest:

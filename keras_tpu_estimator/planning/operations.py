@@ -3,10 +3,14 @@
 import dataclasses
 import re
 
+from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.source_lines import SourceLine
+
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
 _TRANSFORMED = re.compile(
     r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]"
 )
+_ARGUMENT = re.compile(r"^\w+\['([^']+)'\]$")
 # What JAX names after itself, not after a layer.
 _STRUCTURE = frozenset(
     "while body cond closed_call shard_map checkpoint rematted_computation "
@@ -25,15 +29,31 @@ class Operation:
             or "" if it is in none.
         name: The operation, such as "dot_general".
         is_gradient: Whether it is a part of the backward pass.
+        line: The user's line that it comes from, or `None` if it comes from
+            none or that is not known.
     """
 
     layer: str
     name: str
     is_gradient: bool = False
+    line: SourceLine | None = None
 
     def __str__(self) -> str:
-        text = self.name if not self.layer else f"{self.name} of {self.layer}"
+        text = self.name
+        if self.layer:
+            text = f"{text} of {self.layer}"
+        if self.line is not None:
+            text = f"{text} at {self.line}"
         return f"{text} (gradient)" if self.is_gradient else text
+
+
+def of(instruction: Instruction) -> Operation:
+    """Returns the operation that an instruction comes from."""
+    if not instruction.op_name:
+        made = Operation("", f"a {instruction.opcode}")
+    else:
+        made = parse(instruction.op_name)
+    return dataclasses.replace(made, line=instruction.line)
 
 
 def parse(op_name: str) -> Operation:
@@ -41,7 +61,8 @@ def parse(op_name: str) -> Operation:
 
     Args:
         op_name: The names that JAX has nested, such as
-            "jit(train_steps)/while/body/jvp(dense_1)/dot_general".
+            "jit(train_steps)/while/body/jvp(dense_1)/dot_general"; or what an
+            argument is called, such as "values['dense_1/kernel']".
 
     Example:
 
@@ -49,6 +70,10 @@ def parse(op_name: str) -> Operation:
     >>> str(operations.parse("jit(f)/while/body/transpose(jvp(dense))/mul"))
     'mul of dense (gradient)'
     """
+    argument = _ARGUMENT.match(op_name)
+    if argument is not None:
+        layer, _, name = argument[1].rpartition("/")
+        return Operation(layer, name)
     plain = _TRANSFORMED.sub("", _CALLS.sub("", op_name))
     parts = [part for part in plain.split("/") if part not in _STRUCTURE]
     names = [part for part in parts if part]

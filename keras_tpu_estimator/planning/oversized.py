@@ -48,7 +48,7 @@ def laid_out(lowered: jax.stages.Lowered, count: int = 5) -> Layout:
     """Has XLA write down a program that does not fit.
 
     Args:
-        count: How many arrays are wanted at most. Defaults to 5.
+        count: How many kinds of arrays are wanted at most. Defaults to 5.
 
     Example:
 
@@ -106,9 +106,9 @@ def _largest(
             held = places.get(int(offset))
             if name in made and (held is None or int(size) > held[0]):
                 places[int(offset)] = int(size), made[name]
-    largest = sorted(places.values(), key=lambda place: -place[0])[:count]
-    return tuple(
+    largest = sorted(places.values(), key=lambda place: -place[0])
+    return allocations.counted(
         allocations.of_instruction(instruction, size)
         for size, instruction in largest
         if size * _SMALLEST >= largest[0][0]
-    )
+    )[:count]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from keras_tpu_estimator.planning import durations
 from keras_tpu_estimator.planning.allocations import shown_bytes
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.memory import Memory
@@ -65,10 +66,13 @@ def _rows(plan: Plan | Refusal) -> Iterator[tuple[str, str]]:
     yield "compiles", f"yes, in {plan.compiling_secs:.1f} s"
     yield "steps of a program", f"{plan.steps:,}"
     yield "examples of a step", f"{plan.examples:,}"
+    if plan.weights:
+        yield "weights", f"{plan.weights:,}"
     yield "", ""
     yield from _memory(plan.figures.memory)
     yield " ", ""
     yield from _step(plan.figures)
+    yield from _times(plan)
 
 
 def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
@@ -109,7 +113,17 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
         return
     yield "  is limited by", bounds.by
     for name in ("compute", "memory", "network"):
-        yield f"  {name}, at least", _seconds(getattr(bounds, name))
+        yield f"  {name}, at least", durations.shown(getattr(bounds, name))
+
+
+def _times(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yields what the time of a step at best says about the call."""
+    if plan.examples_per_second is not None:
+        yield "  ", ""
+        yield "examples/s, at best", f"{plan.examples_per_second:,.0f}"
+    if plan.call_seconds is not None:
+        steps = _counted(plan.call_steps or 0, "step")
+        yield f"{steps}, at best", durations.shown(plan.call_seconds)
 
 
 def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
@@ -151,10 +165,3 @@ def _flops(number: float | None) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}FLOP"
     return f"{number:,.0f} FLOP"
-
-
-def _seconds(number: float) -> str:
-    for unit, size in (("ms", 1e-3), ("µs", 1e-6)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number * 1e9:.3g} ns"

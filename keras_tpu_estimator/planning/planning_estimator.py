@@ -52,8 +52,9 @@ class PlanningEstimator:
                 an estimator with `RunConfig(executables=...)` runs on such a
                 board. Defaults to `None`, for nowhere.
             steps: How many steps the call makes: a loop has no more of them
-                than `iterations_per_loop`, or than 32 in EVAL. Defaults to
-                `None`, for as many as that.
+                than `iterations_per_loop`, or than 32 in EVAL, and the table
+                shows how long they take at best. Defaults to `None`, for as
+                many as that.
             quick: Whether the compiler takes little trouble, which is a
                 fraction of the time for a large model. What is computed and
                 sent stays the same, and the memory nearly; bytes and cycles,

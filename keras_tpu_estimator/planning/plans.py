@@ -86,6 +86,8 @@ class Plan:
         predictions: Shapes and dtypes of the predictions of a batch; `None` in
             other modes than PREDICT.
         saved: The path of the file that it is stored in, or `None`.
+        weights: How many numbers the optimizers train.
+        call_steps: How many steps the call makes; `None` if that is not known.
     """
 
     board: Board
@@ -97,6 +99,24 @@ class Plan:
     figures: Figures
     predictions: Nest = None
     saved: str | None = None
+    weights: int = 0
+    call_steps: int | None = None
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """Those of a step by its time at best, or `None` if not known."""
+        bounds = self.figures.bounds
+        if bounds is None or not bounds.at_best:
+            return None
+        return self.examples / bounds.at_best
+
+    @property
+    def call_seconds(self) -> float | None:
+        """How long the call takes at best, or `None` if that is not known."""
+        bounds = self.figures.bounds
+        if bounds is None or self.call_steps is None:
+            return None
+        return self.call_steps * bounds.at_best
 
     @classmethod
     def of(
@@ -145,6 +165,8 @@ class Plan:
             found.of_any_effort() if options.quick else found,
             loop.predictions,
             _saved(options.store, loop, compiled, call.context),
+            loop.weights,
+            call.steps,
         )
 
 

@@ -27,7 +27,7 @@ def of(body: Computation | None, steps: int) -> tuple[Allocation, ...]:
     >>> state_copies.of(None, 1)
     ()
     """
-    return () if body is None else tuple(_copies(body, steps))
+    return () if body is None else allocations.counted(_copies(body, steps))
 
 
 def _copies(body: Computation, steps: int) -> Iterator[Allocation]:

@@ -187,7 +187,12 @@ def test_calls_of_python_are_named():
     x = lowering.array(V5E, (8, 128))
     compiled = jax.jit(called).lower(x).compile()
     names = figures.of(compiled, V5E, 1, {}).callbacks
-    assert set(names) == {"debug_print of dense", "pure_callback of dense"}
+    line = called.__code__.co_firstlineno + 2
+    assert {name.partition(" at ")[0] for name in names} == {
+        "debug_print of dense",
+        "pure_callback of dense",
+    }
+    assert {int(name.rpartition(":")[2]) for name in names} == {line, line + 1}
     compiled = jax.jit(jnp.tanh).lower(x).compile()
     assert not figures.of(compiled, V5E, 1, {}).callbacks
 

@@ -23,7 +23,7 @@ _LOOP = "jit(train_steps)/while/body/closed_call/jit(one)/shard_map"
         (f"{_LOOP}/adam/sub", "adam", "sub", False),
         (f"{_LOOP}/psum", "", "psum", False),
         (f"{_LOOP}/jvp()/while/body/closed_call/tanh", "", "tanh", False),
-        ("assigned['dense/kernel']", "assigned['dense", "kernel']", False),
+        ("assigned['a/dense/kernel']", "a/dense", "kernel", False),
         ("w", "", "w", False),
         ("", "", "", False),
     ],

@@ -52,6 +52,23 @@ def test_what_does_not_fit_says_what_is_largest_and_what_would_fit():
     assert 0.9 < share * error.used / error.limit < 1
 
 
+def test_without_layers_the_line_is_named_and_equal_arrays_are_counted():
+    def network(x):
+        for _ in range(3):
+            x = jnp.sort(x, 0)  # This line.
+        return x
+
+    lowered = jax.jit(network).lower(lowering.array(V5E, (2**20, 2**12)))
+    with pytest.raises(DoesNotFitError) as raised:
+        compiling.compiled(lowered, V5E)
+    named = [each for each in raised.value.largest if each.operation.line]
+    line = network.__code__.co_firstlineno + 2
+    assert {each.operation.line for each in named} == {(__file__, line)}
+    assert f"test_planning_compiling.py:{line}, float32[" in str(raised.value)
+    rows = [str(each) for each in raised.value.largest]
+    assert len(rows) == len({row.partition(" x ")[2] or row for row in rows})
+
+
 def test_a_model_that_is_too_large_by_itself_fits_with_no_batch():
     error = _too_large(rows=8, width=30_000, depth=2)
     assert error.batch_size == 0

@@ -38,7 +38,7 @@ def estimator(tmp_path, network=wide, **settings):
 def test_training(tmp_path):
     shown = []
     plan = estimator(tmp_path).plan(
-        BATCHES, "v5litepod-4", print_fn=shown.append
+        BATCHES, "v5litepod-4", print_fn=shown.append, steps=10_000
     )
     assert (plan.mode, plan.steps, plan.examples) == ("train", 4, 16)
     assert (plan.board.name, plan.predictions) == ("v5e:2x2", None)
@@ -62,6 +62,15 @@ def test_training(tmp_path):
     assert lines["examples of a step"] == "16"
     assert lines["all-reduce"].startswith("1 of 130.")
     assert lines["is limited by"] == figures.bounds.by
+    # What the optimizer trains, and what the longest estimate says.
+    assert (plan.weights, plan.call_steps) == (numbers, 10_000)
+    assert lines["weights"] == f"{numbers:,}"
+    seconds = figures.bounds.at_best
+    assert seconds >= max(figures.bounds.network, figures.bounds.compiler)
+    assert plan.call_seconds == pytest.approx(10_000 * seconds)
+    assert plan.examples_per_second == pytest.approx(16 / seconds)
+    assert lines["examples/s, at best"] == f"{16 / seconds:,.0f}"
+    assert lines["10,000 steps, at best"].endswith("s")
 
 
 def test_it_is_printed(tmp_path, capsys):

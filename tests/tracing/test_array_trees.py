@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
+from keras_tpu_estimator.ground.tracing.array_trees import with_values
 
 ONE = np.ones(1, "float32")
 
@@ -74,6 +75,9 @@ def test_variables_of_nnx():
     assert [leaf.parts for leaf in leaves if leaf.is_again] == [
         ("first", "kernel")
     ]
+    made = with_values(net, [leaf.value for leaf in leaves])
+    assert made.tied is made.first.kernel
+    assert made.tied is not net.tied
     # The state of a module has the same paths.
     assert {*paths(nnx.state(net, nnx.Param))} < {*paths(net)}
 

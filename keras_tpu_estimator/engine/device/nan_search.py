@@ -1,7 +1,6 @@
 """Finding the operation that the first NaN comes from."""
 
 import functools
-import sysconfig
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +9,7 @@ from typing import Protocol
 import jax
 from jax.experimental import checkify
 
-_LIBRARIES = (
-    sysconfig.get_path("purelib"),
-    sysconfig.get_path("stdlib"),
-    __file__.removesuffix("nan_search.py"),
-)
+from keras_tpu_estimator.ground.base.user_files import is_of_user
 
 
 class Compiled(Protocol):
@@ -80,7 +75,7 @@ class _CheckingNans:
 
 def _message(found: BaseException) -> str:
     frames = traceback.extract_tb((found.__cause__ or found).__traceback__)
-    own = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+    own = [frame for frame in frames if is_of_user(frame.filename)]
     where = "an unknown line"
     if own:
         where = f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}"

@@ -1,5 +1,6 @@
 """Checkpoints: named variables, in HDF5 or as TensorFlow has them."""
 
+from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
 from keras_tpu_estimator.files.checkpoints.saving import save
 from keras_tpu_estimator.files.directory.completion import training_is_complete
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
@@ -28,6 +29,7 @@ __all__ = [
     "latest",
     "latest_intact",
     "read",
+    "read_jax_params",
     "resolve",
     "resolve_assignments",
     "save",

@@ -36,6 +36,30 @@ def cast(
     >>> cast(np.array([0.1]), np.dtype("float32"), "a", "b", "model.ckpt-20")
     array([0.1], dtype=float32)
     """
+    result = converted(value, dtype)
+    if result is not None:
+        return result
+    raise ValueError(
+        f"The variable {path!r} is of dtype {dtype}, which cannot hold the "
+        f"{value.dtype} values of {name!r} in the checkpoint {checkpoint!r}. "
+        "Give it a dtype that can in model_fn, or start without this one's "
+        "value: in another model_dir, or from other names."
+    )
+
+
+def converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Returns a value in another dtype, or `None` if that cannot hold it.
+
+    Args:
+        value: The value. It is returned itself if it has the dtype.
+        dtype: The dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> converted(np.array([1, 300]), np.dtype("uint8")) is None
+    True
+    """
     value = np.asarray(value)
     if value.dtype == dtype:
         return value
@@ -45,12 +69,7 @@ def cast(
             result = value.astype(dtype)
         if _is_same(result, value):
             return result
-    raise ValueError(
-        f"The variable {path!r} is of dtype {dtype}, which cannot hold the "
-        f"{value.dtype} values of {name!r} in the checkpoint {checkpoint!r}. "
-        "Give it a dtype that can in model_fn, or start without this one's "
-        "value: in another model_dir, or from other names."
-    )
+    return None
 
 
 def can_hold(dtype: np.dtype, other: np.dtype) -> bool:

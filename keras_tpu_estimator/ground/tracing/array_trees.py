@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from keras_tpu_estimator.ground.tracing.key_variable import is_key
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 Parts = tuple[str, ...]
+Tree = TypeVar("Tree")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Leaf:
     Attributes:
         parts: Its path.
         value: An array, or anything else.
+        keys: The keys of `jax.tree_util` that lead to it.
         is_state: Whether flax says that it is no parameter.
         is_again: Whether a variable of flax that was there before holds it.
             Then its path is that of the first place.
@@ -39,6 +42,7 @@ class Leaf:
 
     parts: Parts
     value: Any
+    keys: tuple[Any, ...] = ()
     is_state: bool = False
     is_again: bool = False
 
@@ -48,9 +52,31 @@ class Leaf:
         return isinstance(self.value, jax.Array | np.ndarray)
 
     @property
+    def is_described(self) -> bool:
+        """Whether it is an array, or the shape and the dtype of one."""
+        return self.is_array or isinstance(self.value, jax.ShapeDtypeStruct)
+
+    @property
     def key_impl(self) -> Any:
         """What makes numbers of it if it is a PRNG key, or `None`."""
-        return jax.random.key_impl(self.value) if is_key(self.value) else None
+        if not is_key(self.value):
+            return None
+        if self.is_array:
+            return jax.random.key_impl(self.value)
+        found: list[Any] = []
+        # JAX has no such function of a key's dtype, except in a trace.
+        jax.eval_shape(
+            lambda key: found.append(jax.random.key_impl(key)), self.value
+        )
+        return found[0]
+
+    def path_below(self, parents: Sequence[str]) -> str:
+        """The path of the variable that holds the array.
+
+        Args:
+            parents: The parts of the path before the leaf's own parts.
+        """
+        return "/".join((*parents, *self.parts))
 
 
 def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
@@ -75,15 +101,49 @@ def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
     for path, node in nodes:
         parts = _parts(path, positions)
         if not _is_box(node):
-            found.append(Leaf(parts, node))
+            found.append(Leaf(parts, node, path))
             continue
         is_again = id(node) in places
         parts = places.setdefault(id(node), parts)
         inner, _ = jax.tree_util.tree_flatten_with_path(node)
         for own_path, value in inner:
             own = _parts(own_path, positions) if len(inner) > 1 else ()
-            found.append(Leaf((*parts, *own), value, _is_state(node), is_again))
+            keys = (*path, *own_path) if len(inner) > 1 else path
+            found.append(
+                Leaf((*parts, *own), value, keys, _is_state(node), is_again)
+            )
     return found
+
+
+def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
+    """Returns a pytree of the same structure with other leaves.
+
+    A variable of flax that is in several places stays one variable.
+
+    Args:
+        tree: The pytree.
+        values: A value for each of `leaves_of(tree)`.
+
+    Example:
+
+    >>> with_values({"dense": [np.zeros(2), None, 1]}, [2, 3])
+    {'dense': [2, None, 3]}
+    """
+    left = iter(values)
+    boxes: dict[int, Any] = {}
+    nodes, structure = jax.tree.flatten(tree, is_leaf=_is_box)
+    made = []
+    for node in nodes:
+        if not _is_box(node):
+            made.append(next(left))
+            continue
+        old, inner = jax.tree.flatten(node)
+        own = [next(left) for _ in old]
+        if id(node) not in boxes:
+            boxes[id(node)] = jax.tree.unflatten(inner, own)
+        made.append(boxes[id(node)])
+    nest: Tree = jax.tree.unflatten(structure, made)
+    return nest
 
 
 def make_variable(
@@ -167,18 +227,18 @@ def _text(key: Any) -> str:
 def _is_box(node: object) -> bool:
     """Whether a node is flax's way to say more about an array."""
     return any(
-        name in ("Variable", "AxisMetadata") for name in _flax_classes(node)
+        name in ("Variable", "AxisMetadata") for name in flax_classes(node)
     )
 
 
 def _is_state(node: object) -> bool:
     """Whether it is a variable of nnx that is no parameter."""
-    names = list(_flax_classes(node))
+    names = list(flax_classes(node))
     return "Variable" in names and "Param" not in names
 
 
-def _flax_classes(node: object) -> Iterator[str]:
-    """What classes of flax something is of, without importing flax."""
+def flax_classes(node: object) -> Iterator[str]:
+    """Yields the classes of flax that it is of, without importing flax."""
     for cls in type(node).__mro__:
         if cls.__module__.partition(".")[0] == "flax":
             yield cls.__name__

@@ -1,7 +1,6 @@
 """Parameters of flax, equinox, haiku or plain JAX as variables."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from typing import Any
 from typing import TypeVar
@@ -20,7 +19,9 @@ from keras_tpu_estimator.ground.tracing.array_trees import as_value
 from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
 from keras_tpu_estimator.ground.tracing.array_trees import make_variable
 from keras_tpu_estimator.ground.tracing.array_trees import split_path
+from keras_tpu_estimator.ground.tracing.array_trees import with_values
 from keras_tpu_estimator.ground.tracing.key_variable import is_key
+from keras_tpu_estimator.ground.tracing.tree_makers import maker
 from keras_tpu_estimator.ground.tracing.variables import scope_for
 
 Tree = TypeVar("Tree")
@@ -76,7 +77,7 @@ def jax_params(
     """
     scope = scope_for("jax_params")
     parents = _parents(name)
-    make = _maker(init)
+    make = maker(init, keras_internals.default_seed)
     tree = make()
     leaves = leaves_of(tree)
     # For variables that a trace inside of this one has made, such as that of
@@ -108,7 +109,7 @@ def jax_params(
             )
         value = scope.get_current_value(made[leaf.parts])
         values.append(as_leaf(value, leaf.key_impl))
-    nest: Tree = jax.tree.unflatten(jax.tree.structure(tree), values)
+    nest: Tree = with_values(tree, values)
     return nest
 
 
@@ -176,34 +177,11 @@ def _parents(name: str) -> Parts:
 def _path(parents: Parts, leaf: Leaf) -> str:
     """The path of the variable of an array, in the scopes that are open."""
     inside = split_path(keras_internals.name_path())
-    return "/".join((*inside, *parents, *leaf.parts))
+    return leaf.path_below((*inside, *parents))
 
 
 def _value(leaves: Callable[[], list[Leaf]], number: int) -> Any:
     return leaves()[number].value
-
-
-def _maker(init: Any) -> Callable[[], Nest]:
-    """What makes the nest, each time the same. Modules can be called, too."""
-    if not (callable(init) and jax.tree_util.all_leaves([init])):
-        return lambda: init
-    if not _required(init):
-        return lambda: init()
-    seed = keras_internals.default_seed()
-    return lambda: init(jax.random.key(seed))
-
-
-def _required(function: Callable[..., Any]) -> list[str]:
-    """The arguments that a function has to be given by position."""
-    by_position = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    )
-    return [
-        each.name
-        for each in inspect.signature(function).parameters.values()
-        if each.default is each.empty and each.kind in by_position
-    ]
 
 
 def _flags(trainable: Any, tree: Nest) -> list[bool]:

@@ -1,0 +1,351 @@
+"""The way back of `jax_params`: from a checkpoint to a pytree of arrays."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
+from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
+from keras_tpu_estimator.files.warm_start.casting import converted
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.shown import some
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
+from keras_tpu_estimator.ground.base.types import CheckpointLike
+from keras_tpu_estimator.ground.tracing.array_trees import Leaf
+from keras_tpu_estimator.ground.tracing.array_trees import Parts
+from keras_tpu_estimator.ground.tracing.array_trees import as_leaf
+from keras_tpu_estimator.ground.tracing.array_trees import as_value
+from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
+from keras_tpu_estimator.ground.tracing.array_trees import split_path
+from keras_tpu_estimator.ground.tracing.array_trees import with_values
+from keras_tpu_estimator.ground.tracing.tree_makers import shapes_of
+
+Tree = TypeVar("Tree")
+
+_MOST_PROBLEMS = 10
+
+
+def read_jax_params(
+    ckpt_dir_or_file: CheckpointLike,
+    name: str,
+    like: Tree | Callable[[], Tree] | Callable[[jax.Array], Tree],
+    *,
+    averages: bool | str = False,
+    partial: bool = False,
+) -> Tree:
+    """Reads what `jax_params` has trained into a pytree of the same structure.
+
+    For use outside an estimator: a module of flax or equinox, or the parameters
+    of flax.linen, haiku or plain JAX, with the values of a checkpoint.
+
+    Args:
+        ckpt_dir_or_file: As for `load_checkpoint`: the prefix of a checkpoint,
+            or a `model_dir` for its latest one.
+        name: The name that `jax_params` was called with. "" stands for the
+            root, for checkpoints of other programs.
+        like: The pytree that `jax_params` was called with, or one of its
+            structure with arrays or `jax.ShapeDtypeStruct`s; or a function that
+            makes it, as for `jax_params`, which is traced but not run.
+        averages: Whether variables that have a moving average are read from
+            it: `False` (the default); `True` for those of
+            `ExponentialMovingAverage` and of Keras's `use_ema`; or the `name`
+            that an `ExponentialMovingAverage` was given.
+        partial: Whether the checkpoint may have variables under `name` that
+            `like` lacks. Defaults to `False`.
+
+    Returns:
+        A new pytree of the structure of `like`. Its arrays have the dtypes of
+        `like`: arrays of NumPy where `like` has those, and else arrays of JAX.
+        Where `like` has a sharding, they have it as well, and of a variable
+        that is sharded over devices each process reads its own shards. All
+        that is no array is what `like` has.
+
+    Raises:
+        ValueError: `like` and the checkpoint do not fit: a variable is missing,
+            has another shape or a dtype that does not fit, or has no leaf; the
+            checkpoint has no averages; it is missing or corrupt; or `like` has
+            no arrays.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> import jax, jax.numpy as jnp, numpy as np
+    >>> def init(key):
+    ...     return {"w": jax.random.normal(key, (2, 1)), "b": jnp.zeros(1)}
+    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {
+    ...     "net/w": np.ones((2, 1)), "net/b": np.zeros(1)})
+    >>> kte.checkpoints.read_jax_params(prefix, "net", init)["b"]
+    Array([0.], dtype=float32)
+    """
+    tree: Tree = shapes_of(like)
+    parents = split_path(str(name))
+    leaves = leaves_of(tree)
+    wanted = _wanted(leaves, parents)
+    if not wanted:
+        raise ValueError(
+            "`like` must be a pytree with arrays or jax.ShapeDtypeStructs in "
+            f"it, or a function that makes one. Received: {shown(tree)}. Pass "
+            "the module or the parameters that `jax_params` was called with."
+        )
+    reader = load_checkpoint(ckpt_dir_or_file)
+    found = _Found(reader, "/".join(parents), reader.by_any_name())
+    names = {path: path for path in wanted}
+    if averages:
+        names |= found.averages(wanted, averages)
+    found.check(wanted, names, partial)
+    with reader.held_open():
+        values = _Values(reader, wanted, names)
+        return with_values(
+            tree,
+            [
+                values.of(leaf.path_below(parents), leaf)
+                if leaf.is_described
+                else leaf.value
+                for leaf in leaves
+            ],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Wanted:
+    """A variable that a leaf is read from.
+
+    Attributes:
+        leaf: The leaf.
+        shape: The shape that the variable must have.
+        dtype: The dtype that its values get.
+    """
+
+    leaf: Leaf
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> "_Wanted":
+        """Returns what a leaf needs, which is the data of a PRNG key."""
+        value = leaf.value
+        if leaf.key_impl is not None:
+            value = jax.eval_shape(as_value, value)
+        dtype = np.dtype(value.dtype)
+        if not isinstance(leaf.value, np.ndarray):
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
+        return cls(leaf, tuple(value.shape), dtype)
+
+    @property
+    def place(self) -> str:
+        """The leaf's place in `like`."""
+        return f"like{jax.tree_util.keystr(self.leaf.keys)}"
+
+    @property
+    def sharding(self) -> jax.sharding.Sharding | None:
+        """Where the values belong, or `None` if `like` does not say."""
+        value = self.leaf.value
+        if isinstance(value, np.ndarray | jax.core.Tracer):
+            return None
+        if isinstance(value, jax.Array) and not value.committed:
+            return None
+        sharding: jax.sharding.Sharding | None = value.sharding
+        mesh = getattr(sharding, "mesh", None)
+        return None if isinstance(mesh, jax.sharding.AbstractMesh) else sharding
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether it is laid out over several devices."""
+        sharding = self.sharding
+        return (
+            sharding is not None
+            and len(sharding.device_set) > 1
+            and self.leaf.key_impl is None
+        )
+
+
+def _wanted(leaves: Iterable[Leaf], parents: Parts) -> dict[str, _Wanted]:
+    return {
+        leaf.path_below(parents): _Wanted.of(leaf)
+        for leaf in leaves
+        if leaf.is_described and not leaf.is_again
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """The variables of a checkpoint.
+
+    Attributes:
+        reader: Its reader.
+        name: What those of `like` are below.
+        stored: All variables, by any name.
+    """
+
+    reader: CheckpointReader
+    name: str
+    stored: Mapping[str, Stored]
+
+    def averages(
+        self, wanted: Mapping[str, _Wanted], kind: bool | str
+    ) -> dict[str, str]:
+        """Returns the names of the averages that there are, by path."""
+        known = AverageNames.of(self.stored, kind)
+        found = known.of_paths(wanted)
+        if not found:
+            path = next(iter(wanted))
+            raise ValueError(
+                "`averages` must be False where no moving averages were "
+                f"saved. Received: {kind!r}, and the checkpoint "
+                f"{self.reader.path!r} has none of {path!r} or of the other "
+                f"variables: none is called {known.examples(path)}. Leave "
+                "`averages` out, or pass the `name` that "
+                "`ExponentialMovingAverage` was given."
+            )
+        return found
+
+    def check(
+        self,
+        wanted: Mapping[str, _Wanted],
+        names: Mapping[str, str],
+        partial: bool,
+    ) -> None:
+        """Raises if leaves and variables do not fit each other."""
+        below = [path for path in self.stored if self._is_below(path)]
+        if not below:
+            firsts = sorted({path.partition("/")[0] for path in self.stored})
+            raise ValueError(
+                "`name` must be the name that `jax_params` was called with. "
+                f"Received: {self.name!r}, and the checkpoint "
+                f"{self.reader.path!r} has no variable below it. The variables "
+                f"begin with {some(list(map(repr, firsts)), _MOST_PROBLEMS)}: "
+                "pass one of these names."
+            )
+        problems = [
+            problem
+            for path, one in wanted.items()
+            if (problem := self._problem(one, names[path], below)) is not None
+        ]
+        advice = "Make `like` with the settings of the training."
+        if not partial:
+            others = list(self._others(wanted, below))
+            problems += (f"no leaf for the variable {o!r}" for o in others)
+            if others:
+                advice = (
+                    f"{advice[:-1]}, or pass `partial=True` if it is only a "
+                    "part of what was trained."
+                )
+        if problems:
+            listed = some(problems, _MOST_PROBLEMS, "\n  ")
+            raise ValueError(
+                "`like` must have the structure that `jax_params` was called "
+                f"with. Received one that does not fit {self.name!r} in the "
+                f"checkpoint {self.reader.path!r}:\n  {listed}\n{advice}"
+            )
+
+    def _problem(
+        self, one: _Wanted, name: str, below: Sequence[str]
+    ) -> str | None:
+        stored = self.stored.get(name)
+        if stored is None:
+            question = did_you_mean(name, below)
+            return f"{one.place}: no variable {name!r}.{question}"
+        if stored.shape != one.shape:
+            text = (
+                f"{one.place} of shape {one.shape}: the variable {name!r} has "
+                f"shape {stored.shape}"
+            )
+            if one.leaf.key_impl is None:
+                return text
+            return f"{text}, the data of a key of another generator"
+        return None
+
+    def _others(
+        self, wanted: Mapping[str, _Wanted], below: Iterable[str]
+    ) -> Iterator[str]:
+        """Yields variables that no leaf is read from."""
+        read = {
+            self.reader.listed_name(path)
+            for path in wanted
+            if path in self.stored
+        }
+        for path in below:
+            # A variable below another one is its average or its slot.
+            parts = path.split("/")
+            parents = ("/".join(parts[:end]) for end in range(len(parts)))
+            if (
+                self.reader.listed_name(path) not in read
+                and path != GLOBAL_STEP
+                and not any(parent in wanted for parent in parents)
+            ):
+                yield path
+
+    def _is_below(self, path: str) -> bool:
+        start = f"{self.name}/" if self.name else ""
+        return path == self.name or path.startswith(start)
+
+
+class _Values:
+    """The values of variables, on the devices of the leaves.
+
+    Args:
+        reader: The checkpoint.
+        wanted: What is needed, by path.
+        names: The names in the checkpoint, by path.
+    """
+
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        wanted: Mapping[str, _Wanted],
+        names: Mapping[str, str],
+    ):
+        self._reader = reader
+        self._wanted = wanted
+        self._names = names
+        self._read = reader.get_tensors(
+            {names[p] for p, one in wanted.items() if not one.is_sharded}
+        )
+
+    def of(self, path: str, leaf: Leaf) -> Any:
+        """Returns the value of a leaf.
+
+        Args:
+            path: The path of its variable.
+            leaf: The leaf, which may be in a second place.
+        """
+        one = self._wanted[path]
+        sharding = one.sharding
+        if sharding is not None and one.is_sharded:
+            part = functools.partial(self._part, path)
+            return jax.make_array_from_callback(one.shape, sharding, part)
+        value = self._converted(path, self._read[self._names[path]])
+        if isinstance(leaf.value, np.ndarray):
+            return value
+        array = as_leaf(jnp.asarray(value), leaf.key_impl)
+        return array if sharding is None else jax.device_put(array, sharding)
+
+    def _part(self, path: str, index: Sequence[slice] | None) -> np.ndarray:
+        value = self._reader.get_part(self._names[path], index or ())
+        return self._converted(path, value)
+
+    def _converted(self, path: str, value: np.ndarray) -> np.ndarray:
+        one, name = self._wanted[path], self._names[path]
+        result = converted(value, one.dtype)
+        if result is None:
+            raise ValueError(
+                f"{one.place} must have a dtype that can hold the values of "
+                f"{name!r} in the checkpoint {self._reader.path!r}, which are "
+                f"{value.dtype}. Received: {shown(one.leaf.value)}. Give it "
+                "the dtype of the training."
+            )
+        return result

@@ -1,0 +1,147 @@
+"""The user's lines that the instructions of a compiled program come from."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+from typing import Self
+
+from keras_tpu_estimator.ground.base.user_files import is_of_user
+from keras_tpu_estimator.ground.base.user_files import part_of_package
+
+_FILE = re.compile(r'^(\d+) "(.*)"$')
+_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
+_FRAME = re.compile(
+    r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?"
+)
+_FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
+# As XLA has written it before it had tables.
+_PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
+# Parts of this package that call the user's functions. Beyond them is the
+# script's call of an estimator, which is no operation's own line.
+_CALLERS = frozenset(
+    "engine estimator.py front_ends planning runs tf1 workflow".split()
+)
+
+
+class SourceLine(NamedTuple):
+    """A line of the user's code.
+
+    Attributes:
+        file: The path of the file.
+        number: The number of the line.
+    """
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        # Files below this directory are shown as the user calls them.
+        path = os.path.relpath(self.file) if os.path.isabs(self.file) else ""
+        inside = path and not path.startswith(os.pardir)
+        return f"{path if inside else self.file}:{self.number}"
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceLines:
+    """The tables of stack frames in the text of a program.
+
+    Attributes:
+        frames: The lines of frames by number.
+        callers: The number of the frame that has called a frame.
+    """
+
+    frames: dict[int, SourceLine]
+    callers: dict[int, int]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads the tables, which stand before the first computation.
+
+        Example:
+
+        >>> lines = SourceLines.parse('''HloModule m
+        ...
+        ... FileNames
+        ... 1 "/home/user/train.py"
+        ...
+        ... FileLocations
+        ... 1 {file_name_id=1 function_name_id=1 line=7 end_line=7}
+        ...
+        ... StackFrames
+        ... 1 {file_location_id=1 parent_frame_id=1}
+        ...
+        ... ''')
+        >>> print(lines.of("metadata={stack_frame_id=1}"))
+        /home/user/train.py:7
+        """
+        files = {n: name for n, (name,) in _rows(text, "FileNames", _FILE)}
+        places = {
+            number: SourceLine(files[int(file)], int(line))
+            for number, (file, line) in _rows(text, "FileLocations", _LOCATION)
+            if int(file) in files
+        }
+        found = dict(_rows(text, "StackFrames", _FRAME))
+        # The first frame has no caller, which XLA writes as 0 or as 1: there
+        # it counts callers from 1.
+        offset = int(found[1][1] or 0) if 1 in found else 0
+        return cls(
+            {
+                number: places[int(place)]
+                for number, (place, _) in found.items()
+                if int(place) in places
+            },
+            {
+                number: int(caller or 0) - offset
+                for number, (_, caller) in found.items()
+            },
+        )
+
+    def of(self, text: str) -> SourceLine | None:
+        """Returns the innermost line of the user's functions.
+
+        Args:
+            text: The attributes of an instruction.
+
+        Returns:
+            The line; `None` if this package has made the instruction.
+        """
+        found = _FRAME_OF.search(text)
+        if found is None:
+            place = _PLACE.search(text)
+            lines = [SourceLine(place[1], int(place[2]))] if place else []
+        else:
+            lines = list(self._stack(int(found[1])))
+        for line in lines:
+            if is_of_user(line.file):
+                return line
+            part = part_of_package(line.file) or ""
+            if part.partition("/")[0] in _CALLERS:
+                return None
+        return None
+
+    def _stack(self, frame: int) -> Iterator[SourceLine]:
+        """Yields lines from a frame outward."""
+        while frame in self.frames:
+            yield self.frames[frame]
+            caller = self.callers[frame]
+            # Callers have smaller numbers; what has not would never end.
+            if caller >= frame:
+                return
+            frame = caller
+
+
+def _rows(
+    text: str, title: str, row: re.Pattern[str]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yields the numbered rows of a table."""
+    start = re.search(rf"^{title}$", text, re.MULTILINE)
+    if start is None:
+        return
+    for line in text[start.end() :].lstrip("\n").split("\n"):
+        found = row.match(line)
+        if found is None:
+            return
+        number, *others = found.groups()
+        yield int(number), tuple(others)
