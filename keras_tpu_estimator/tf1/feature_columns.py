@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.tf1.partitions import rows_of
+
 MISSING = -1
 Function = Callable[..., Any]
 
@@ -134,6 +136,8 @@ def looked_up(original: Function) -> Function:
             # missing cell has an id of its row, or 0 if there is none.
             others = tf.reduce_max(ids, axis=1, keepdims=True)
             ids = tf.where(ids < 0, tf.maximum(others, 0), ids)
+            strategy = settings.get("partition_strategy", "div")
+            ids = rows_of(embedding_weights, ids, strategy)
             rows = tf.gather(embedding_weights, ids)
             if max_norm is not None:
                 rows = tf.clip_by_norm(rows, max_norm, axes=[-1])

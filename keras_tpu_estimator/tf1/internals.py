@@ -10,6 +10,7 @@ from typing import Any
 
 from keras_tpu_estimator.tf1 import crossed_columns
 from keras_tpu_estimator.tf1 import feature_columns
+from keras_tpu_estimator.tf1 import partitions
 
 
 @contextlib.contextmanager
@@ -115,10 +116,12 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_variables() -> Iterator[None]:
-    """Has variables be whole in a `with` block, whatever partitioners say.
+    """Makes variables whole in a `with` block, whatever partitioners say.
 
-    Checkpoints have them whole, too, under the same names.
+    Checkpoints also contain them whole, under the same names. Lookups find the
+    rows that they would find in the partitions.
     """
+    from tensorflow.python.ops import embedding_ops
     from tensorflow.python.ops import variable_scope
 
     store = variable_scope._VariableStore
@@ -127,10 +130,16 @@ def whole_variables() -> Iterator[None]:
     def get_variable(
         store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
     ) -> Any:
-        del partitioner
-        return original(store, *args, **kwargs)
+        variable = original(store, *args, **kwargs)
+        partitions.note_partitions(variable, partitioner)
+        return variable
 
-    with _replaced(store, "get_variable", get_variable):
+    name = "_embedding_lookup_and_transform"
+    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
+    with (
+        _replaced(store, "get_variable", get_variable),
+        _replaced(embedding_ops, name, look_up),
+    ):
         yield
 
 
