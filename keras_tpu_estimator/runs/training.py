@@ -17,10 +17,10 @@ from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -101,7 +101,7 @@ class Training:
                 return
             if self.context.hosts.is_chief:
                 completion.unmark(self.context.model_dir)
-            first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
+            first = 0 if checkpoint is None else reading.step_of(checkpoint)
             steps = self._steps_from(first)
             plan = LoopPlan(self.context.iterations, steps)
             with self._input(plan, steps, checkpoint, preemption) as (
