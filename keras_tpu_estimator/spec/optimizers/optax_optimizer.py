@@ -56,6 +56,7 @@ class Optax(keras.optimizers.Optimizer):
     Example:
 
     >>> import types
+    >>> import jax
     >>> import keras
     >>> import keras_tpu_estimator as kte
     >>> sgd = types.SimpleNamespace(  # As optax.sgd(0.5) is.
