@@ -4,6 +4,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 _is_open = False
 
@@ -62,9 +63,9 @@ def _handlers(logger: logging.Logger) -> list[logging.Handler]:
 
 def _is_terminal(handler: logging.Handler) -> bool:
     """Whether a handler writes to a terminal."""
-    # That of absl has another one inside.
-    handler = getattr(handler, "python_handler", handler)
+    # absl's handler has another one inside.
+    inner: Any = getattr(handler, "python_handler", handler)
     try:
-        return bool(handler.stream.isatty())  # type: ignore[attr-defined]
+        return bool(inner.stream.isatty())
     except (AttributeError, ValueError):  # It may be anything, or closed.
         return False
