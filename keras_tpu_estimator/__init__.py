@@ -5,15 +5,22 @@
 'train'
 """
 
+import sys as _sys
+
 from keras_tpu_estimator.ground.base import backend as _backend
 
 _backend.import_keras()
 
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator import errors
+from keras_tpu_estimator import experimental
 from keras_tpu_estimator import export
+from keras_tpu_estimator import hooks
+from keras_tpu_estimator import metrics
+from keras_tpu_estimator import optimizers
+from keras_tpu_estimator import summary
 from keras_tpu_estimator import tf1
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files import checkpoints
-from keras_tpu_estimator.files import summary
 from keras_tpu_estimator.files.formats.finding import checkpoints_iterator
 from keras_tpu_estimator.files.formats.finding import latest_checkpoint
 from keras_tpu_estimator.files.formats.reading import list_variables
@@ -22,6 +29,7 @@ from keras_tpu_estimator.files.formats.reading import load_variable
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
+from keras_tpu_estimator.ground.base import public_paths as _public_paths
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.hosts.starting import initialize
@@ -31,9 +39,6 @@ from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
 from keras_tpu_estimator.ground.tracing.identity import identity
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.spec import hooks
-from keras_tpu_estimator.spec import metrics
-from keras_tpu_estimator.spec import optimizers
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
@@ -65,7 +70,6 @@ from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.spec.model_fn.variable_scopes import AUTO_REUSE
 from keras_tpu_estimator.spec.model_fn.variable_scopes import variable_scope
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.workflow import experimental
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 from keras_tpu_estimator.workflow.exporter import Exporter
@@ -109,6 +113,7 @@ __all__ = [
     "clip_by_global_norm",
     "cross_replica_mean",
     "cross_replica_sum",
+    "errors",
     "evaluate_continuously",
     "experimental",
     "export",
@@ -137,7 +142,22 @@ __all__ = [
     "variable_scope",
 ]
 
+# A name that several modules offer gets the path of the first.
+_public_paths.assign(
+    errors,
+    checkpoints,
+    export,
+    hooks,
+    metrics,
+    optimizers,
+    summary,
+    summary.experimental,
+    tf1,
+    experimental,
+    _sys.modules[__name__],
+)
+
 
 def __dir__() -> list[str]:
-    """The public names: importing a module makes it an attribute, too."""
+    """Returns the public names, without the modules that imports add."""
     return [*__all__, "__all__", "__doc__", "__version__"]

@@ -1,18 +1,32 @@
 """The public names, and what importing them does to a process."""
 
+import ast
+import copy
+import doctest
+import importlib
+import inspect
 import os
 import pathlib
+import pickle
+import pydoc
 import re
 import subprocess
 import sys
+import traceback
 import types
+import typing
 from importlib import metadata
+
+import cloudpickle
+import pytest
 
 import keras_tpu_estimator as kte
 
 ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = ROOT / "keras_tpu_estimator"
 MODULES = {
     "checkpoints",
+    "errors",
     "experimental",
     "export",
     "hooks",
@@ -80,6 +94,165 @@ def test_every_name_is_in_the_reference() -> None:
     )
     shown = re.findall(r"^::: keras_tpu_estimator\.(\w+)$", pages, re.MULTILINE)
     assert sorted(shown) == kte.__all__
+
+
+PATHS = ["", *sorted(f".{name}" for name in MODULES), ".summary.experimental"]
+
+
+def public_names():
+    """Each public class or function, with every path that it has."""
+    paths = {}
+    for path in PATHS:
+        module = importlib.import_module(f"{kte.__name__}{path}")
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not isinstance(value, types.ModuleType):
+                key = id(value)
+                paths.setdefault(key, (value, []))[1].append(
+                    f"{module.__name__}.{name}"
+                )
+    return list(paths.values())
+
+
+NAMES = public_names()
+PLAIN = pydoc.plaintext
+DEFINED = [
+    (value, paths)
+    for value, paths in NAMES
+    if isinstance(value, type | types.FunctionType)
+]
+
+
+@pytest.mark.parametrize("path", PATHS[1:])
+def test_namespaces_are_imported_in_every_way(path):
+    name = f"keras_tpu_estimator{path}"
+    parent, _, last = name.rpartition(".")
+    namespace = {}
+    exec(f"import {name} as plain\nfrom {parent} import {last}", namespace)
+    module = importlib.import_module(name)
+    attribute = getattr(sys.modules[parent], last)
+    assert namespace["plain"] is namespace[last] is module is attribute
+    assert module.__all__ == sorted(module.__all__, key=_as_ruff_sorts)
+    assert len(module.__all__) == len(set(module.__all__))
+    assert name in sys.modules
+
+
+def _as_ruff_sorts(name):
+    """Constants, classes and the rest."""
+    return (not name.isupper(), not name[0].isupper(), name)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (".hooks", "class LoggingTensorHook("),
+        (".metrics", "mean_absolute_error(labels"),
+        (".summary.experimental", "set_step(step"),
+    ],
+)
+def test_help_is_found_by_path(path, line):
+    shown = pydoc.render_doc(f"keras_tpu_estimator{path}", "%s", 0, PLAIN)
+    assert f"NAME\n    keras_tpu_estimator{path}" in shown
+    assert line in shown
+
+
+def test_names_show_a_path_that_imports():
+    wrong = {
+        paths[0]: value.__module__
+        for value, paths in DEFINED
+        if f"{value.__module__}.{value.__qualname__}" not in paths
+        or pickle.loads(pickle.dumps(value)) is not value
+        or cloudpickle.loads(cloudpickle.dumps(value)) is not value
+        or copy.deepcopy(value) is not value
+    }
+    assert not wrong
+    assert pickle.loads(pickle.dumps(kte.AUTO_REUSE)) is kte.AUTO_REUSE
+
+
+def test_annotations_of_names_are_resolved():
+    for value, _ in DEFINED:
+        typing.get_type_hints(value)
+
+
+def test_source_is_found():
+    for value, _ in DEFINED:
+        members = vars(value).values() if isinstance(value, type) else [value]
+        for member in members:
+            if not isinstance(member, types.FunctionType):
+                continue
+            written = inspect.unwrap(member)
+            if written.__code__.co_filename.startswith(str(PACKAGE)):
+                name = written.__name__
+                assert f"def {name}" in inspect.getsource(member)
+
+
+@pytest.mark.parametrize("name", kte.errors.__all__)
+def test_errors_show_their_public_path(name):
+    kind = getattr(kte.errors, name)
+    error = kind.__new__(kind, "message")
+    error.attribute = 1
+    (line,) = traceback.format_exception_only(error)
+    assert line == f"keras_tpu_estimator.errors.{name}: message\n"
+    copied = pickle.loads(pickle.dumps(error))
+    assert (str(copied), copied.attribute) == ("message", 1)
+
+
+def test_errors_are_in_one_namespace():
+    errors = {
+        value.__name__
+        for value, _ in NAMES
+        if isinstance(value, type) and issubclass(value, BaseException)
+    }
+    assert errors == set(kte.errors.__all__)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        kte.errors.CompileError("no", "eig", "model.py", 7),
+        kte.errors.DoesNotFitError("v5e:2x2", 24, 16),
+        kte.errors.HostError("gone"),
+        kte.errors.LeakedTensorError(),
+        kte.errors.MissingNameError("contrib.x", "Use y."),
+        kte.errors.NanLossDuringTrainingError(),
+        kte.errors.NoScopeError("gradients"),
+        kte.errors.TwoUnderOnePathError("dense/kernel"),
+        kte.errors.VariableNotFoundError("no 'kernel'"),
+        kte.errors.WarmStartError(kte.checkpoints.WarmStartReport("", ())),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_come_back_from_other_processes(error):
+    copied = pickle.loads(pickle.dumps(error))
+    assert type(copied) is type(error)
+    assert str(copied) == str(error)
+    assert vars(copied) == vars(error)
+
+
+def test_records_under_paths_of_before_are_read():
+    # Where pickles of version 0.1.0 look for it.
+    text = b"ckeras_tpu_estimator.spec.config.tpu_config\nTPUConfig\n."
+    assert pickle.loads(text) is kte.TPUConfig
+
+
+def test_every_example_in_a_docstring_is_tested():
+    # Doctest skips what has the `__module__` of another module.
+    written, tested = set(), set()
+    for path in PACKAGE.rglob("*.py"):
+        if "reimplemented" in path.parts or path.stem == "__main__":
+            continue
+        written |= {
+            docstring
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+            and ">>>" in (docstring := ast.get_docstring(node) or "")
+        }
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        module = importlib.import_module(name)
+        for test in doctest.DocTestFinder().find(module, name):
+            tested.add(inspect.cleandoc(test.docstring))
+    assert written <= tested
 
 
 def run_python(

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import make_variables
+from keras_tpu_estimator.ground.base.logs import without_interactive_default
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 if TYPE_CHECKING:
@@ -37,6 +38,19 @@ def write(
     import tensorflow as tf
 
     builder = tf.compat.v1.saved_model.Builder(folder)
+    with without_interactive_default():
+        _add_graphs(builder, graphs, strip_default_attrs)
+        builder.save(as_text)
+
+
+def _add_graphs(
+    builder: "tf.compat.v1.saved_model.Builder",
+    graphs: Sequence[tuple[ServingGraph, Sequence[tuple[str, ...]]]],
+    strip_default_attrs: bool,
+) -> None:
+    """Adds a metagraph for each graph and set of tags."""
+    import tensorflow as tf
+
     all_values = {
         path: value
         for graph, _ in graphs
@@ -70,7 +84,6 @@ def write(
                         session, list(tags), **settings
                     )
                 writes_variables = False
-    builder.save(as_text)
 
 
 def replace_modules(folder: str, replacements: Mapping[bytes, bytes]) -> None:

@@ -36,10 +36,10 @@ _LINEAR_ALGEBRA = {
 
 
 class UnservableError(ValueError):
-    """A model cannot run where it would be served.
+    """TensorFlow's servers cannot run an operation of the model.
 
     Args:
-        message: Which op it is about, and the way out.
+        message: The operation, and a way to do without it.
     """
 
 

@@ -1,29 +1,32 @@
-"""Why the TPU's compiler has refused a program, in terms of its author."""
+"""The errors of the TPU's compiler, with the user's own lines."""
 
 import linecache
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.planning.allocations import Allocation
 from keras_tpu_estimator.planning.allocations import shown_bytes
 from keras_tpu_estimator.planning.memory import Held
 
 
 class CompileError(RuntimeError):
-    """The compiler takes an operation of the program amiss.
+    """The TPU's compiler refuses an operation.
 
     Args:
-        said: What the compiler says.
-        operation: The operation, if it names one.
-        file: The file of the line that the operation comes from, or "".
-        line: The number of that line, or 0.
+        said: The compiler's message.
+        operation: The name of the operation. Defaults to `None`: unknown.
+        file: The file with the operation. Defaults to `""`: unknown.
+        line: The line number of the operation. Defaults to 0: unknown.
 
     Example:
 
-    >>> from keras_tpu_estimator.planning.errors import CompileError
+    >>> from keras_tpu_estimator.errors import CompileError
     >>> print(CompileError("It is illegal.", "mhlo.copy", "model.py", 7))
     The TPU's compiler refuses the operation 'mhlo.copy' at model.py:7. ...
     """
+
+    __reduce__ = reduce_error
 
     def __init__(
         self,
@@ -48,24 +51,27 @@ class CompileError(RuntimeError):
 
 
 class DoesNotFitError(RuntimeError):
-    """A program needs more memory than a core has.
+    """The model needs more memory than a device has.
 
     Args:
-        board: The name of the board.
-        used: Bytes that it needs on a core.
-        limit: Bytes that it can have.
-        arguments: What of them is given to it, by kind.
-        largest: The largest arrays that it makes.
-        batch_size: One that would fit; 0 if none would, and `None` if that is
-            not known.
+        board: The name of the topology, such as `"v5e:2x2"`.
+        used: The bytes that one device needs.
+        limit: The bytes that one device has.
+        arguments: The bytes of weights, batches and other inputs by kind.
+            Defaults to none.
+        largest: The largest arrays that a step creates. Defaults to none.
+        batch_size: A batch size that fits, or 0 if none does. Defaults to
+            `None`: unknown.
 
     Example:
 
-    >>> from keras_tpu_estimator.planning.errors import DoesNotFitError
+    >>> from keras_tpu_estimator.errors import DoesNotFitError
     >>> print(DoesNotFitError("v5e:2x2", 24 * 2**30, 16 * 2**30))
     The program does not fit: a core of v5e:2x2 has 16.00 GiB for programs, and
     this one needs 24.00 GiB. ...
     """
+
+    __reduce__ = reduce_error
 
     def __init__(
         self,

@@ -23,8 +23,10 @@ from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import finding
+from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
@@ -45,7 +47,7 @@ from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
+from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
 from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
@@ -207,7 +209,7 @@ class EstimatorContext:
             ValueError: There are checkpoints, but all are damaged.
         """
         with self.hosts.busy(_READS):
-            return checkpoints.latest_intact(self.model_dir)
+            return finding.latest_intact(self.model_dir)
 
     def latest_of_all(self, call: HostExchange) -> str | None:
         """The same on several hosts, each of which reads some of its files.
@@ -233,19 +235,19 @@ class EstimatorContext:
                 formats.trust(prefix)
             return are_intact
 
-        return checkpoints.latest_intact(self.model_dir, is_intact)
+        return finding.latest_intact(self.model_dir, is_intact)
 
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
         """Whether a checkpoint has come so far that there is nothing to do."""
         if checkpoint is None or max_steps is None:
             return False
-        if checkpoints.step_of(checkpoint) < max_steps:
+        if reading.step_of(checkpoint) < max_steps:
             return False
         _logger.warning(
             "There is nothing to train: %s has come to step %d, and "
             "max_steps=%d counts the steps of all calls.",
             checkpoint,
-            checkpoints.step_of(checkpoint),
+            reading.step_of(checkpoint),
             max_steps,
         )
         return True
@@ -253,7 +255,7 @@ class EstimatorContext:
     def checkpoint_to_read(self, path: Any) -> str | None:
         """The checkpoint to evaluate or to predict with."""
         if path is not None:
-            return checkpoints.resolve(path)
+            return location.resolve(path)
         latest = self.latest_checkpoint()
         if latest is None:
             _logger.info(

@@ -22,6 +22,7 @@ from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.keep_best import note
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.ground.base import terminal_line
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -44,6 +45,7 @@ from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.spec.config import call_checks
+from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
@@ -108,6 +110,7 @@ class Evaluation:
         with (
             stalls_shown(context.config.stall_timeout_secs) as watch,
             shown_at_end(),
+            terminal_line.ended(),
             context.hosts.call("evaluate") as call,
             self._together(call),
             context.pipeline(
@@ -206,6 +209,10 @@ class EvaluationLoop:
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()
         self._result: dict[str, Any] = {}
+        self._progress: progress.Progress = progress.NoProgress()
+        if progress.shows_progress(context.config.progress):
+            size = context.placement.batch_sizes[ModeKeys.EVAL]
+            self._progress = progress.started(0, steps, size, "evaluation step")
 
     @property
     def summaries(self) -> Sequence[Collected]:
@@ -247,9 +254,13 @@ class EvaluationLoop:
             result = self._host_metrics.result()
         self._loop_state.outputs = result
         hook_list.end()
-        return result | {
+        result |= {
             name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)
         }
+        self._progress.show(
+            self._done, lambda: float(result["loss"]), is_end=True
+        )
+        return result
 
     def _end_where_wanted(
         self, first: StagedSteps, hooks: HookList
@@ -266,6 +277,8 @@ class EvaluationLoop:
         self._loop_state.start_loop()
         for staged in parts_of_loop(first, self._infeed):
             self._run_part(staged, fetch)
+            # The devices have made the steps before this part.
+            self._progress.show(self._done, None)
             self._done += staged.stacked.steps
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)

@@ -10,7 +10,7 @@ from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.export.exporting import Export
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import run_export
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts import forked
@@ -163,7 +163,7 @@ class ExportingEstimator(TrainedEstimator):
         checkpoint = (
             self._existing_checkpoint()
             if path is None
-            else checkpoints.resolve(path)
+            else location.resolve(path)
         )
         context, settings = self._context, self._export_settings
         model_fn = BoundModelFn(

@@ -1,6 +1,7 @@
 """One call of `predict`: a stream of batches in, a stream of rows out."""
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Generator
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.spec.hooks.progress import Progress
+from keras_tpu_estimator.spec.hooks.progress import prediction_started
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.outside_compilation import (
     with_host_tensors,
@@ -134,6 +137,7 @@ class PredictionLoop:
         self._values = values
         self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
+        self._made = 0
         self._prepared: dict[object, Step] = {}
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
@@ -155,8 +159,12 @@ class PredictionLoop:
         hook_list.begin()
         hook_list.after_create_session()
         self._running.append(self._start(first))
-        with Infeed(self._steps.next, _read_ahead(first)) as infeed:
+        with (
+            Infeed(self._steps.next, _read_ahead(first)) as infeed,
+            self._progress_shown() as progress,
+        ):
             while True:
+                progress.show(self._made, None)
                 running = self._next(infeed)
                 hooked = hook_list.before_run()
                 if running is None:
@@ -164,11 +172,25 @@ class PredictionLoop:
                 hooked.start()
                 running = self._up_to_date(running, hooked.fetches)
                 predicted = self._finish(running)
+                self._made += 1
                 stops = hooked.after_run()
+                progress.hide()
                 yield predicted
                 if stops:
                     break
         hook_list.end()
+
+    @contextlib.contextmanager
+    def _progress_shown(self) -> Iterator[Progress]:
+        """Shows the number of batches while the caller waits for one."""
+        progress = prediction_started(
+            self._context.config.progress,
+            self._context.placement.batch_sizes[ModeKeys.PREDICT],
+        )
+        try:
+            yield progress
+        finally:
+            progress.show(self._made, None, is_end=True)
 
     def _next(self, infeed: Infeed[Padded]) -> "Running | None":
         """The next step, with some more under way after it.

@@ -12,10 +12,10 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
-from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.atomic.stamp import new_token
 from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
+from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -173,7 +173,7 @@ class Saver:
             shards=shards,
             finite=finite,
             positions=positions,
-            retention=checkpoints.Retention(
+            retention=Retention(
                 self._config.keep_checkpoint_max,
                 self._config.keep_checkpoint_every_n_hours or math.inf,
             ),

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.files.formats.reading import load_variable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -192,7 +193,7 @@ class TrainedEstimator:
             return load_variable(checkpoint, name)
         # One opening of the file for all of them.
         paths = [*map(plain_name, name)]
-        values = checkpoints.read(checkpoint, paths)
+        values = reading.read(checkpoint, paths)
         return [values[path] for path in paths]
 
     def _existing_checkpoint(self) -> str:
@@ -218,7 +219,7 @@ def _place_of(model_fn: Callable[..., Any]) -> str:
 def _newest_of(model_dir: str) -> str:
     """The newest checkpoint as the list of them has it, without opening it."""
     try:
-        latest = checkpoints.latest(model_dir)
+        latest = location.latest(model_dir)
     except (OSError, ValueError):  # Whoever reads it will be told.
         return "unknown"
     if latest is None:

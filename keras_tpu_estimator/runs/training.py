@@ -20,10 +20,11 @@ from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.ground.base import terminal_line
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -60,8 +61,8 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.hook_states import HookStates
-from keras_tpu_estimator.spec.hooks.progress_bar import progress_hook
-from keras_tpu_estimator.spec.hooks.progress_bar import shows_progress
+from keras_tpu_estimator.spec.hooks.progress import ProgressHook
+from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
 from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
@@ -93,6 +94,7 @@ class Training:
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
             shown_at_end(),
+            terminal_line.ended(),
             self.context.hosts.call("train") as call,
             self._alone(call),
             Preemption() as preemption,
@@ -109,7 +111,7 @@ class Training:
                 return
             if self.context.hosts.is_chief:
                 completion.unmark(self.context.model_dir)
-            first = 0 if checkpoint is None else checkpoints.step_of(checkpoint)
+            first = 0 if checkpoint is None else reading.step_of(checkpoint)
             steps = self._steps_from(first)
             counting = StepCounting()
             plan = LoopPlan(
@@ -405,7 +407,7 @@ class TrainingLoop:
         context, training = self._context, self._training
         if shows_progress(context.config.progress):
             size = context.placement.batch_sizes[ModeKeys.TRAIN]
-            hooks = (*hooks, progress_hook(steps, size))
+            hooks = (*hooks, ProgressHook(steps, size))
         report = TrainingReport(
             self._loop_state, self._infeed, self._outfeed, self._metrics
         )

@@ -15,7 +15,8 @@ from keras_tpu_estimator.export.serving_graph import check_any
 from keras_tpu_estimator.export.serving_graph import check_fed
 from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import as_ours
@@ -96,8 +97,8 @@ def _values(
     """The values that a checkpoint has of variables, by their names."""
     sources = {name: names.get(name, name) for name in variables}
     try:
-        read = checkpoints.read(checkpoint, sorted(set(sources.values())))
-    except checkpoints.VariableNotFoundError as error:
+        read = reading.read(checkpoint, sorted(set(sources.values())))
+    except VariableNotFoundError as error:
         raise ValueError(
             f"In mode {mode!r}: the checkpoint does not fit the model. {error} "
             "Restore the variable's name, or export with the model_fn that the "

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files import checkpoints
 from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.spec.config.run_config import RunConfig
@@ -115,7 +115,7 @@ def _train(
     )
     if estimator.config.is_chief:
         latest = estimator.latest_checkpoint()
-        step = 0 if latest is None else checkpoints.step_of(latest)
+        step = 0 if latest is None else reading.step_of(latest)
         completion.mark_complete(estimator.model_dir, step)
 
 

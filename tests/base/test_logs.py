@@ -169,6 +169,33 @@ def test_who_asks_tensorflow_for_more_gets_more(made, own, other, joins):
     assert ("INFO:tensorflow:own" in terminal.lines()) == joins
 
 
+@pytest.mark.parametrize(
+    ("level", "has_handler", "joins"),
+    [
+        # TensorFlow sets this itself, unless the root logger is set up.
+        (logging.INFO, True, False),
+        (logging.INFO, False, True),
+        (logging.DEBUG, True, True),
+    ],
+)
+def test_interactive_sessions_do_not_ask_for_more(
+    made, monkeypatch, level, has_handler, joins
+):
+    terminal = made()
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    if has_handler:
+        terminal.import_tensorflow()
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger(OWN).setLevel(logging.NOTSET)
+    logging.getLogger(TENSORFLOW).setLevel(level)
+    logs.follow_tensorflow()
+    assert logging.getLogger(OWN).isEnabledFor(logging.INFO) == joins
+    other = logging.getLogger(TENSORFLOW)
+    with logs.without_interactive_default():
+        assert other.isEnabledFor(logging.INFO) == joins
+    assert other.level == level
+
+
 PROGRAM = """
 import logging
 import tensorflow.compat.v1 as tf

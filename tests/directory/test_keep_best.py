@@ -13,8 +13,8 @@ from helpers import regression_data
 from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import KeepBest
-from keras_tpu_estimator.files.checkpoints import Retention
+from keras_tpu_estimator.checkpoints import KeepBest
+from keras_tpu_estimator.checkpoints import Retention
 from keras_tpu_estimator.files.directory.keep_best import note
 
 X, Y = regression_data()

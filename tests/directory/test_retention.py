@@ -3,7 +3,7 @@ import os
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import Retention
+from keras_tpu_estimator.checkpoints import Retention
 
 _HOUR = 3600.0
 

@@ -17,10 +17,10 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()
 

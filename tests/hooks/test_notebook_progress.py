@@ -7,25 +7,21 @@ import pytest
 
 from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base import waiting
+from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks import progress_bar
-from keras_tpu_estimator.spec.hooks.notebook_progress import (
-    NotebookProgressHook,
-)
-from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.notebook_progress import NotebookProgress
 
 
 def shown(runs, steps, batch_size=32, start=0):
     """The lines for runs that end at some (step, second)."""
     lines, now = [], [100.0]
-    hook = NotebookProgressHook(steps, batch_size, lines.append, lambda: now[0])
-    step = [start]
-    session = Session({"loss": 0.123456}.get)
-    session._fetch = lambda name: step[0] if name == "global_step" else 0.123456
-    hook.after_create_session(session, None)
-    for step[0], second in runs:
+    display = NotebookProgress(
+        start, steps, batch_size, "step", lines.append, lambda: now[0]
+    )
+    for step, second in runs:
         now[0] = 100.0 + second
-        hook.run_is_made(session)
-    hook.end(session)
+        display.show(step, lambda: 0.123456)
+    display.show(step, lambda: 0.123456, is_end=True)
     return [repr(line) for line in lines], lines
 
 
@@ -126,17 +122,19 @@ def test_text_is_no_markup():
     assert notebook.Line("")._repr_html_() == ""
 
 
-@pytest.mark.usefixtures("places")
-def test_progress_is_on_in_a_notebook():
-    assert progress_bar.shows_progress("auto")
-    assert not progress_bar.shows_progress(False)
-    hook = progress_bar.progress_hook(10, 4)
-    assert isinstance(hook, NotebookProgressHook)
+def test_progress_is_on_in_a_notebook(places):
+    assert progress.shows_progress("auto")
+    assert not progress.shows_progress(False)
+    assert isinstance(progress.started(0, 10, 4), NotebookProgress)
+    shown = progress.prediction_started("auto", 4)
+    assert isinstance(shown, NotebookProgress)
+    shown.hide()  # The user's output has another place.
+    shown.show(3, None, is_end=True)
+    assert repr(places.made[-1].lines[-1]).startswith("predicted batch 3, ")
 
 
 def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
     ipython = types.SimpleNamespace(get_ipython=Shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert not notebook.is_here()
-    hook = progress_bar.progress_hook(10, 4)
-    assert isinstance(hook, progress_bar.ProgressBarHook)
+    assert isinstance(progress.started(0, 10, 4), progress_bar.ProgressBar)

@@ -5,7 +5,6 @@ import logging
 
 import pytest
 
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.ground.storage import growing_files as module
 from keras_tpu_estimator.ground.storage import paths
@@ -14,6 +13,7 @@ from keras_tpu_estimator.ground.storage.growing_files import _Uploaded
 from keras_tpu_estimator.ground.storage.growing_files import growing
 from keras_tpu_estimator.ground.storage.growing_files import show_all
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
+from keras_tpu_estimator.summary import EventWriter
 
 URL = "memory://bucket/run/metrics.jsonl"
 

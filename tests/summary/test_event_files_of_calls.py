@@ -15,9 +15,9 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import event_file
 from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()
 TRAIN = repeated(X, Y)

@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import event_file
+from keras_tpu_estimator.summary import EventWriter
 
 
 def _files(logdir):

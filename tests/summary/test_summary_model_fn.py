@@ -21,7 +21,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
-from keras_tpu_estimator.files.summary import experimental
+from keras_tpu_estimator.summary import experimental
 
 BATCH = 16
 ROWS = np.arange(64 * 3, dtype="float32").reshape(64, 3) / 200

@@ -12,8 +12,8 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
-from keras_tpu_estimator.files.summary import experimental
 from keras_tpu_estimator.files.summary import recording
+from keras_tpu_estimator.summary import experimental
 
 
 def scalars(logdir: pathlib.Path, tag: str = "x") -> list[tuple[int, float]]:

@@ -3,8 +3,10 @@
 import keras_tpu_estimator as kte  # isort: skip
 
 import pathlib
+import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -45,6 +47,34 @@ def test_a_script_runs_in_a_process_of_its_own(tmp_path):
     lines = (tmp_path / "result.txt").read_text().split("\n")
     assert float(lines[0].removeprefix("accuracy = ")) > 0.5
     assert lines[1] == "predicted = 64"
+
+
+@pytest.mark.usefixtures("forked_programs")
+def test_deprecations_of_tensorflow_are_not_logged(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import tensorflow as tf\n"
+        "from tensorflow.python.util import deprecation\n"
+        "@deprecation.deprecated(None, 'Call other().')\n"
+        "def own():\n"
+        "    tf.logging.warning('From %s: %s', 'a', 'b')\n"
+        "x = tf.where(tf.constant([1.0]) > 0)\n"
+        "tf.layers.batch_normalization(tf.ones([2, 3]), training=True)\n"
+        "tf.to_float(x), tf.colocate_with(x)\n"
+        "tf.multinomial(tf.ones([1, 2]), 1)\n"
+        "own()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_tpu_estimator", "tf1", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    logged = re.findall("WARNING:tensorflow:(.*)", done.stderr)
+    assert logged == [mock.ANY, "From a: b"]
+    assert "own (from __main__) is deprecated and will be removed" in logged[0]
+    assert "Call other()." in done.stderr
 
 
 def test_import_means_tensorflow_1(imported_from):

@@ -10,7 +10,7 @@ from tensorflow_files import save_tf1
 from tensorflow_files import values_in_tf1
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.checkpoints import resolve_assignments
+from keras_tpu_estimator.checkpoints import resolve_assignments
 from keras_tpu_estimator.files.warm_start.pairing import pairings
 from keras_tpu_estimator.files.warm_start.pairing import read_values
 

@@ -12,7 +12,7 @@ from tensorflow_files import values_in_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.checkpoints import warm_start_values
+from keras_tpu_estimator.checkpoints import warm_start_values
 from keras_tpu_estimator.files.warm_start.values import compare
 
 

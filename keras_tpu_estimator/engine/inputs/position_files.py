@@ -30,9 +30,10 @@ def write(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
 
     >>> import tempfile
     >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
     >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
     >>> write(saved, Position(20, StepRecipe(64, calls=1, call_size=64)))
-    >>> checkpoints.saving.save_into(
+    >>> saving.save_into(
     ...     saved, 20, {}, retention=checkpoints.Retention())
     >>> read(saved.prefix).steps
     20

@@ -69,6 +69,7 @@ def save(
     Example:
 
     >>> import tempfile
+    >>> import numpy as np
     >>> from keras_tpu_estimator import checkpoints
     >>> directory = tempfile.mkdtemp()
     >>> prefix = checkpoints.save(directory, 20, {"dense/bias": np.zeros(2)})

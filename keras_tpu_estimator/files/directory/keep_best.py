@@ -90,12 +90,14 @@ def best(model_dir: PathLike) -> str | None:
 
     Example:
 
-    >>> import tempfile
+    >>> import os, tempfile
     >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.directory import keep_best
     >>> directory = tempfile.mkdtemp()
     >>> for step, loss in ((10, 0.5), (20, 0.7)):
     ...     prefix = checkpoints.save(directory, step, {})
-    ...     note(checkpoints.KeepBest(), directory, prefix, {"loss": loss})
+    ...     keep_best.note(
+    ...         checkpoints.KeepBest(), directory, prefix, {"loss": loss})
     >>> os.path.basename(checkpoints.best(directory))
     'model.ckpt-10'
     """

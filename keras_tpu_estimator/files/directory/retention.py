@@ -26,8 +26,10 @@ class Retention:
 
     Example:
 
-    >>> from keras_tpu_estimator.files.directory.state_file import Saved
-    >>> state = CheckpointState("c", (Saved("a"), Saved("b"), Saved("c")))
+    >>> from keras_tpu_estimator.files.directory import state_file
+    >>> Saved = state_file.Saved
+    >>> saved = (Saved("a"), Saved("b"), Saved("c"))
+    >>> state = state_file.CheckpointState("c", saved)
     >>> state, dropped = Retention(max_to_keep=2).split(state)
     >>> dropped
     ('a',)
@@ -73,9 +75,10 @@ class Retention:
 
         Example:
 
-        >>> from keras_tpu_estimator.files.directory.state_file import Saved
+        >>> from keras_tpu_estimator.files.directory import state_file
+        >>> Saved = state_file.Saved
         >>> saved = (Saved("a", 7200.0), Saved("b", 7260.0))
-        >>> state = CheckpointState("b", saved, 0.0)
+        >>> state = state_file.CheckpointState("b", saved, 0.0)
         >>> state, dropped = Retention(1, keep_every_n_hours=2).split(state)
         >>> dropped, state.saved, state.last_preserved
         ((), (Saved(name='b', time=7260.0),), 7200.0)

@@ -8,13 +8,14 @@ from keras_tpu_estimator.ground.base.types import PathLike
 
 
 class VariableNotFoundError(KeyError):
-    """A checkpoint has no variable of the name asked for.
+    """A checkpoint has no variable with the requested name.
 
     Args:
-        message: What was asked for, and what the checkpoint has.
+        message: The requested name, and the names in the checkpoint.
 
     Example:
 
+    >>> from keras_tpu_estimator.errors import VariableNotFoundError
     >>> try:
     ...     raise VariableNotFoundError("no 'kernel'")
     ... except KeyError as error:

@@ -161,7 +161,7 @@ def step_of(ckpt_dir_or_file: CheckpointLike) -> int:
 
     >>> import tempfile
     >>> from keras_tpu_estimator import checkpoints
-    >>> step_of(checkpoints.save(tempfile.mkdtemp(), 20, {}))
+    >>> checkpoints.step_of(checkpoints.save(tempfile.mkdtemp(), 20, {}))
     20
     """
     return int(load_variable(ckpt_dir_or_file, GLOBAL_STEP))
@@ -186,9 +186,10 @@ def read(
     Example:
 
     >>> import tempfile
+    >>> import numpy as np
     >>> from keras_tpu_estimator import checkpoints
     >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"b": np.ones(2)})
-    >>> read(prefix, ["b"])
+    >>> checkpoints.read(prefix, ["b"])
     {'b': array([1., 1.])}
     """
     reader = load_checkpoint(ckpt_dir_or_file)

@@ -47,7 +47,7 @@ class EventWriter:
     Example:
 
     >>> import tempfile
-    >>> from keras_tpu_estimator.files.summary import EventWriter
+    >>> from keras_tpu_estimator.files.summary.event_writer import EventWriter
     >>> with EventWriter(tempfile.mkdtemp()) as writer:
     ...     writer.scalars({"loss": 0.25}, step=1)
     """

@@ -45,7 +45,7 @@ def read_scalars(
     Example:
 
     >>> import glob, tempfile
-    >>> from keras_tpu_estimator.files.summary import EventWriter
+    >>> from keras_tpu_estimator.files.summary.event_writer import EventWriter
     >>> with EventWriter(tempfile.mkdtemp()) as writer:
     ...     writer.scalars({"loss": 0.25}, step=20)
     >>> read_scalars(glob.glob(f"{writer.logdir}/*.tfevents.*"))

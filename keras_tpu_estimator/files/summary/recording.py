@@ -171,7 +171,7 @@ def get_step() -> Any:
 
     Example:
 
-    >>> from keras_tpu_estimator.files.summary import experimental
+    >>> from keras_tpu_estimator.summary import experimental
     >>> experimental.get_step() is None
     True
 
@@ -188,7 +188,7 @@ def set_step(step: Any) -> None:
 
     Example:
 
-    >>> from keras_tpu_estimator.files.summary import experimental
+    >>> from keras_tpu_estimator.summary import experimental
     >>> experimental.set_step(10)
     >>> experimental.get_step()
     10

@@ -14,17 +14,20 @@ from keras_tpu_estimator.files.warm_start.pairing import read_values
 from keras_tpu_estimator.files.warm_start.report import WarmStartReport
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
+from keras_tpu_estimator.ground.base.pickling import reduce_error
 
 
 class WarmStartError(ValueError):
     """A checkpoint lacks variables, or has them in other shapes.
 
     Args:
-        report: What was compared.
+        report: The comparison of the model with the checkpoint.
 
     Attributes:
-        report: The same.
+        report: The comparison.
     """
+
+    __reduce__ = reduce_error
 
     def __init__(self, report: WarmStartReport):
         super().__init__(
@@ -110,10 +113,11 @@ def warm_start_values(
     Example:
 
     >>> import tempfile
+    >>> import numpy as np
     >>> import keras_tpu_estimator as kte
     >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
-    >>> values, report = warm_start_values(
-    ...     WarmStartSettings(prefix), {"b": np.zeros(1, "float32")})
+    >>> values, report = kte.checkpoints.warm_start_values(
+    ...     kte.WarmStartSettings(prefix), {"b": np.zeros(1, "float32")})
     >>> values
     {'b': array([1.], dtype=float32)}
 

@@ -21,7 +21,7 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
@@ -121,7 +121,7 @@ def export_keras(
             f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
             f"{path!r}. The first is a whole model, the second its weights."
         )
-    checkpoint = checkpoints.resolve(
+    checkpoint = location.resolve(
         checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
     )
     # The property `model_fn` asks for a scaffold, too, which needs variables.

@@ -1,8 +1,10 @@
 """Where the lines of this package's logger go."""
 
+import contextlib
 import copy
 import logging
 import sys
+from collections.abc import Iterator
 
 _OWN = "keras_tpu_estimator"
 _TENSORFLOW = "tensorflow"
@@ -11,15 +13,45 @@ _TERMINAL = (1, 2)
 
 
 def follow_tensorflow() -> None:
-    """Logs as TensorFlow does, if a program has asked that to tell more.
+    """Logs as TensorFlow does, if the program has asked it for more.
 
-    Programs of TensorFlow 1 call `tf.logging.set_verbosity(tf.logging.INFO)`,
-    and expect the loss to be logged then. Levels that were set for this
-    package's logger count.
+    TensorFlow 1 programs call `tf.logging.set_verbosity(tf.logging.INFO)`, and
+    expect the loss to be logged then. A level of this package's own logger
+    comes first.
     """
     own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
-    if own.level == logging.NOTSET and 0 < other.level <= logging.INFO:
+    if (
+        own.level == logging.NOTSET
+        and 0 < other.level <= logging.INFO
+        and not _is_interactive_default(other)
+    ):
         join_tensorflow()
+
+
+@contextlib.contextmanager
+def without_interactive_default() -> Iterator[None]:
+    """Keeps TensorFlow from logging INFO lines that nobody asked for."""
+    logger = logging.getLogger(_TENSORFLOW)
+    level = logger.level
+    if _is_interactive_default(logger):
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _is_interactive_default(logger: logging.Logger) -> bool:
+    """Whether TensorFlow itself may have set its logger's level.
+
+    It does so in notebooks and interactive sessions, together with a handler,
+    unless the root logger has handlers.
+    """
+    return (
+        (hasattr(sys, "ps1") or bool(sys.flags.interactive))
+        and logger.level == logging.INFO
+        and bool(logger.handlers)
+    )
 
 
 def join_tensorflow() -> None:

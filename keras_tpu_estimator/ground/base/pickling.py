@@ -1,5 +1,6 @@
-"""What records are when they are pickled, and functions in them."""
+"""Pickling of records, of functions in them, and of errors."""
 
+import copyreg
 import dataclasses
 import pickle
 import sys
@@ -16,6 +17,14 @@ def fields_of(record: Any) -> dict[str, Any]:
     """The fields of a record, without what it has computed and keeps."""
     names = [field.name for field in dataclasses.fields(record)]
     return {name: getattr(record, name) for name in names}
+
+
+def reduce_error(error: BaseException) -> tuple[Any, ...]:
+    """Pickles an error by its message and attributes: its `__reduce__`.
+
+    Python would call the class with the message in place of its arguments.
+    """
+    return copyreg.__newobj__, (type(error), *error.args), vars(error)  # type: ignore[attr-defined]
 
 
 def check_can_be_found(name: str, function: object) -> None:

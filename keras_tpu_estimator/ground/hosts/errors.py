@@ -1,11 +1,11 @@
-"""What goes wrong with other processes."""
+"""The error that a failure of another process causes."""
 
 
 class HostError(RuntimeError):
-    """Another process of the program has failed, is gone, or is stuck.
+    """Another process of a training with several processes has failed.
 
-    This one cannot go on without it: start all of them again, and training
-    goes on from the latest checkpoint.
+    It raised an error, ended, or stopped responding. Restart all processes, and
+    training resumes from the latest checkpoint.
 
     Example:
 

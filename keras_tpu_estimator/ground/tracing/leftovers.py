@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import jax
 
+from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.ground.tracing.called_names import Place
 from keras_tpu_estimator.ground.tracing.called_names import called_name
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
@@ -43,19 +44,18 @@ _MISSING = re.compile(
 
 
 class LeftoverError(TypeError):
-    """Code of TensorFlow 1 where code of Keras was expected.
+    """A `model_fn` for Keras or JAX calls TensorFlow 1.
 
-    Args:
-        what: Why it cannot be, to be continued with "at file:line".
-
-    Attributes:
-        advice: Says what to write in place of a name of TensorFlow 1, as a
-            sentence without its full stop. It is set for the whole package.
+    The message names the call, its line, and the code to write instead.
     """
+
+    # Returns the code to write instead of a TensorFlow 1 name, as a sentence
+    # without its full stop. The package sets it when it is imported.
 
     advice: ClassVar[Callable[[str], str]] = staticmethod(
         lambda name: "Port it to Keras or JAX"
     )
+    __reduce__ = reduce_error
 
     def __init__(self, place: Place, what: str):
         name = called_name(place)

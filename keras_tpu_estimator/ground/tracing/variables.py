@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import jaxprs
 from keras_tpu_estimator.ground.tracing import keras_internals
@@ -38,7 +39,13 @@ _active: contextvars.ContextVar["VariableScope | None"] = (
 
 
 class TwoUnderOnePathError(ValueError):
-    """Two variables of one call of `model_fn` have the same path."""
+    """Two variables of one call of `model_fn` have the same path.
+
+    Attributes:
+        path: The path.
+    """
+
+    __reduce__ = reduce_error
 
     def __init__(self, path: str):
         super().__init__(
@@ -52,7 +59,9 @@ class TwoUnderOnePathError(ValueError):
 
 
 class LeakedTensorError(ValueError):
-    """`model_fn` used a tensor that is not of this call."""
+    """`model_fn` used a tensor of another call."""
+
+    __reduce__ = reduce_error
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,11 +73,13 @@ class LeakedTensorError(ValueError):
 
 
 class NoScopeError(ValueError):
-    """A function that works on the variables of a trace met none.
+    """A function of a `model_fn` was called outside one.
 
     Attributes:
-        caller: Its name.
+        caller: The name of the function.
     """
+
+    __reduce__ = reduce_error
 
     def __init__(self, caller: str):
         super().__init__(

@@ -85,10 +85,10 @@ class RunConfig:
             the stacks of all threads are printed to standard error, again and
             again. The first one begins with the call of `input_fn`. Defaults
             to `None`, for never.
-        progress: Whether a line on the terminal shows the steps of `train`,
-            their rate and the time left, and that steps are being traced and
-            compiled. Defaults to "auto", which is so if standard output is a
-            terminal.
+        progress: Whether a bar shows the steps of `train`, `evaluate` and
+            `predict`, their rate and the time left, and a line shows that steps
+            are being traced and compiled. Defaults to "auto": if standard
+            output is a terminal, or in a notebook.
         debug_nans: Whether training finds the operation that the first NaN
             comes from, with its line in `model_fn`. It is slower, and runs on
             one core. Defaults to `False`.

@@ -7,7 +7,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
@@ -208,7 +208,7 @@ class FitSession(Session):
             path: keras.ops.convert_to_numpy(variable)
             for path, variable in self._callback.variables().items()
         }
-        checkpoints.save(directory, step, values, basename=basename)
+        saving.save(directory, step, values, basename=basename)
         self._saved[_real_path(directory)] = step
 
 

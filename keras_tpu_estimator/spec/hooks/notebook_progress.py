@@ -1,74 +1,70 @@
-"""How far training is, below a cell of a notebook."""
+"""The progress of a call, below a cell of a notebook."""
 
 import time
 from collections.abc import Callable
 
 from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.hooks.progress_bar import LossNow
 
 # A notebook keeps up with few changes of what it shows.
 _EVERY_SECS = 0.2
 
 
-class NotebookProgressHook(LoopHook):
+class NotebookProgress:
     """Shows steps, the loss, rates and the time left, in one place.
 
     Rates are those since the end of the first run, which has to be compiled.
 
     Args:
-        steps: How many steps there will be, or `None` if that is open.
-        batch_size: Examples in a step, or `None` if that is not known.
-        show: Shows a line in place of the one before. Defaults to
+        start: The steps before this call.
+        steps: The number of steps in this call, or `None` if it is open.
+        batch_size: Examples in a step, or `None` if that is unknown.
+        unit: The name of a step. Defaults to `"step"`.
+        display: Shows a line in place of the one before. Defaults to
             `notebook.show`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
     """
 
-    allows_run_ahead = True
-
     def __init__(
         self,
+        start: int,
         steps: int | None,
         batch_size: int | None,
-        show: Callable[[notebook.Line], None] = notebook.show,
+        unit: str = "step",
+        display: Callable[[notebook.Line], None] = notebook.show,
         clock: Callable[[], float] = time.monotonic,
     ):
+        self._start = start
         self._steps = steps
         self._batch_size = batch_size
-        self._show = show
+        self._unit = unit
+        self._display = display
         self._clock = clock
-
-    def after_create_session(self, session: Session, coord: object) -> None:
-        """Starts at no steps."""
-        del coord
-        self._start = int(session.run("global_step"))
         self._began = self._shown = self._clock()
         self._first: tuple[int, float] | None = None
-        self._show(notebook.Line(self._told(0), 0.0 if self._steps else None))
+        display(notebook.Line(self._told(0), 0.0 if steps else None))
 
-    def run_is_made(self, session: Session) -> None:
-        """Moves on, unless it did so just now."""
-        now = self._clock()
+    def show(self, step: int, loss: LossNow, is_end: bool = False) -> None:
+        """Moves on, unless it did so just now; the last step stays there."""
+        now, made = self._clock(), step - self._start
         if self._first is None:
-            self._first = self._made(session), now
-        elif now < self._shown + _EVERY_SECS:
+            self._first = made, now
+        elif now < self._shown + _EVERY_SECS and not is_end:
             return
-        self._move_on(session, now)
+        self._move_on(made, loss, now, is_end)
+        if is_end:
+            notebook.leave()
 
-    def end(self, session: Session) -> None:
-        """Shows the last step, and leaves it there."""
-        self._move_on(session, self._clock(), is_end=True)
-        notebook.leave()
-
-    def _made(self, session: Session) -> int:
-        return int(session.run("global_step")) - self._start
+    def hide(self) -> None:
+        """Stays: what a program prints has another place."""
 
     def _move_on(
-        self, session: Session, now: float, is_end: bool = False
+        self, made: int, loss: LossNow, now: float, is_end: bool
     ) -> None:
         self._shown = now
-        made = self._made(session)
-        told = [self._told(made), f"loss {float(session.run('loss')):.4g}"]
+        told = [self._told(made)]
+        if loss is not None:
+            told.append(f"loss {loss():.4g}")
         rate = self._rate(made, now)
         if rate:
             told.append(f"{_number(rate)} steps/s")
@@ -79,13 +75,13 @@ class NotebookProgressHook(LoopHook):
         elif rate and self._steps:
             told.append(f"{_duration((self._steps - made) / rate)} left")
         done = made / self._steps if self._steps else None
-        self._show(notebook.Line(", ".join(told), done))
+        self._display(notebook.Line(", ".join(told), done))
 
     def _told(self, made: int) -> str:
         step = self._start + made
         if not self._steps:
-            return f"step {step}"
-        return f"step {step} of {self._start + self._steps}"
+            return f"{self._unit} {step}"
+        return f"{self._unit} {step} of {self._start + self._steps}"
 
     def _rate(self, made: int, now: float) -> float | None:
         """Steps per second; of the whole if there is no second run."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook

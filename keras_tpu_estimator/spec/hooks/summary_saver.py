@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.files.summary import EventWriter
 from keras_tpu_estimator.files.summary import collecting
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.fetches import check_names

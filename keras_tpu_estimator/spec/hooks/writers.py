@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_tpu_estimator.files.summary import EventWriter
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 

@@ -35,101 +35,6 @@ _OF_A_GRAPH = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Scaffold:
-    """How variables come by their values before a program's first step.
-
-    The counterpart of `tf.compat.v1.train.Scaffold`, returned by a spec's
-    `scaffold_fn`, or given as an `EstimatorSpec`'s `scaffold`.
-
-    Args:
-        init_fn: Called as `init_fn(scaffold, session)` if there is no
-            checkpoint to restore. `session.run(names)` reads variables, and
-            `session.assign({path: value})` sets them. Defaults to `None`.
-        saver: Must be `None`: use `variables_to_restore`.
-        copy_from_scaffold: Another one, whose settings hold where this one
-            has none. Defaults to `None`.
-        variables_to_restore: Dict from names in the checkpoint to the
-            variables (or their paths) that `evaluate` and `predict` give their
-            values, such as `ExponentialMovingAverage.variables_to_restore()`.
-            Other variables are restored under their own names. Defaults to
-            `None`.
-        init_op: Accepted for compatibility, as all arguments on graphs are; a
-            warning is logged if it is set.
-        init_feed_dict: Accepted, as `init_op`.
-        ready_op: Accepted, as `init_op`.
-        ready_for_local_init_op: Accepted, as `init_op`.
-        local_init_op: Accepted, as `init_op`.
-        summary_op: Accepted, as `init_op`.
-        local_init_feed_dict: Accepted, as `init_op`.
-
-    Raises:
-        TypeError: `init_fn` is not callable, or an argument is of a wrong
-            type.
-        ValueError: `saver` is set.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> scaffold = kte.Scaffold(
-    ...     variables_to_restore={"average/kernel": "dense/kernel"})
-    >>> scaffold.sources
-    {'dense/kernel': 'average/kernel'}
-    """
-
-    init_op: Any = None
-    init_feed_dict: Any = None
-    init_fn: Callable[["Scaffold", "InitSession"], None] | None = None
-    ready_op: Any = None
-    ready_for_local_init_op: Any = None
-    local_init_op: Any = None
-    summary_op: Any = None
-    saver: None = None
-    copy_from_scaffold: "Scaffold | None" = None
-    local_init_feed_dict: Any = None
-    variables_to_restore: Mapping[str, keras.Variable | str] | None = None
-
-    def __post_init__(self) -> None:
-        copied = self.copy_from_scaffold
-        if copied is not None:
-            if not isinstance(copied, Scaffold):
-                raise _type_error("copy_from_scaffold", "a Scaffold", copied)
-            for name in ("init_fn", "variables_to_restore"):
-                if getattr(self, name) is None:
-                    object.__setattr__(self, name, getattr(copied, name))
-        if self.saver is not None:
-            raise ValueError(
-                "`saver` should be None: checkpoints hold every variable. "
-                f"Received: {self.saver!r}. Pass the dict that it was made of "
-                "as `variables_to_restore`."
-            )
-        if self.init_fn is not None and not callable(self.init_fn):
-            raise _type_error("init_fn", "a function", self.init_fn)
-        restored = self.variables_to_restore
-        if restored is not None and not isinstance(restored, Mapping):
-            raise _type_error("variables_to_restore", "a dict", restored)
-        self._warn_of_graph_ops()
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """By the path of a variable, the name that it is restored from."""
-        return {
-            getattr(variable, "path", variable): plain_name(name)
-            for name, variable in (self.variables_to_restore or {}).items()
-        }
-
-    def _warn_of_graph_ops(self) -> None:
-        ops = [name for name in _OF_A_GRAPH if getattr(self, name) is not None]
-        if ops:
-            warnings.warn(
-                "These arguments of Scaffold are about a graph and have no "
-                f"effect with JAX: {', '.join(ops)}. Leave them out, or use "
-                "`init_fn`.",
-                UserWarning,
-                stacklevel=4,
-            )
-
-
 class InitSession(Session):
     """Variables that have their initial values, for an `init_fn`.
 
@@ -184,6 +89,101 @@ class InitSession(Session):
             )
         own = tuple(self._values[path].shape)
         return (self._rows[path], *own[1:]) if path in self._rows else own
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaffold:
+    """How variables come by their values before a program's first step.
+
+    The counterpart of `tf.compat.v1.train.Scaffold`, returned by a spec's
+    `scaffold_fn`, or given as an `EstimatorSpec`'s `scaffold`.
+
+    Args:
+        init_fn: Called as `init_fn(scaffold, session)` if there is no
+            checkpoint to restore. `session.run(names)` reads variables, and
+            `session.assign({path: value})` sets them. Defaults to `None`.
+        saver: Must be `None`: use `variables_to_restore`.
+        copy_from_scaffold: Another one, whose settings hold where this one
+            has none. Defaults to `None`.
+        variables_to_restore: Dict from names in the checkpoint to the
+            variables (or their paths) that `evaluate` and `predict` give their
+            values, such as `ExponentialMovingAverage.variables_to_restore()`.
+            Other variables are restored under their own names. Defaults to
+            `None`.
+        init_op: Accepted for compatibility, as all arguments on graphs are; a
+            warning is logged if it is set.
+        init_feed_dict: Accepted, as `init_op`.
+        ready_op: Accepted, as `init_op`.
+        ready_for_local_init_op: Accepted, as `init_op`.
+        local_init_op: Accepted, as `init_op`.
+        summary_op: Accepted, as `init_op`.
+        local_init_feed_dict: Accepted, as `init_op`.
+
+    Raises:
+        TypeError: `init_fn` is not callable, or an argument is of a wrong
+            type.
+        ValueError: `saver` is set.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> scaffold = kte.Scaffold(
+    ...     variables_to_restore={"average/kernel": "dense/kernel"})
+    >>> scaffold.sources
+    {'dense/kernel': 'average/kernel'}
+    """
+
+    init_op: Any = None
+    init_feed_dict: Any = None
+    init_fn: Callable[["Scaffold", InitSession], None] | None = None
+    ready_op: Any = None
+    ready_for_local_init_op: Any = None
+    local_init_op: Any = None
+    summary_op: Any = None
+    saver: None = None
+    copy_from_scaffold: "Scaffold | None" = None
+    local_init_feed_dict: Any = None
+    variables_to_restore: Mapping[str, keras.Variable | str] | None = None
+
+    def __post_init__(self) -> None:
+        copied = self.copy_from_scaffold
+        if copied is not None:
+            if not isinstance(copied, Scaffold):
+                raise _type_error("copy_from_scaffold", "a Scaffold", copied)
+            for name in ("init_fn", "variables_to_restore"):
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, getattr(copied, name))
+        if self.saver is not None:
+            raise ValueError(
+                "`saver` should be None: checkpoints hold every variable. "
+                f"Received: {self.saver!r}. Pass the dict that it was made of "
+                "as `variables_to_restore`."
+            )
+        if self.init_fn is not None and not callable(self.init_fn):
+            raise _type_error("init_fn", "a function", self.init_fn)
+        restored = self.variables_to_restore
+        if restored is not None and not isinstance(restored, Mapping):
+            raise _type_error("variables_to_restore", "a dict", restored)
+        self._warn_of_graph_ops()
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """By the path of a variable, the name that it is restored from."""
+        return {
+            getattr(variable, "path", variable): plain_name(name)
+            for name, variable in (self.variables_to_restore or {}).items()
+        }
+
+    def _warn_of_graph_ops(self) -> None:
+        ops = [name for name in _OF_A_GRAPH if getattr(self, name) is not None]
+        if ops:
+            warnings.warn(
+                "These arguments of Scaffold are about a graph and have no "
+                f"effect with JAX: {', '.join(ops)}. Leave them out, or use "
+                "`init_fn`.",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:

@@ -1,11 +1,1 @@
-"""Optimizers of programs of TF1 that Keras lacks, and those of optax."""
-
-from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
-    AdamWeightDecay,
-)
-from keras_tpu_estimator.spec.optimizers.lamb import LAMB
-from keras_tpu_estimator.spec.optimizers.lars import LARS
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
-from keras_tpu_estimator.spec.optimizers.sm3 import SM3
-
-__all__ = ["LAMB", "LARS", "SM3", "AdamWeightDecay", "Optax"]
+"""Optimizers of TF1 programs that Keras lacks, and those of optax."""

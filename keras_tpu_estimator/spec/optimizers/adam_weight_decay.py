@@ -40,6 +40,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     Example:
 
+    >>> import keras
     >>> import keras_tpu_estimator as kte
     >>> kernel = keras.Variable([2.0], name="kernel")
     >>> optimizer = kte.optimizers.AdamWeightDecay(
@@ -47,7 +48,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     ...     weight_decay_rate=0.01,
     ...     exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"],
     ... )
-    >>> optimizer.apply([ops.ones(1)], [kernel])
+    >>> optimizer.apply([keras.ops.ones(1)], [kernel])
     >>> print(kernel.numpy().round(4))  # 2 - 0.1 * (0.1 / 0.0316 + 0.02)
     [1.6818]
     """

@@ -42,10 +42,11 @@ class LAMB(AdamWeightDecay):
 
     Example:
 
+    >>> import keras
     >>> import keras_tpu_estimator as kte
     >>> kernel = keras.Variable([3.0, 4.0], name="kernel")
     >>> optimizer = kte.optimizers.LAMB(0.1, epsilon=0.0)
-    >>> optimizer.apply([ops.array([8.0, 0.5])], [kernel])
+    >>> optimizer.apply([keras.ops.array([8.0, 0.5])], [kernel])
     >>> print(kernel.numpy().round(3))  # 0.1 of a length of 5, at 45 degrees
     [2.646 3.646]
     """

@@ -41,10 +41,11 @@ class LARS(keras.optimizers.Optimizer):
 
     Example:
 
+    >>> import keras
     >>> import keras_tpu_estimator as kte
     >>> kernel = keras.Variable([3.0, 4.0], name="kernel")
     >>> optimizer = kte.optimizers.LARS(1.0, weight_decay=0.0, eeta=0.1)
-    >>> optimizer.apply([ops.array([0.0, 7.0])], [kernel])
+    >>> optimizer.apply([keras.ops.array([0.0, 7.0])], [kernel])
     >>> kernel.numpy().tolist()  # By a tenth of its length.
     [3.0, 3.5]
     """

@@ -55,8 +55,10 @@ class Optax(keras.optimizers.Optimizer):
 
     Example:
 
-    >>> import keras_tpu_estimator as kte
     >>> import types
+    >>> import jax
+    >>> import keras
+    >>> import keras_tpu_estimator as kte
     >>> sgd = types.SimpleNamespace(  # As optax.sgd(0.5) is.
     ...     init=lambda params: (),
     ...     update=lambda g, state, params: (jax.tree.map(

@@ -26,10 +26,11 @@ class SM3(keras.optimizers.Optimizer):
 
     Example:
 
+    >>> import keras
     >>> import keras_tpu_estimator as kte
     >>> kernel = keras.Variable([[1.0, 1.0]], name="kernel")
     >>> optimizer = kte.optimizers.SM3(0.5, momentum=0.0, name="sm3")
-    >>> optimizer.apply([ops.array([[3.0, -4.0]])], [kernel])
+    >>> optimizer.apply([keras.ops.array([[3.0, -4.0]])], [kernel])
     >>> kernel.numpy().tolist()
     [[0.5, 1.5]]
     >>> {each.path: each.shape for each in optimizer.variables[2:]}

@@ -6,6 +6,7 @@ import pathlib
 import types
 from typing import Any
 
+from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.tf1.names.catalogue import ancestors
 from keras_tpu_estimator.tf1.names.catalogue import below
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
@@ -18,11 +19,13 @@ _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 
 
 class MissingNameError(AttributeError):
-    """A name of TF1 that neither TensorFlow has nor is supplied.
+    """A TensorFlow 1 name that neither TensorFlow nor this package has.
 
     Attributes:
-        advice: What to do without it.
+        advice: The code to write instead.
     """
+
+    __reduce__ = reduce_error
 
     def __init__(self, path: str, advice: str):
         self.advice = advice
@@ -102,7 +105,7 @@ def resolve(path: str) -> Any:
     'train'
     >>> resolve("contrib.cloud.BigtableClient")
     Traceback (most recent call last):
-    keras_tpu_estimator.tf1.shims.resolving.MissingNameError: ...
+    keras_tpu_estimator.errors.MissingNameError: ...
     """
     if path.startswith(_V1):
         return resolve(path.removeprefix(_V1))

@@ -54,6 +54,7 @@ class ShardFiles:
 
     >>> import tempfile
     >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
     >>> directory = tempfile.mkdtemp()
     >>> table = np.arange(8.0)
     >>> halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
@@ -62,7 +63,7 @@ class ShardFiles:
     ...     saved, {"table": ShardedVariable((8,), table.dtype, halves,
     ...                             lambda box: table[box.slices])})
     >>> seals = [files.write(host) for host in range(2)]
-    >>> checkpoints.saving.save_into(
+    >>> saving.save_into(
     ...     saved, 20, files.sharded(seals), retention=checkpoints.Retention())
     >>> checkpoints.read(saved.prefix)["table"]
     array([0., 1., 2., 3., 4., 5., 6., 7.])

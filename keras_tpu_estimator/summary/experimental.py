@@ -1,4 +1,4 @@
-"""The default step, under the names of `tf.summary.experimental`."""
+"""The default step of summaries, as in `tf.summary.experimental`."""
 
 from keras_tpu_estimator.files.summary.recording import get_step
 from keras_tpu_estimator.files.summary.recording import set_step

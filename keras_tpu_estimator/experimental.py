@@ -1,4 +1,4 @@
-"""What `tf.estimator.experimental` and `tf.tpu.experimental` had."""
+"""The names of `tf.estimator.experimental` and `tf.tpu.experimental`."""
 
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,

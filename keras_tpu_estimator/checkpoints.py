@@ -1,0 +1,45 @@
+"""Reading, writing and choosing checkpoints outside an estimator.
+
+>>> import tempfile
+>>> from keras_tpu_estimator import checkpoints
+>>> checkpoints.latest(tempfile.mkdtemp()) is None
+True
+"""
+
+from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
+from keras_tpu_estimator.files.checkpoints.saving import save
+from keras_tpu_estimator.files.directory.completion import training_is_complete
+from keras_tpu_estimator.files.directory.keep_best import KeepBest
+from keras_tpu_estimator.files.directory.keep_best import best
+from keras_tpu_estimator.files.directory.location import latest
+from keras_tpu_estimator.files.directory.location import resolve
+from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.formats.finding import latest_intact
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reading import read
+from keras_tpu_estimator.files.formats.reading import step_of
+from keras_tpu_estimator.files.warm_start.assignment import resolve_assignments
+from keras_tpu_estimator.files.warm_start.report import WarmStartReport
+from keras_tpu_estimator.files.warm_start.values import WarmStartError
+from keras_tpu_estimator.files.warm_start.values import warm_start_values
+
+__all__ = [
+    "CheckpointReader",
+    "KeepBest",
+    "Retention",
+    "VariableNotFoundError",
+    "WarmStartError",
+    "WarmStartReport",
+    "best",
+    "latest",
+    "latest_intact",
+    "read",
+    "read_jax_params",
+    "resolve",
+    "resolve_assignments",
+    "save",
+    "step_of",
+    "training_is_complete",
+    "warm_start_values",
+]

@@ -1,0 +1,39 @@
+"""The exceptions of this package, for `except` clauses.
+
+>>> from keras_tpu_estimator import errors
+>>> try:
+...     raise errors.VariableNotFoundError("dense/kernel")
+... except errors.VariableNotFoundError:
+...     print("not in the checkpoint")
+not in the checkpoint
+
+Wrong arguments raise Python's own `ValueError` and `TypeError`.
+"""
+
+from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.warm_start.values import WarmStartError
+from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
+from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
+from keras_tpu_estimator.ground.tracing.variables import NoScopeError
+from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.planning.errors import CompileError
+from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
+
+__all__ = [
+    "CompileError",
+    "DoesNotFitError",
+    "HostError",
+    "LeakedTensorError",
+    "LeftoverError",
+    "MissingNameError",
+    "NanLossDuringTrainingError",
+    "NoScopeError",
+    "TwoUnderOnePathError",
+    "UnservableError",
+    "VariableNotFoundError",
+    "WarmStartError",
+]

@@ -1,0 +1,15 @@
+"""Optimizers of TF1 programs that Keras lacks, and those of optax.
+
+>>> from keras_tpu_estimator.optimizers import LAMB
+>>> optimizer = LAMB(learning_rate=1e-3)
+"""
+
+from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
+    AdamWeightDecay,
+)
+from keras_tpu_estimator.spec.optimizers.lamb import LAMB
+from keras_tpu_estimator.spec.optimizers.lars import LARS
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
+from keras_tpu_estimator.spec.optimizers.sm3 import SM3
+
+__all__ = ["LAMB", "LARS", "SM3", "AdamWeightDecay", "Optax"]

@@ -1,0 +1,301 @@
+"""The progress bars of calls, as a terminal shows them."""
+
+import collections
+import contextlib
+import functools
+import logging
+import os
+import pty
+import re
+import signal
+
+import keras
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.ground.base import terminal_line
+from keras_tpu_estimator.spec.hooks import progress_bar
+
+OWN = logging.getLogger("keras_tpu_estimator")
+X, Y = regression_data(64)
+# What of control sequences moves the cursor, and what only colors.
+_SEQUENCE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78DM])|([\r\n\b])|(.)")
+
+
+def screen(written):
+    """The lines of a terminal that was sent this text."""
+    lines = collections.defaultdict(dict)
+    row = column = 0
+    kept = row, column
+    for count, command, escape, control, character in _SEQUENCE.findall(
+        written
+    ):
+        if character:
+            lines[row][column] = character
+            column += 1
+        elif command == "K":
+            start = 0 if count == "2" else column
+            lines[row] = {c: t for c, t in lines[row].items() if c < start}
+        elif control == "\r":
+            column = 0
+        elif control == "\b":
+            column = max(0, column - 1)
+        elif control == "\n" or escape == "D":
+            row += 1
+        elif escape == "M":
+            row -= 1
+        elif escape == "7":
+            kept = row, column
+        elif escape == "8":
+            row, column = kept
+    return [_text(lines[row]) for row in range(max(lines, default=-1) + 1)]
+
+
+def _text(line):
+    width = max(line, default=-1) + 1
+    return "".join(line.get(each, " ") for each in range(width)).rstrip()
+
+
+class Terminal:
+    """A pseudo terminal, and what it was sent."""
+
+    def __init__(self):
+        self._reader, writer = pty.openpty()
+        os.set_blocking(self._reader, False)
+        self.stream = os.fdopen(writer, "w", buffering=1, encoding="utf-8")
+        self._bytes = b""
+
+    @property
+    def written(self):
+        while True:
+            try:
+                self._bytes += os.read(self._reader, 65536)
+            except OSError:
+                return self._bytes.decode()
+
+    @property
+    def lines(self):
+        return screen(self.written)
+
+    def close(self):
+        self.stream.close()
+        os.close(self._reader)
+
+
+@pytest.fixture
+def terminal():
+    """A terminal, for tests `on_terminal`."""
+    keras.config.enable_interactive_logging()
+    terminal = Terminal()
+    yield terminal
+    terminal_line.finished()
+    terminal.close()
+
+
+@pytest.fixture
+def logs_to(monkeypatch):
+    """Logs to a stream, and nowhere else."""
+
+    def log_to(stream):
+        monkeypatch.setattr(OWN, "handlers", [logging.StreamHandler(stream)])
+        monkeypatch.setattr(OWN, "propagate", False)
+        monkeypatch.setattr(OWN, "parent", None)
+
+    return log_to
+
+
+def on_terminal(test):
+    """Prints everything on the terminal, while the test itself runs."""
+
+    @functools.wraps(test)
+    def run(*args, terminal, **kwargs):
+        with (
+            contextlib.redirect_stdout(terminal.stream),
+            contextlib.redirect_stderr(terminal.stream),
+        ):
+            test(*args, terminal=terminal, **kwargs)
+
+    return run
+
+
+def estimator(directory, **settings):
+    """An estimator that makes four steps a loop."""
+    return estimator_of(model_fn_of(linear), directory, **settings)
+
+
+def repeated(params):
+    while True:
+        yield from batches_of(X, Y)(params)
+
+
+def bars(text):
+    """The positions that were drawn."""
+    return re.findall(r"\d+/(?:\d+|Unknown)", text)
+
+
+@pytest.mark.parametrize("counted", [{"max_steps": 16}, {"steps": 8}])
+@on_terminal
+def test_a_resumed_training_shows_its_global_step(tmp_path, terminal, counted):
+    made = estimator(tmp_path)
+    made.train(repeated, max_steps=8)
+    assert bars(terminal.written)[-1] == "8/8"
+    made.train(repeated, **counted)
+    drawn = [bar for bar in bars(terminal.written) if bar.endswith("/16")]
+    assert (drawn[0], drawn[-1]) == ("12/16", "16/16")
+    *_, line = terminal.lines
+    assert re.match(r"16/16 ━+ \d+s \d+[mu]?s/step - loss: \d", line)
+
+
+def test_a_step_lasts_as_long_as_those_since_the_start(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    bar = progress_bar._Bar(500, 500)
+    seen = []
+    # The first run is compiled.
+    for step, now[0] in [(510, 160), (520, 161), (530, 162), (540, 163)]:
+        seen.append(bar._estimate_step_duration(step, now[0]))
+        assert bar._estimate_step_duration(step, now[0]) == seen[-1]
+    assert seen == [6.0, pytest.approx(61 / 20), pytest.approx(62 / 30), 0.1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [(3, ["0/3", "3/3"]), (None, ["0/Unknown", "4/Unknown"])],
+)
+@on_terminal
+def test_evaluate_has_a_bar(tmp_path, terminal, steps, shown):
+    made = estimator(tmp_path)
+    result = made.evaluate(batches_of(X, Y), steps=steps)
+    terminal.stream.write("next\n")
+    drawn = bars(terminal.written)
+    assert [drawn[0], drawn[-1]] == shown
+    *_, line, after = terminal.lines
+    assert after == "next"
+    assert f"- loss: {result['loss']:.4f}" in line
+
+
+@on_terminal
+def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path, terminal):
+    hook = kte.hooks.InMemoryEvaluatorHook
+    made = estimator(tmp_path)
+    made.train(
+        repeated, [hook(made, batches_of(X, Y), every_n_iter=8)], max_steps=8
+    )
+    lines = [line for line in terminal.lines if line]
+    assert all(len(bars(line)) == 1 for line in lines)
+    assert {bars(line)[0] for line in lines} >= {"4/Unknown", "8/8"}
+
+
+@pytest.mark.parametrize("end", ["\n", " ", ""])
+@on_terminal
+def test_predict_leaves_alone_what_its_caller_prints(
+    tmp_path, terminal, monkeypatch, end
+):
+    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 0.0)
+    made = estimator(tmp_path)
+    expected = ""
+    for number, _ in enumerate(made.predict(batches_of(X))):
+        terminal.stream.write(f"{number}{end}")
+        expected += f"{number}{end}"
+    drawn = re.findall(r"(\d+)/Unknown", terminal.written)
+    assert drawn == ["0", "1", "2", "3", "4"]
+    lines = [line for line in terminal.lines if line]
+    assert lines == [line.rstrip() for line in expected.split("\n") if line]
+
+
+@on_terminal
+def test_a_prediction_that_is_left_leaves_nothing(
+    tmp_path, terminal, monkeypatch
+):
+    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 0.0)
+    predictions = estimator(tmp_path).predict(batches_of(X))
+    next(predictions)
+    predictions.close()
+    assert "0/Unknown" in terminal.written
+    assert not any(terminal.lines)
+
+
+@on_terminal
+def test_a_fast_prediction_has_no_bar(tmp_path, terminal, monkeypatch):
+    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 600.0)
+    list(estimator(tmp_path).predict(batches_of(X)))
+    assert "Unknown" not in terminal.written
+
+
+def test_nothing_is_drawn_for_others(tmp_path, capsys):
+    for progress in ("auto", False):
+        made = estimator(tmp_path, config={"progress": progress})
+        made.evaluate(batches_of(X, Y))
+        list(made.predict(batches_of(X)))
+    # There is no terminal whose lines could be kept.
+    made = estimator(tmp_path, config={"progress": True})
+    list(made.predict(batches_of(X)))
+    assert capsys.readouterr().out == ""
+
+
+class Stopped(kte.hooks.SessionRunHook):
+    """Does something after the run that comes to step 8."""
+
+    def __init__(self, action):
+        self._action = action
+
+    def after_run(self, context, values):
+        if context.session.run("global_step") == 8:
+            self._action()
+
+
+def lines_beside_bars(terminal):
+    """Checks that each bar has a line of its own; returns the other lines."""
+    lines = [line for line in terminal.lines if line]
+    assert any(re.match(r" *\d+/\d+ .*", line) for line in lines)
+    others = [line for line in lines if "━" not in line]
+    for line in lines:
+        if "━" in line:
+            assert re.fullmatch(r" *\d+/\d+ ━+ .*loss: [\d.e+-]+(\^C)?", line)
+    return others
+
+
+@on_terminal
+def test_a_signal_is_logged_on_a_line_of_its_own(tmp_path, terminal, logs_to):
+    logs_to(terminal.stream)
+    hook = Stopped(lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit):
+        estimator(tmp_path).train(repeated, [hook], max_steps=40)
+    said, _ = lines_beside_bars(terminal)
+    assert said.startswith("SIGINT: training stops at the end of this loop.")
+
+
+@on_terminal
+def test_an_error_begins_a_line(tmp_path, terminal):
+    def fail():
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        estimator(tmp_path).train(repeated, [Stopped(fail)], max_steps=40)
+    terminal.stream.write("Traceback\n")
+    assert lines_beside_bars(terminal) == ["Traceback"]
+
+
+@pytest.mark.parametrize("is_on_terminal", [True, False])
+@on_terminal
+def test_log_lines_end_the_bar_where_they_are_seen(
+    tmp_path, terminal, logs_to, is_on_terminal
+):
+    with open(tmp_path / "log", "w") as file:
+        logs_to(terminal.stream if is_on_terminal else file)
+        hook = Stopped(lambda: OWN.warning("Something."))
+        estimator(tmp_path / "run").train(repeated, [hook], max_steps=40)
+    others = lines_beside_bars(terminal)
+    assert others == (["Something."] if is_on_terminal else [])
+
+
+def test_a_terminal_keeps_what_it_was_sent():
+    assert screen("a\r\nb\rc") == ["a", "c"]
+    assert screen("ab\x1bD\x1b7\rbar\x1b8\x1bMc") == ["abc", "bar"]
+    assert screen("ab\x1bD\x1b[2K\x1bM\r\nx") == ["ab", "x"]
+    assert screen("abc\r\x1b[1mx\x1b[0m\x1b[K") == ["x"]
