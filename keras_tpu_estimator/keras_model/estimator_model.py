@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +19,17 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing.keras_internals import has_value
+from keras_tpu_estimator.ground.tracing.rows_variable import give
+from keras_tpu_estimator.ground.tracing.rows_variable import given
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import FOR_METRIC_FN
-from keras_tpu_estimator.keras_model.program_model import features_and_labels
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _WHOLE = sys.maxsize
@@ -43,6 +47,7 @@ class EstimatorModel(SavedByWeights):
 
     Args:
         program: The variables and steps to run, and the cores that do it.
+        front_end: What knows how `model_fn` is written.
 
     Example:
 
@@ -64,8 +69,8 @@ class EstimatorModel(SavedByWeights):
 
     test_function: Callable[..., Any]
 
-    def __init__(self, program: DistributedProgram):
-        super().__init__(program)
+    def __init__(self, program: DistributedProgram, front_end: FrontEnd):
+        super().__init__(program, front_end)
         self._made_metrics: HostMetrics | None = None
 
     @classmethod
@@ -103,7 +108,7 @@ class EstimatorModel(SavedByWeights):
         front_end = front_end_of(model_fn)
         options = TraceOptions.of(config)
         program = front_end.make_program(call, seed, options)
-        return cls(DistributedProgram(program, layouts))
+        return cls(DistributedProgram(program, layouts), front_end)
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""
@@ -186,12 +191,31 @@ class EstimatorModel(SavedByWeights):
         self._host_metrics.update(step)
         return logs | self._host_metrics.result()
 
-    def _apart(
-        self, keeps: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _apart(self, keeps: bool = False) -> Iterator[None]:
         """Keeps Keras, which uses up arrays, from those of a running loop."""
         lender = self.program.store.lender
-        return lender.apart(keeps) if lender else contextlib.nullcontext()
+        apart = lender.apart(keeps) if lender else contextlib.nullcontext()
+        with apart, self._given_back_on_error():
+            yield
+
+    @contextlib.contextmanager
+    def _given_back_on_error(self) -> Iterator[None]:
+        """Gives variables their values again if Keras's loop fails.
+
+        Keras takes them away before its first step, and gives them back after
+        a step that succeeds.
+        """
+        variables = [v for group in self._lists for v in group]
+        variables += self.metrics_variables
+        before = [given(variable) for variable in variables]
+        try:
+            yield
+        except BaseException:
+            for variable, value in zip(variables, before, strict=True):
+                if not (has_value(variable) or value.is_deleted()):
+                    give(variable, value)
+            raise
 
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
@@ -211,7 +235,7 @@ class EstimatorModel(SavedByWeights):
                 "`model.prepare(mode, features, labels)` with a batch and "
                 "`model.initialize()` first."
             )
-        features, labels = features_and_labels(data)
+        features, labels = self.features_and_labels(data)
         if mode == ModeKeys.PREDICT:
             labels = jnp.zeros((batch_size(features),), bool)
         features, labels = jax.tree.map(jnp.asarray, (features, labels))

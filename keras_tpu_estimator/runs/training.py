@@ -44,6 +44,7 @@ from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
 from keras_tpu_estimator.runs.training_hooks import TrainingReport
 from keras_tpu_estimator.runs.training_hooks import training_hooks
+from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.runs.training_session import Evaluator
 from keras_tpu_estimator.runs.training_session import TrainingSession
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
@@ -217,12 +218,14 @@ class TrainingLoop:
         self._preemption = preemption
         self._steps_by_shapes: dict[Any, Step] = {}
         self._none_counted = self._runtime.program.metrics_state()
-        self._metrics = self._context.host_metrics(step, REPORT_NAMES)
         self._summaries = EveryFewSteps(
             self._context.metric_writer(),
             self._context.config.save_summary_steps,
         )
         self._outfeed = Outfeed(self._consume)
+        self._metrics = TrainingMetrics(
+            self._context.host_metrics(step, REPORT_NAMES), self._outfeed
+        )
 
     def run(
         self,
@@ -331,7 +334,7 @@ class TrainingLoop:
                 tpu_config.experimental_host_call_every_n_steps,
                 self._summaries,
             )
-        if self._metrics is not None:
+        if "train_metrics" in outputs:
             self._metrics.update(outputs["train_metrics"])
 
     def _may_run_ahead(self) -> bool:
@@ -357,9 +360,7 @@ class TrainingLoop:
         if shows_progress(context.config.progress):
             size = context.placement.batch_sizes[ModeKeys.TRAIN]
             hooks = (*hooks, progress_hook(steps, size))
-        report = TrainingReport(
-            self._loop_state, self._infeed, self._outfeed, self._metrics
-        )
+        report = TrainingReport(self._loop_state, self._infeed, self._metrics)
         all_hooks = training_hooks(
             context,
             self._loop_state,
@@ -378,5 +379,6 @@ class TrainingLoop:
             training.evaluator,
             self._positions.is_interrupted,
             self._call,
+            self._metrics,
         )
         return HookList(with_callbacks(all_hooks), session)

@@ -1,11 +1,13 @@
 """Steps of data on the host."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -22,6 +24,43 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 
 
+PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
+
+
+def pair_of(value: Any) -> tuple[Features, Labels]:
+    """The features and the labels in what an `input_fn` returned or yielded.
+
+    Args:
+        value: A pair of features and labels, which is any tuple or list of
+            two, a named one too; or features alone.
+
+    Raises:
+        ValueError: It is a tuple or list of another length.
+
+    Example:
+
+    >>> pair_of({"x": 1}), pair_of(({"x": 1}, 2))
+    (({'x': 1}, None), ({'x': 1}, 2))
+    """
+    if not isinstance(value, tuple | list):
+        return value, None
+    if len(value) != 2:
+        advice = (
+            "Put weights of examples among the features, where model_fn "
+            "multiplies the losses by them; estimators of `from_keras` take "
+            "triples."
+            if len(value) == 3
+            else "Put several features into a dict."
+        )
+        raise ValueError(
+            "`input_fn` should return (or yield) a tuple of length 2, "
+            "features and labels, or features alone. Received a "
+            f"{type(value).__name__} of length {len(value)}. {advice}"
+        )
+    features, labels = value
+    return features, labels
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """One step's features and labels, or a part of them for some cores.
@@ -35,28 +74,19 @@ class Batch:
     labels: Labels
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
         """A batch as an `input_fn` returned or yielded it, in NumPy arrays.
 
         Args:
-            value: A pair of features and labels, which is any tuple or list of
-                two, a named one too; or features alone.
+            value: What it returned.
+            pair_of: Returns the features and the labels in it. Defaults to
+                `pair_of`.
 
         Raises:
             ValueError: It is a tuple or list of another length, or empty, or
                 as `as_arrays`.
         """
-        features, labels = value, None
-        if isinstance(value, tuple | list):
-            if len(value) != 2:
-                raise ValueError(
-                    "`input_fn` should return (or yield) a tuple of length 2, "
-                    "features and labels, or features alone. Received a "
-                    f"{type(value).__name__} of length {len(value)}. Put "
-                    "several features into a dict."
-                )
-            features, labels = value
-        batch = cls(*as_arrays((features, labels)))
+        batch = cls(*as_arrays(pair_of(value)))
         if not jax.tree.leaves(batch.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
-from typing import runtime_checkable
 
 import jax
 import keras
@@ -22,12 +21,12 @@ from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.spec.model_fn.spec import Spec
@@ -48,17 +47,6 @@ class Trained(Protocol):
 
     def latest_checkpoint(self) -> str | None:
         """The prefix of the latest checkpoint."""
-
-
-@runtime_checkable
-class OfKerasModel(Protocol):
-    """A `model_fn` that calls one Keras model, and does nothing else."""
-
-    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """The model with other values, which are given by path."""
-
-    def predictions(self, model: keras.Model, features: Features) -> Nest:
-        """What mode PREDICT gives, with another model of this kind."""
 
 
 def export_keras(

@@ -1,0 +1,22 @@
+"""A `model_fn` of a single Keras model."""
+
+from collections.abc import Mapping
+from typing import Protocol
+from typing import runtime_checkable
+
+import keras
+
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import TensorLike
+
+
+@runtime_checkable
+class OfKerasModel(Protocol):
+    """A `model_fn` that calls one compiled Keras model and nothing else."""
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """The model with other values, which are given by path."""
+
+    def predictions(self, model: keras.Model, features: Features) -> Nest:
+        """The predictions of PREDICT, by another model of this kind."""
