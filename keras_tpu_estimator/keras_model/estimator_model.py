@@ -67,11 +67,12 @@ class EstimatorModel(SavedByWeights):
     2
     """
 
-    test_function: Callable[..., Any]
+    train_function: Callable[..., Any] | None
+    test_function: Callable[..., Any] | None
 
     def __init__(self, program: DistributedProgram, front_end: FrontEnd):
         super().__init__(program, front_end)
-        self._made_metrics: HostMetrics | None = None
+        self._made_metrics: dict[str, HostMetrics] = {}
 
     @classmethod
     def from_model_fn(
@@ -146,24 +147,27 @@ class EstimatorModel(SavedByWeights):
         with self._apart():
             return super().predict_on_batch(x)
 
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes what `fit` calls for each batch; Keras calls it."""
+        if self.train_function is None or force:
+            super().make_train_function(force)
+            self.train_function = self._counting(
+                ModeKeys.TRAIN, self.train_function
+            )
+
     def make_test_function(self, force: bool = False) -> None:
         """Makes what `evaluate` calls for each batch; Keras calls it."""
-        if self.test_function is not None and not force:
-            return
-        super().make_test_function(force)
-        run = self.test_function
-
-        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
-            logs, state = run(state, iterator)
-            return self._with_metrics(logs), state
-
-        self.test_function = run_and_count
+        if self.test_function is None or force:
+            super().make_test_function(force)
+            self.test_function = self._counting(
+                ModeKeys.EVAL, self.test_function
+            )
 
     def reset_metrics(self) -> None:
         """Forgets what was counted."""
         super().reset_metrics()
-        if self._host_metrics is not None:
-            self._host_metrics.reset()
+        for metrics in self._made_metrics.values():
+            metrics.reset()
         store = self.program.store
         counts = {
             path
@@ -173,23 +177,32 @@ class EstimatorModel(SavedByWeights):
         if counts:
             store.assign(store.initial_values(counts))
 
-    @property
-    def _host_metrics(self) -> HostMetrics | None:
-        """What `metric_fn` counts; none before the first evaluation."""
-        step = self.program.prepared.get(ModeKeys.EVAL)
-        if self._made_metrics is None and step and step.metric_fn:
-            self._made_metrics = HostMetrics(step.metric_fn)
-        return self._made_metrics
+    def _host_metrics(self, mode: str) -> HostMetrics | None:
+        """What `metric_fn` counts in a mode; none before its first step."""
+        step = self.program.prepared.get(mode)
+        if mode not in self._made_metrics and step and step.metric_fn:
+            self._made_metrics[mode] = HostMetrics(step.metric_fn)
+        return self._made_metrics.get(mode)
 
-    def _with_metrics(self, logs: dict[str, Any]) -> dict[str, Any]:
+    def _counting(self, mode: str, run: Any) -> Callable[..., Any]:
+        """A function of Keras's loop that also has the host count metrics."""
+
+        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
+            logs, state = run(state, iterator)
+            return self._with_metrics(mode, logs), state
+
+        return run_and_count
+
+    def _with_metrics(self, mode: str, logs: dict[str, Any]) -> dict[str, Any]:
         """Logs with what `metric_fn` has counted, in place of its tensors."""
         logs = dict(logs)
         tensors = logs.pop(FOR_METRIC_FN, None)
-        if tensors is None or self._host_metrics is None:
+        metrics = self._host_metrics(mode)
+        if tensors is None or metrics is None:
             return logs
         step = jax.tree.map(lambda tensor: np.asarray(tensor)[None], tensors)
-        self._host_metrics.update(step)
-        return logs | self._host_metrics.result()
+        metrics.update(step)
+        return logs | metrics.result()
 
     @contextlib.contextmanager
     def _apart(self, keeps: bool = False) -> Iterator[None]:

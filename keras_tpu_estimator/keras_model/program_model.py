@@ -26,7 +26,7 @@ from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 KerasState: TypeAlias = tuple[list[jax.Array], ...]
 
-# What a step of evaluation returns for `metric_fn`, beside its logs.
+# What a step returns for `metric_fn`, beside its logs.
 FOR_METRIC_FN = "tensors for metric_fn"
 
 
@@ -94,7 +94,8 @@ class ProgramModel(keras.Model):
             data: A tuple of features and labels.
 
         Returns:
-            The mean loss so far, and the new state.
+            The mean loss so far, with the tensors for metrics that the host
+            counts, and the new state.
         """
         return self._keras_step(ModeKeys.TRAIN, state, data)
 
@@ -185,8 +186,9 @@ class ProgramModel(keras.Model):
         )
         new = self._as_state(values | changed, len(lists))
         logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
-        if "eval_metrics" in outputs:
-            logs[FOR_METRIC_FN] = outputs["eval_metrics"]
+        for name in ("eval_metrics", "train_metrics"):
+            if name in outputs:
+                logs[FOR_METRIC_FN] = outputs[name]
         return logs, (*new, metrics)
 
     def _by_path(self, state: Sequence[list[jax.Array]]) -> ArraysByPath:

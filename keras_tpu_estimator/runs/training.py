@@ -251,6 +251,7 @@ class TrainingLoop:
                 steps,
                 self._plan.loops,
                 is_mean=not self._plan.follows_hooks,
+                metrics=self._metrics,
             )
             saver = Saver(self._context, self._loop_state, self._positions)
             with self._positions.of_call(values), saver:
@@ -379,6 +380,5 @@ class TrainingLoop:
             training.evaluator,
             self._positions.is_interrupted,
             self._call,
-            self._metrics,
         )
         return HookList(with_callbacks(all_hooks), session)

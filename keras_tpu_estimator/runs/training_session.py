@@ -19,9 +19,8 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.live_model import LiveModel
-from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.saver import Saver
-from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.spec.hooks.session import MetricCounts
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session import T
@@ -49,19 +48,17 @@ class TrainingSession(Session):
     Args:
         loop_state: The loop's current values.
         is_interrupted: Whether the process was asked to stop.
-        metrics: What training counts.
     """
 
     def __init__(
         self,
         context: EstimatorContext,
-        loop_state: LoopState,
+        loop_state: TrainingState,
         step: Step,
         saver: Saver,
         evaluator: Evaluator,
         is_interrupted: Callable[[], bool],
         call: HostExchange,
-        metrics: TrainingMetrics,
     ):
         live = LiveModel(context, loop_state)
         super().__init__(live.fetch, live, loop_state.wait, step.graph)
@@ -72,7 +69,6 @@ class TrainingSession(Session):
         self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
-        self._metrics = metrics
         self._validated: dict[Version, dict[str, Any]] = {}
 
     @property
@@ -148,7 +144,7 @@ class TrainingSession(Session):
 
     def count_metrics(self) -> MetricCounts:
         """Counts the metrics of training apart from its reports."""
-        return self._metrics.counts()
+        return self._loop_state.metrics.counts()
 
     def validate(self) -> dict[str, Any]:
         """What `train(validation=...)` gives for the current values."""

@@ -23,7 +23,6 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 
-
 PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
 
@@ -90,8 +89,8 @@ class Batch:
         if not jax.tree.leaves(batch.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "
-                f"{shown(features)}. Return features that are arrays, or a "
-                "dict of arrays."
+                f"{shown(batch.features)}. Return features that are arrays, or "
+                "a dict of arrays."
             )
         return batch
 

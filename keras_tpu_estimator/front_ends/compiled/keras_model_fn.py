@@ -20,9 +20,7 @@ from keras_tpu_estimator.front_ends.compiled.copying import give_paths
 from keras_tpu_estimator.front_ends.compiled.copying import keep_on_host
 from keras_tpu_estimator.front_ends.compiled.copying import paths_of
 from keras_tpu_estimator.front_ends.compiled.copying import with_values
-from keras_tpu_estimator.front_ends.compiled.front_end import (
-    CompiledFrontEnd,
-)
+from keras_tpu_estimator.front_ends.compiled.front_end import CompiledFrontEnd
 from keras_tpu_estimator.front_ends.compiled.training_metrics import Counted
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     training_metrics,
@@ -141,12 +139,33 @@ class KerasModelFn:
         return self
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """A copy of `keras_model` with what training has made of it.
+        """A compiled copy of `keras_model` with what training has made of it.
+
+        Args:
+            values: Values by path. Those of the optimizer may be missing.
 
         Raises:
             ValueError: One of a weight is missing.
         """
-        return with_values(self.keras_model, values)
+        model = with_values(self.keras_model, values)
+        self.training.recompile(model)
+        if not model.compiled:
+            return model
+        slots = {v.path: v for v in model.optimizer.variables}
+        for path in slots.keys() & values.keys():
+            slots[path].assign(values[path])
+        return model
+
+    @property
+    def inputs(self) -> dict[str, keras.KerasTensor] | None:
+        """The model's symbolic inputs by name, or `None` if it has none."""
+        inputs = getattr(self.keras_model, "inputs", None)
+        if not inputs:
+            return None
+        given = getattr(self.keras_model, "input", None)
+        if isinstance(given, Mapping):
+            return dict(given)
+        return {tensor.name: tensor for tensor in inputs}
 
     def predictions(
         self, model: keras.Model, features: Features

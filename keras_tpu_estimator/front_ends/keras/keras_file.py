@@ -21,12 +21,14 @@ from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.files import checkpoints
+from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.spec.model_fn.spec import Spec
@@ -52,16 +54,16 @@ class Trained(Protocol):
 def export_keras(
     estimator: Trained,
     path: PathLike,
-    features: Features,
+    features: Features = None,
     checkpoint_path: PathLike | None = None,
 ) -> str:
     """Writes a trained model into a file that Keras loads without this package.
 
     `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
-    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made
-    it is the model that it was made of, with the same inputs and outputs, not
-    compiled. The file is compared with what `predict` computes before this
-    returns.
+    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made,
+    the file contains the model that it was made of: with the same inputs and
+    outputs, compiled, and with the optimizer's state, so that `fit` continues.
+    The file is compared with what `predict` computes before this returns.
 
     Args:
         estimator: A trained `TPUEstimator`.
@@ -69,15 +71,17 @@ def export_keras(
             (`keras.models.load_model`), or with '.weights.h5', for its weights
             alone (`model.load_weights`).
         features: Dict of anything with a shape and a dtype, batch first, as
-            `model_fn` reads them; or a single one.
+            `model_fn` reads them; or a single one. Defaults to the inputs of
+            the Keras model that `from_keras` was given, if it is functional or
+            sequential.
         checkpoint_path: The checkpoint to export. Defaults to the latest.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: There is no checkpoint, the path ends otherwise, or the
-            model is not made of what Keras can save.
+        ValueError: There is no checkpoint, the path ends otherwise, features
+            are missing, or the model is not made of what Keras can save.
 
     Example:
 
@@ -120,14 +124,15 @@ def export_keras(
             "with embedding_config_spec, whose tables are beside it. Use "
             "estimator.export_saved_model, which has them in the export."
         )
-    specs = _specs(features)
+    whole = getattr(call, "function", None)
+    if not isinstance(whole, OfKerasModel):
+        whole = None
+    specs = _specs(_inputs_of(whole) if features is None else features)
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, KerasProgram(served), checkpoint, specs)
-    # Of a Keras model, what there is to rebuild is itself.
-    whole = getattr(call, "function", None)
-    if isinstance(whole, OfKerasModel):
+    if whole is not None:
         predict = whole.predictions
-        model = whole.trained_model(loaded.known)
+        model = whole.trained_model(_with_slots(checkpoint, loaded.known))
     else:
         predict = _predictions
         model = symbolic_model(call, specs)
@@ -148,6 +153,26 @@ def export_keras(
         _compare(functools.partial(predict, model), loaded)
         transfers.put(partial, path)
     return path
+
+
+def _inputs_of(whole: OfKerasModel | None) -> Features:
+    """The inputs of a Keras model, in place of features."""
+    inputs = None if whole is None else whole.inputs
+    if inputs is None:
+        raise ValueError(
+            "`features` must be given, except for an estimator of a functional "
+            "or sequential Keras model. Received: None. Pass a dict of arrays "
+            "that `model_fn` reads, such as one batch of `input_fn`."
+        )
+    return inputs
+
+
+def _with_slots(
+    checkpoint: str, known: Mapping[str, jax.Array]
+) -> dict[str, TensorLike]:
+    """Values by path, with those that PREDICT does not read."""
+    paths = load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
+    return checkpoints.read(checkpoint, sorted(paths - known.keys())) | known
 
 
 def _specs(features: Features) -> Nest:

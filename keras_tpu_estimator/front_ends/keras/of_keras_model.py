@@ -16,7 +16,15 @@ class OfKerasModel(Protocol):
     """A `model_fn` that calls one compiled Keras model and nothing else."""
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """The model with other values, which are given by path."""
+        """A compiled copy of the model with other values.
+
+        Args:
+            values: Values by path, those of the optimizer too if there are.
+        """
+
+    @property
+    def inputs(self) -> Mapping[str, keras.KerasTensor] | None:
+        """The model's symbolic inputs by name, or `None` if it has none."""
 
     def predictions(self, model: keras.Model, features: Features) -> Nest:
         """The predictions of PREDICT, by another model of this kind."""

@@ -61,7 +61,8 @@ class CallbackHook(LoopHook):
     the run that completes `steps_per_epoch` steps, and with training; its logs
     are means over its steps, and with `train(validation=...)` also `val_loss`
     and the like. The `train_metrics` of a spec are in all of these logs, as
-    they are in Keras: counted from the start of the epoch. Setting `model.stop_training` makes the run the last one.
+    they are in Keras: counted from the start of the epoch. Setting
+    `model.stop_training` makes the run the last one.
 
     It allows a run ahead if each of its callbacks does: those that are told of
     epochs alone, and those with an attribute `allows_run_ahead` that is true.
