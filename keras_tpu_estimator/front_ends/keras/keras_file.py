@@ -113,9 +113,6 @@ def export_keras(
             f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
             f"{path!r}. The first is a whole model, the second its weights."
         )
-    checkpoint = checkpoints.resolve(
-        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
-    )
     # The property `model_fn` asks for a scaffold, too, which needs variables.
     call = estimator.bound_model_fn()
     if getattr(call, "embeddings", None) is not None:
@@ -128,6 +125,9 @@ def export_keras(
     if not isinstance(whole, OfKerasModel):
         whole = None
     specs = _specs(_inputs_of(whole) if features is None else features)
+    checkpoint = checkpoints.resolve(
+        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
+    )
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, KerasProgram(served), checkpoint, specs)
     if whole is not None:
@@ -172,7 +172,10 @@ def _with_slots(
 ) -> dict[str, TensorLike]:
     """Values by path, with those that PREDICT does not read."""
     paths = load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
-    return checkpoints.read(checkpoint, sorted(paths - known.keys())) | known
+    return {
+        **checkpoints.read(checkpoint, sorted(paths - known.keys())),
+        **known,
+    }
 
 
 def _specs(features: Features) -> Nest:

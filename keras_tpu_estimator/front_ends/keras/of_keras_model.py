@@ -15,6 +15,10 @@ from keras_tpu_estimator.ground.base.types import TensorLike
 class OfKerasModel(Protocol):
     """A `model_fn` that calls one compiled Keras model and nothing else."""
 
+    @property
+    def keras_model(self) -> keras.Model:
+        """The model, with the values that training starts from."""
+
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
         """A compiled copy of the model with other values.
 
