@@ -131,7 +131,9 @@ def test_triples(input_of):
     del result["global_step"]
     data = {"sample_weight": WEIGHTS, "return_dict": True}
     assert_same(result, model.evaluate(X, Y, BATCH, verbose=0, **data))
-    rows = [r["y"] for r in estimator.predict(lambda p: slices(X, Y, WEIGHTS))]
+    rows = [
+        r["y"] for r in estimator.predict(lambda params: slices(X, Y, WEIGHTS))
+    ]
     np.testing.assert_allclose(rows, model.predict(X, verbose=0), 1e-5)
 
 
