@@ -59,7 +59,7 @@ INNER_FLOORS = {
     ),
     "spec": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
     "engine": (("inputs",), ("program",), ("device",)),
-    "front_ends": (("compiled", "tables"), ("keras",), ("front_end",)),
+    "front_ends": (("tables",), ("keras",), ("compiled",), ("front_end",)),
     "tf1_tools": (("tf_estimator",), ("check",)),
 }
 # More would be more than one remembers.

@@ -12,6 +12,9 @@ from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS
+from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
 
@@ -24,10 +27,15 @@ class FrontEnd(Protocol):
             `RunConfig` sets one.
         why_no_tables: Why it takes no `embedding_config_spec`, and what to
             write in its place; `None` where it does.
+        keras_model: The only Keras model that `model_fn` calls, or `None`.
     """
 
     checkpoint_format: str
     why_no_tables: str | None
+
+    @property
+    def keras_model(self) -> OfKerasModel | None:
+        """See above."""
 
     def make_program(
         self,
@@ -58,6 +66,16 @@ class FrontEnd(Protocol):
             call: Calls it.
             number: The number of this call among those that feed a step.
             seed: The seed of the program, or `None`.
+        """
+
+    def pair_of(self, value: Any) -> tuple[Features, Labels]:
+        """The features and the labels of a batch.
+
+        Args:
+            value: What `input_fn`, or a data set of Keras, gives as one.
+
+        Raises:
+            ValueError: It is neither a pair nor features alone.
         """
 
     def like(

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,14 +19,17 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing.keras_internals import has_value
+from keras_tpu_estimator.ground.tracing.rows_variable import give
+from keras_tpu_estimator.ground.tracing.rows_variable import given
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import FOR_METRIC_FN
-from keras_tpu_estimator.keras_model.program_model import features_and_labels
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _WHOLE = sys.maxsize
@@ -43,6 +47,7 @@ class EstimatorModel(SavedByWeights):
 
     Args:
         program: The variables and steps to run, and the cores that do it.
+        front_end: What knows how `model_fn` is written.
 
     Example:
 
@@ -62,11 +67,12 @@ class EstimatorModel(SavedByWeights):
     2
     """
 
-    test_function: Callable[..., Any]
+    train_function: Callable[..., Any] | None
+    test_function: Callable[..., Any] | None
 
-    def __init__(self, program: DistributedProgram):
-        super().__init__(program)
-        self._made_metrics: HostMetrics | None = None
+    def __init__(self, program: DistributedProgram, front_end: FrontEnd):
+        super().__init__(program, front_end)
+        self._made_metrics: dict[str, HostMetrics] = {}
 
     @classmethod
     def from_model_fn(
@@ -103,7 +109,7 @@ class EstimatorModel(SavedByWeights):
         front_end = front_end_of(model_fn)
         options = TraceOptions.of(config)
         program = front_end.make_program(call, seed, options)
-        return cls(DistributedProgram(program, layouts))
+        return cls(DistributedProgram(program, layouts), front_end)
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
         """Trains as `keras.Model.fit` does; see there for the arguments."""
@@ -141,24 +147,27 @@ class EstimatorModel(SavedByWeights):
         with self._apart():
             return super().predict_on_batch(x)
 
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes what `fit` calls for each batch; Keras calls it."""
+        if self.train_function is None or force:
+            super().make_train_function(force)
+            self.train_function = self._counting(
+                ModeKeys.TRAIN, self.train_function
+            )
+
     def make_test_function(self, force: bool = False) -> None:
         """Makes what `evaluate` calls for each batch; Keras calls it."""
-        if self.test_function is not None and not force:
-            return
-        super().make_test_function(force)
-        run = self.test_function
-
-        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
-            logs, state = run(state, iterator)
-            return self._with_metrics(logs), state
-
-        self.test_function = run_and_count
+        if self.test_function is None or force:
+            super().make_test_function(force)
+            self.test_function = self._counting(
+                ModeKeys.EVAL, self.test_function
+            )
 
     def reset_metrics(self) -> None:
         """Forgets what was counted."""
         super().reset_metrics()
-        if self._host_metrics is not None:
-            self._host_metrics.reset()
+        for metrics in self._made_metrics.values():
+            metrics.reset()
         store = self.program.store
         counts = {
             path
@@ -168,30 +177,58 @@ class EstimatorModel(SavedByWeights):
         if counts:
             store.assign(store.initial_values(counts))
 
-    @property
-    def _host_metrics(self) -> HostMetrics | None:
-        """What `metric_fn` counts; none before the first evaluation."""
-        step = self.program.prepared.get(ModeKeys.EVAL)
-        if self._made_metrics is None and step and step.metric_fn:
-            self._made_metrics = HostMetrics(step.metric_fn)
-        return self._made_metrics
+    def _host_metrics(self, mode: str) -> HostMetrics | None:
+        """What `metric_fn` counts in a mode; none before its first step."""
+        step = self.program.prepared.get(mode)
+        if mode not in self._made_metrics and step and step.metric_fn:
+            self._made_metrics[mode] = HostMetrics(step.metric_fn)
+        return self._made_metrics.get(mode)
 
-    def _with_metrics(self, logs: dict[str, Any]) -> dict[str, Any]:
+    def _counting(self, mode: str, run: Any) -> Callable[..., Any]:
+        """A function of Keras's loop that also has the host count metrics."""
+
+        def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
+            logs, state = run(state, iterator)
+            return self._with_metrics(mode, logs), state
+
+        return run_and_count
+
+    def _with_metrics(self, mode: str, logs: dict[str, Any]) -> dict[str, Any]:
         """Logs with what `metric_fn` has counted, in place of its tensors."""
         logs = dict(logs)
         tensors = logs.pop(FOR_METRIC_FN, None)
-        if tensors is None or self._host_metrics is None:
+        metrics = self._host_metrics(mode)
+        if tensors is None or metrics is None:
             return logs
         step = jax.tree.map(lambda tensor: np.asarray(tensor)[None], tensors)
-        self._host_metrics.update(step)
-        return logs | self._host_metrics.result()
+        metrics.update(step)
+        return logs | metrics.result()
 
-    def _apart(
-        self, keeps: bool = False
-    ) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _apart(self, keeps: bool = False) -> Iterator[None]:
         """Keeps Keras, which uses up arrays, from those of a running loop."""
         lender = self.program.store.lender
-        return lender.apart(keeps) if lender else contextlib.nullcontext()
+        apart = lender.apart(keeps) if lender else contextlib.nullcontext()
+        with apart, self._given_back_on_error():
+            yield
+
+    @contextlib.contextmanager
+    def _given_back_on_error(self) -> Iterator[None]:
+        """Gives variables their values again if Keras's loop fails.
+
+        Keras takes them away before its first step, and gives them back after
+        a step that succeeds.
+        """
+        variables = [v for group in self._lists for v in group]
+        variables += self.metrics_variables
+        before = [given(variable) for variable in variables]
+        try:
+            yield
+        except BaseException:
+            for variable, value in zip(variables, before, strict=True):
+                if not (has_value(variable) or value.is_deleted()):
+                    give(variable, value)
+            raise
 
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
@@ -211,7 +248,7 @@ class EstimatorModel(SavedByWeights):
                 "`model.prepare(mode, features, labels)` with a batch and "
                 "`model.initialize()` first."
             )
-        features, labels = features_and_labels(data)
+        features, labels = self.features_and_labels(data)
         if mode == ModeKeys.PREDICT:
             labels = jnp.zeros((batch_size(features),), bool)
         features, labels = jax.tree.map(jnp.asarray, (features, labels))

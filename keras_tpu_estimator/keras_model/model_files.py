@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
+from keras_tpu_estimator.ground.tracing.keras_internals import has_value
 from keras_tpu_estimator.keras_model import model_weights
 from keras_tpu_estimator.keras_model.model_summary import summary_text
 from keras_tpu_estimator.keras_model.program_model import ProgramModel
@@ -47,6 +50,23 @@ class SavedByWeights(ProgramModel):
         )
         print_fn(text)
 
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves the weights; see `keras.Model.save_weights`.
+
+        Of an estimator that `from_keras` made, the Keras model that it was
+        made of loads the file.
+
+        Args:
+            filepath: The file.
+            *args: As Keras takes them.
+            **kwargs: As Keras takes them.
+        """
+        whole = self._whole()
+        if whole is None:
+            super().save_weights(filepath, *args, **kwargs)
+        else:
+            whole.save_weights(filepath, *args, **kwargs)
+
     def load_weights(self, filepath: Any, **kwargs: Any) -> None:
         """Loads what `save_weights` wrote; see `keras.Model.load_weights`.
 
@@ -59,7 +79,19 @@ class SavedByWeights(ProgramModel):
                 another model.
         """
         self._check_prepared("load_weights(...)")
-        super().load_weights(filepath, **kwargs)
+        whole = self._whole()
+        if whole is None:
+            super().load_weights(filepath, **kwargs)
+            return
+        whole.load_weights(filepath, **kwargs)
+        variables = [*whole.variables, *whole.optimizer.variables]
+        self.program.store.assign(
+            {
+                variable.path: variable.value
+                for variable in variables
+                if variable.path in self.program.store.valued
+            }
+        )
 
     def save_own_variables(self, store: Any) -> None:
         """Puts the variables into a file, by path; Keras calls it."""
@@ -71,14 +103,22 @@ class SavedByWeights(ProgramModel):
             model_weights.read(self._model_variables, store)
         )
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an error before a file is made, as `get_config` does.
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves the whole Keras model; see `keras.Model.save`.
+
+        Args:
+            filepath: The file.
+            *args: As Keras takes them.
+            **kwargs: As Keras takes them.
 
         Raises:
-            NotImplementedError: Always.
+            NotImplementedError: `from_keras` did not make the `model_fn`.
         """
-        del args, kwargs
-        self.get_config()
+        whole = self._whole()
+        if whole is None:
+            self.get_config()
+        else:
+            whole.save(filepath, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
         """Raises an error: exports are made by an estimator.
@@ -108,6 +148,18 @@ class SavedByWeights(ProgramModel):
             "`ModelCheckpoint(path, save_weights_only=True)` with a path that "
             "ends in '.weights.h5'; make the model from model_fn again and "
             "load them there."
+        )
+
+    def _whole(self) -> keras.Model | None:
+        """The Keras model that `model_fn` calls, with the current values."""
+        if self.front_end.keras_model is None:
+            return None
+        self._check_prepared("save_weights(...)")
+        # Keras gives the variables their values when callbacks ask for them.
+        self.jax_state_sync()
+        variables = [*self._model_variables, *self.optimizer.variables]
+        return self.front_end.keras_model.trained_model(
+            {v.path: v.value for v in variables if has_value(v)}
         )
 
     def _check_prepared(self, call: str) -> None:

@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -25,7 +26,7 @@ from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 KerasState: TypeAlias = tuple[list[jax.Array], ...]
 
-# What a step of evaluation returns for `metric_fn`, beside its logs.
+# What a step returns for `metric_fn`, beside its logs.
 FOR_METRIC_FN = "tensors for metric_fn"
 
 
@@ -34,11 +35,13 @@ class ProgramModel(keras.Model):
 
     Args:
         program: The variables and steps to run, and the cores that do it.
+        front_end: What knows how `model_fn` is written.
     """
 
-    def __init__(self, program: DistributedProgram):
+    def __init__(self, program: DistributedProgram, front_end: FrontEnd):
         super().__init__(name="estimator_model")
         self.program = program
+        self.front_end = front_end
         # Keras tracks what is appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
         # Keras compiles a model only with its `compile`.
@@ -91,7 +94,8 @@ class ProgramModel(keras.Model):
             data: A tuple of features and labels.
 
         Returns:
-            The mean loss so far, and the new state.
+            The mean loss so far, with the tensors for metrics that the host
+            counts, and the new state.
         """
         return self._keras_step(ModeKeys.TRAIN, state, data)
 
@@ -125,7 +129,7 @@ class ProgramModel(keras.Model):
         Returns:
             Predictions and the values of the other variables.
         """
-        features, is_padding = features_and_labels(data)
+        features, is_padding = self.features_and_labels(data)
         if is_padding is None:
             is_padding = jnp.zeros((batch_size(features),), bool)
         step = self.program.step(ModeKeys.PREDICT, features, is_padding)
@@ -146,6 +150,18 @@ class ProgramModel(keras.Model):
             lender.show()
         super().jax_state_sync()
 
+    def features_and_labels(self, data: Nest) -> tuple[Features, Labels]:
+        """What `model_fn` calls the `x` and `y` of a batch of Keras.
+
+        Raises:
+            ValueError: There are weights of examples, and `model_fn` takes
+                none.
+        """
+        features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        if weights is None:
+            return features, labels
+        return self.front_end.pair_of((features, labels, weights))
+
     def _track_new_variables(self) -> None:
         store, slots = self.program.store, self.optimizer.variables
         if len(store.variables) == len(self._model_variables) + len(slots):
@@ -162,7 +178,7 @@ class ProgramModel(keras.Model):
     ) -> tuple[Outputs, KerasState]:
         """A step between the lists that Keras has and values by path."""
         *lists, metrics = state
-        batch = features_and_labels(data)
+        batch = self.features_and_labels(data)
         step = self.program.step(mode, *batch)
         values = self._by_path(lists)
         changed, metrics, outputs = self.program.run_step(
@@ -170,8 +186,9 @@ class ProgramModel(keras.Model):
         )
         new = self._as_state(values | changed, len(lists))
         logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
-        if "eval_metrics" in outputs:
-            logs[FOR_METRIC_FN] = outputs["eval_metrics"]
+        for name in ("eval_metrics", "train_metrics"):
+            if name in outputs:
+                logs[FOR_METRIC_FN] = outputs[name]
         return logs, (*new, metrics)
 
     def _by_path(self, state: Sequence[list[jax.Array]]) -> ArraysByPath:
@@ -194,18 +211,3 @@ class ProgramModel(keras.Model):
             self.non_trainable_variables,
             self.optimizer.variables,
         ]
-
-
-def features_and_labels(data: Nest) -> tuple[Features, Labels]:
-    """What Keras calls `x` and `y` of a batch.
-
-    Raises:
-        ValueError: There are sample weights, too.
-    """
-    features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
-    if weights is not None:
-        raise ValueError(
-            "Expected features and labels. Received sample weights too: put "
-            "them among the features, where model_fn can use them."
-        )
-    return features, labels

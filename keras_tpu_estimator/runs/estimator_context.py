@@ -133,7 +133,7 @@ class EstimatorContext:
     def model(self) -> EstimatorModel:
         """The program as a Keras model, made for who looks at it."""
         with self._variables_off_devices():
-            return EstimatorModel(self.runtime.program)
+            return EstimatorModel(self.runtime.program, self.front_end)
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
         """Has Keras put no variables on devices that need not be there."""
@@ -294,7 +294,9 @@ class EstimatorContext:
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
         source_of = functools.partial(self.front_end.source_of, seed=self.seed)
-        request = dataclasses.replace(request, source_of=source_of)
+        request = dataclasses.replace(
+            request, source_of=source_of, pair_of=self.front_end.pair_of
+        )
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
             mode == ModeKeys.TRAIN

@@ -75,7 +75,7 @@ class LiveModel:
         if self.mode == ModeKeys.PREDICT:
             return lambda: outputs
         state, losses = self._loop_state, [*self._loop_state.losses]
-        return lambda: {"loss": float(state.loss(losses))} | outputs
+        return lambda: {"loss": state.mean_loss(losses)} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
         """Gives variables other values, for the next run."""

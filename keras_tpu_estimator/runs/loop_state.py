@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
+from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 
 LOSS = "loss"
 
@@ -114,6 +115,14 @@ class LoopState:
         """
         return np.asarray(losses[-1], "float32")[-1]
 
+    def mean_loss(self, losses: Sequence[jax.Array | np.ndarray]) -> float:
+        """The mean over the examples, or the steps, of a run.
+
+        Args:
+            losses: As in `loss`.
+        """
+        return float(self.loss(losses))
+
     def wait(self) -> None:
         """Waits until the devices have made the last part of a loop."""
         jax.block_until_ready(self._newest_losses)
@@ -147,6 +156,7 @@ class TrainingState(LoopState):
         loops: As in `LoopState`.
         is_mean: Whether `"loss"` is the mean over a loop, rather than that of
             its last step. It is NaN in either case if that of any step is.
+        metrics: What training counts.
     """
 
     def __init__(
@@ -155,17 +165,23 @@ class TrainingState(LoopState):
         steps: int | None,
         loops: int | None,
         is_mean: bool,
+        metrics: TrainingMetrics,
     ):
         super().__init__(values, steps, loops)
+        self.metrics = metrics
         self._is_mean = is_mean
 
     def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
         """What `"loss"` is after a run."""
-        of_steps = [np.asarray(each, "float32") for each in losses]
-        mean = np.concatenate(of_steps).mean()
+        mean = self.mean_loss(losses)
         if self._is_mean or np.isnan(mean):
-            return mean
+            return np.float32(mean)
         return super().loss(losses)
+
+    def mean_loss(self, losses: Sequence[jax.Array | np.ndarray]) -> float:
+        """The mean over the steps of a run, wherever it ended."""
+        of_steps = [np.asarray(each, "float32") for each in losses]
+        return float(np.concatenate(of_steps).mean())
 
     @property
     def last_loss(self) -> Any:

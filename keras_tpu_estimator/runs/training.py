@@ -52,6 +52,7 @@ from keras_tpu_estimator.runs.step_counting import StepCounting
 from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
 from keras_tpu_estimator.runs.training_hooks import TrainingReport
 from keras_tpu_estimator.runs.training_hooks import training_hooks
+from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.runs.training_session import Evaluator
 from keras_tpu_estimator.runs.training_session import TrainingSession
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
@@ -233,12 +234,14 @@ class TrainingLoop:
         self._preemption = preemption
         self._steps_by_shapes: dict[Any, Step] = {}
         self._none_counted = self._runtime.program.metrics_state()
-        self._metrics = self._context.host_metrics(step, REPORT_NAMES)
         self._summaries = EveryFewSteps(
             self._context.metric_writer(),
             self._context.config.save_summary_steps,
         )
         self._outfeed = Outfeed(self._consume)
+        self._metrics = TrainingMetrics(
+            self._context.host_metrics(step, REPORT_NAMES), self._outfeed
+        )
 
     def run(
         self,
@@ -264,6 +267,7 @@ class TrainingLoop:
                 steps,
                 self._plan.loops,
                 is_mean=not self._plan.follows_hooks,
+                metrics=self._metrics,
             )
             saver = Saver(self._context, self._loop_state, self._positions)
             with self._positions.of_call(values), saver:
@@ -381,7 +385,7 @@ class TrainingLoop:
                 tpu_config.experimental_host_call_every_n_steps,
                 self._summaries,
             )
-        if self._metrics is not None:
+        if "train_metrics" in outputs:
             self._metrics.update(outputs["train_metrics"])
 
     def _may_run_ahead(self) -> bool:
@@ -408,9 +412,7 @@ class TrainingLoop:
         if shows_progress(context.config.progress):
             size = context.placement.batch_sizes[ModeKeys.TRAIN]
             hooks = (*hooks, ProgressHook(steps, size))
-        report = TrainingReport(
-            self._loop_state, self._infeed, self._outfeed, self._metrics
-        )
+        report = TrainingReport(self._loop_state, self._infeed, self._metrics)
         all_hooks = training_hooks(
             context,
             self._loop_state,

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
-from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.staging import StagedInput
+from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -145,21 +144,18 @@ class TrainingReport:
     Args:
         progress: Where the loop is.
         infeed: Knows how long it was waited for.
-        outfeed: Counts the metrics.
-        metrics: What `train_metrics` are counted in, if there are any.
+        metrics: Counts the metrics.
     """
 
     def __init__(
         self,
         progress: LoopState,
         infeed: StagedInput,
-        outfeed: Outfeed,
-        metrics: HostMetrics | None,
+        metrics: TrainingMetrics,
     ):
         self._loop_state = progress
         self._infeed = infeed
-        self._outfeed = outfeed
-        self._metrics = metrics
+        self._metrics = metrics.counts()
         self._reported_at = time.monotonic()
 
     def numbers(self) -> dict[str, float]:
@@ -172,12 +168,10 @@ class TrainingReport:
         elapsed = max(now - self._reported_at, 1e-9)
         numbers["input_wait"] = self._infeed.take_waited_secs() / elapsed
         self._reported_at = now
-        if self._metrics is not None:
-            self._outfeed.wait()
-            for name, value in self._metrics.result().items():
-                if np.ndim(value) == 0:
-                    numbers[name] = float(value)
-            self._metrics.reset()
+        for name, value in self._metrics.result().items():
+            if np.ndim(value) == 0:
+                numbers[name] = value
+        self._metrics.reset()
         return numbers
 
     def hook(self, context: EstimatorContext) -> TrainingLogHook | None:

@@ -19,8 +19,9 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.live_model import LiveModel
-from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.saver import Saver
+from keras_tpu_estimator.spec.hooks.session import MetricCounts
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session import T
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
@@ -52,7 +53,7 @@ class TrainingSession(Session):
     def __init__(
         self,
         context: EstimatorContext,
-        loop_state: LoopState,
+        loop_state: TrainingState,
         step: Step,
         saver: Saver,
         evaluator: Evaluator,
@@ -145,6 +146,10 @@ class TrainingSession(Session):
         return self._run(
             self._evaluator.evaluation(input_fn, steps, hooks, name)
         )
+
+    def count_metrics(self) -> MetricCounts:
+        """Counts the metrics of training apart from its reports."""
+        return self._loop_state.metrics.counts()
 
     def validate(self) -> dict[str, Any]:
         """What `train(validation=...)` gives for the current values."""

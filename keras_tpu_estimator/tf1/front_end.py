@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
@@ -13,6 +14,8 @@ from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.tf1.input_graph import source_in_graph
@@ -32,6 +35,8 @@ class TF1FrontEnd:
         "embedding_config_spec out."
     )
 
+    keras_model = None
+
     def make_program(
         self,
         call_model_fn: SpecFunction,
@@ -48,6 +53,10 @@ class TF1FrontEnd:
     ) -> BatchSource:
         """Calls an `input_fn` in a graph, and makes a source of its result."""
         return source_in_graph(call, number, seed)
+
+    def pair_of(self, value: Any) -> tuple[Features, Labels]:
+        """The features and the labels of a batch."""
+        return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -164,10 +163,6 @@ class _Eager(BatchSource):
         """The state of an iterator over it."""
         with internals.eagerly():
             return self._source.state_of(items.iterator)
-
-    def batch(self, item: Any) -> Batch:
-        """The batch that an item is."""
-        return self._source.batch(item)
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize

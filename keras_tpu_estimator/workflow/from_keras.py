@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
 )
@@ -30,19 +31,20 @@ def from_keras(
     model_dir: PathLike | None = None,
     config: RunConfig | None = None,
     metric_names_map: Mapping[str, str] | None = None,
+    class_weight: Mapping[int, float] | None = None,
     **estimator_arguments: Any,
 ) -> TPUEstimator:
     """Makes an estimator of a compiled Keras model.
 
-    The counterpart of `tf.keras.estimator.model_to_estimator`. The model is
-    copied, with its weights, which training starts from; the optimizer starts
-    anew. What is trained is in checkpoints, and the model itself stays as it
-    is.
+    The counterpart of `tf.keras.estimator.model_to_estimator`. The estimator
+    copies the model with its weights, trains the copy with a new optimizer,
+    and saves it in checkpoints. The model itself does not change.
 
-    `evaluate` returns the compiled metrics under the names that Keras gives
-    them, and the losses of several outputs. Features may also be a dict of
-    'features' and 'sample_weights'. `predict` yields dicts with the model's
-    output names as keys, which are also the outputs of its exports.
+    `input_fn` gives what Keras's data sets give: features, pairs, or triples
+    of features, labels and weights of the examples. Training reports the
+    metrics of `compile`, and `evaluate` returns them, under the names that
+    Keras gives them. `predict` yields dicts with the model's output names as
+    keys, which are also the outputs of its exports.
 
     Args:
         keras_model: A built model, functional, sequential, or of a class with
@@ -51,6 +53,8 @@ def from_keras(
         config: As in `TPUEstimator`. Defaults to `RunConfig()`.
         metric_names_map: Other names for metrics, by the names that Keras gives
             them. Defaults to none.
+        class_weight: Dict from classes to weights of their examples in
+            training, as `fit` takes it. Defaults to equal weights.
         **estimator_arguments: Other arguments of `TPUEstimator`:
             `train_batch_size`, `eval_batch_size`, `predict_batch_size`,
             `use_tpu`, ...
@@ -61,7 +65,7 @@ def from_keras(
     Raises:
         ValueError: The model is not built or not compiled, cannot be copied,
             or says itself how it is trained.
-        TypeError: It is no Keras model.
+        TypeError: It is no Keras model, or `class_weight` is no such dict.
 
     Example:
 
@@ -87,6 +91,7 @@ def from_keras(
             copied(keras_model),
             CompileArguments.of(keras_model),
             dict(metric_names_map or {}),
+            weighting.checked(class_weight),
         ),
         model_dir=model_dir,
         config=RunConfig() if config is None else config,

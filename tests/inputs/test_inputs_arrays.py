@@ -91,6 +91,17 @@ def test_lists_of_numbers_are_no_tensors(lists, is_stream):
 
 
 @either
+@pytest.mark.parametrize(
+    "labels", [[0, 1], [[0], [1]], [np.int64(0), np.float32(1)]]
+)
+def test_lists_of_numbers_are_called_by_their_names(labels, is_stream):
+    with pytest.raises(ValueError, match="as `labels`, which would be 2"):
+        batch_of((X, labels), is_stream)
+    with pytest.raises(ValueError, match=r"as `features\['a'\]\['b'\]`"):
+        batch_of({"a": {"b": labels}}, is_stream)
+
+
+@either
 def test_lists_of_arrays_and_tuples_of_numbers_are_nests(is_stream):
     got = batch_of({"x": [X, X], "rates": (0.5, 2)}, is_stream)
     assert [each.shape for each in got["x"]] == [(1, 4)] * 2

@@ -345,3 +345,16 @@ def test_another_model_is_told_before_the_input_is_read_again(
     count.clear()
     estimator_of(model_fn_of(linear), tmp_path).train(counted(count), steps=4)
     assert count == [*range(12)]
+
+
+def test_another_shape_is_told_of_the_weight_before_its_slots(tmp_path):
+    def network(units):
+        return lambda x, _: keras.layers.Dense(1)(keras.layers.Dense(units)(x))
+
+    x, y = regression_data()
+    estimator_of(
+        model_fn_of(network(4), lambda: keras.optimizers.Adam()), tmp_path
+    ).train(repeated(x, y), steps=1)
+    other = model_fn_of(network(5), lambda: keras.optimizers.Adam())
+    with pytest.raises(ValueError, match="The variable 'dense/bias' has shape"):
+        estimator_of(other, tmp_path).train(repeated(x, y), steps=2)

@@ -38,13 +38,15 @@ def names_of(
     wanted: set[str],
     required: Iterable[str],
 ) -> dict[str, str]:
-    """The names of what a checkpoint is to give, by path."""
+    """The names of what a checkpoint is to give, by path: weights first."""
     there = reader.get_variable_to_shape_map().keys()
     saved = set(store.saved_paths())
     # A learning rate is there only if a callback has set it.
     paths = wanted & saved & ({*required} | there)
     paths |= wanted & there & store.constants
-    return {path: path for path in sorted(paths)}
+    # A weight of another shape is the reason why its slots have another one.
+    ordered = sorted(paths, key=lambda path: (path in store.slots, path))
+    return {path: path for path in ordered}
 
 
 def described(

@@ -5,6 +5,7 @@ compiled for the CPU, while the devices run the next loop.
 """
 
 import contextlib
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,12 @@ class HostMetrics:
         self._initial: ArraysByPath = {}
         self.reset()
 
+    def another(self) -> "HostMetrics":
+        """The same metrics with counts of their own, compiled together."""
+        other = copy.copy(self)
+        other.reset()
+        return other
+
     def reset(self) -> None:
         """Forgets what was counted."""
         self._values: ArraysByPath = dict(self._initial)
@@ -108,6 +115,7 @@ class HostMetrics:
         key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
         if key not in self._captured:
             self._capture(key, jax.tree.map(lambda a: a[0], steps))
+        self._values = {**self._initial, **self._values}
         paths = self._store.variables.keys() - {GLOBAL_STEP}
         self._values, self._result = self._compiled[key](
             {path: self._values[path] for path in paths}, steps
@@ -117,8 +125,8 @@ class HostMetrics:
         captured = self._store.capture(self._call, tensors)
         self._store.enter(captured, tensors)
         initial = self._store.initial_values()
-        self._initial = {**initial, **self._initial}
-        self._values = {**initial, **self._values}
+        # Changed in place, as others may have the same dict.
+        self._initial.update({**initial, **self._initial})
         self._captured[key] = captured
 
         def run(values: ArraysByPath, steps: Nest) -> tuple[ArraysByPath, Nest]:

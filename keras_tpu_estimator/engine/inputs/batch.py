@@ -1,11 +1,13 @@
 """Steps of data on the host."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import Self
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -21,6 +23,42 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 
+PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
+
+
+def pair_of(value: Any) -> tuple[Features, Labels]:
+    """The features and the labels in what an `input_fn` returned or yielded.
+
+    Args:
+        value: A pair of features and labels, which is any tuple or list of
+            two, a named one too; or features alone.
+
+    Raises:
+        ValueError: It is a tuple or list of another length.
+
+    Example:
+
+    >>> pair_of({"x": 1}), pair_of(({"x": 1}, 2))
+    (({'x': 1}, None), ({'x': 1}, 2))
+    """
+    if not isinstance(value, tuple | list):
+        return value, None
+    if len(value) != 2:
+        advice = (
+            "Put weights of examples among the features, where model_fn "
+            "multiplies the losses by them; estimators of `from_keras` take "
+            "triples."
+            if len(value) == 3
+            else "Put several features into a dict."
+        )
+        raise ValueError(
+            "`input_fn` should return (or yield) a tuple of length 2, "
+            "features and labels, or features alone. Received a "
+            f"{type(value).__name__} of length {len(value)}. {advice}"
+        )
+    features, labels = value
+    return features, labels
+
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
@@ -35,33 +73,25 @@ class Batch:
     labels: Labels
 
     @classmethod
-    def of(cls, value: Any) -> Self:
+    def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
         """A batch as an `input_fn` returned or yielded it, in NumPy arrays.
 
         Args:
-            value: A pair of features and labels, which is any tuple or list of
-                two, a named one too; or features alone.
+            value: What it returned.
+            pair_of: Returns the features and the labels in it. Defaults to
+                `pair_of`.
 
         Raises:
             ValueError: It is a tuple or list of another length, or empty, or
                 as `as_arrays`.
         """
-        features, labels = value, None
-        if isinstance(value, tuple | list):
-            if len(value) != 2:
-                raise ValueError(
-                    "`input_fn` should return (or yield) a tuple of length 2, "
-                    "features and labels, or features alone. Received a "
-                    f"{type(value).__name__} of length {len(value)}. Put "
-                    "several features into a dict."
-                )
-            features, labels = value
-        batch = cls(*as_arrays((features, labels)))
+        features, labels = pair_of(value)
+        batch = cls(as_arrays(features), as_arrays(labels, "labels"))
         if not jax.tree.leaves(batch.features):
             raise ValueError(
                 "`input_fn` should return at least one feature. Received: "
-                f"{shown(features)}. Return features that are arrays, or a "
-                "dict of arrays."
+                f"{shown(batch.features)}. Return features that are arrays, or "
+                "a dict of arrays."
             )
         return batch
 
@@ -184,12 +214,13 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
     return type(steps)(*jax.tree.unflatten(structure, leaves))
 
 
-def as_arrays(nest: Any) -> Nest:
+def as_arrays(nest: Any, name: str = "features") -> Nest:
     """A nest of what NumPy understands as one of its arrays.
 
     Args:
         nest: Any nest. Mappings that are no dicts, such as those of tokenizers,
             become dicts.
+        name: The name of the nest in errors. Defaults to 'features'.
 
     Returns:
         A nest of arrays, whose bytes are in the order of this machine.
@@ -205,18 +236,18 @@ def as_arrays(nest: Any) -> Nest:
     {'x': [array([1, 2], dtype=int32)]}
     """
 
-    def one(leaf: Any) -> Nest:
+    def one(path: Any, leaf: Any) -> Nest:
         if isinstance(leaf, Mapping):
-            return as_arrays(dict(leaf))
+            return as_arrays(dict(leaf), name + jax.tree_util.keystr(path))
         if isinstance(leaf, np.ma.MaskedArray):
             _check_not_masked(leaf)
         if _is_list_of_numbers(leaf):
             raise ValueError(
-                "`input_fn` should give arrays. Received a list of numbers, "
-                "which would be that many tensors without a batch: "
-                f"{shown(leaf)}. Make an array of it, by numpy.asarray for "
-                "instance; a dataset of Hugging Face gives arrays after "
-                "with_format('numpy')."
+                "`input_fn` must give arrays. Received a list of numbers as "
+                f"`{name}{jax.tree_util.keystr(path)}`, which would be "
+                f"{len(leaf)} tensors without a batch: {shown(leaf)}. Return "
+                "numpy.asarray of it; a dataset of Hugging Face gives arrays "
+                "after with_format('numpy')."
             )
         array = array_of_torch(leaf) if is_of_torch(leaf) else np.asarray(leaf)
         if array.dtype.isnative:
@@ -224,15 +255,27 @@ def as_arrays(nest: Any) -> Nest:
         return array.astype(array.dtype.newbyteorder("="))
 
     try:
-        return jax.tree.map(one, nest, is_leaf=_is_list_of_numbers)
+        return jax.tree_util.tree_map_with_path(
+            one, nest, is_leaf=_is_list_of_numbers
+        )
     except ValueError as error:
         _check_keys(nest, error)
         raise
 
 
 def _is_list_of_numbers(value: Any) -> bool:
+    """Whether a value is a list of numbers, or of such lists.
+
+    Example:
+
+    >>> _is_list_of_numbers([[1], [2.5]]), _is_list_of_numbers([np.ones(3)])
+    (True, False)
+    """
     is_list = isinstance(value, list) and bool(value)
-    return is_list and all(isinstance(each, int | float) for each in value)
+    return is_list and all(
+        isinstance(each, int | float | np.generic) or _is_list_of_numbers(each)
+        for each in value
+    )
 
 
 def _check_not_masked(array: np.ma.MaskedArray) -> None:

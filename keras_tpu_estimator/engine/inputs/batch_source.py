@@ -10,6 +10,8 @@ from typing import Self
 import jax
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
+from keras_tpu_estimator.engine.inputs.batch import PairOf
+from keras_tpu_estimator.engine.inputs.batch import pair_of
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
@@ -63,10 +65,6 @@ class BatchSource(abc.ABC):
     def state_of(self, items: Iterator[Any]) -> Any:
         """The state of an iterator over it; `None` if it has none."""
         del items
-
-    def batch(self, item: Any) -> Batch:
-        """The batch that an item is."""
-        return Batch.of(item)
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
@@ -140,6 +138,11 @@ class SourceReader:
     It has the user's objects until it is closed, and in no circle: what is
     collected later, on any thread, TensorFlow may not let go of there.
 
+    Args:
+        source: The source.
+        pair_of: Returns the features and the labels of an item. Defaults to
+            `batch.pair_of`.
+
     Attributes:
         batches: How many batches have been read, without those left out; the
             last item may have fewer than were counted.
@@ -151,9 +154,10 @@ class SourceReader:
     ('a batch', 1, None)
     """
 
-    def __init__(self, source: BatchSource):
+    def __init__(self, source: BatchSource, pair_of: PairOf = pair_of):
         self.batches = 0
         self._source = source
+        self._pair_of = pair_of
         self._items: Iterator[Any] | None = None
 
     def open(self, state: Any, batches: int) -> None:
@@ -174,8 +178,8 @@ class SourceReader:
         return self._source.state_of(self._opened())
 
     def batch(self, item: Any) -> Batch:
-        """The batch that an item is."""
-        return self._source.batch(item)
+        """The batch that an item is, or the batches that it has stacked."""
+        return Batch.of(item, self._pair_of)
 
     def leave_out(self, batches: int) -> None:
         """Takes back that so many batches of the last item were read."""
@@ -225,6 +229,6 @@ def _keys_of_batch(value: Any) -> Any:
     """What two batches have in common; `None` for what is none by its looks."""
     if isinstance(value, Mapping):
         return frozenset(value)
-    if isinstance(value, tuple) and len(value) == 2:
-        return "pair"
+    if isinstance(value, tuple) and len(value) in (2, 3):
+        return len(value)
     return None

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
@@ -26,7 +25,10 @@ def batches_among(
     done = 0
     for chunk in chunks:
         batches = []
-        for stacked in _of_one_size(chunk):
+        for nest in _of_one_size(chunk):
+            batch = chunks.batch(nest)
+            # TensorFlow never changes its tensors.
+            stacked = StackedSteps(batch.features, batch.labels, may_stay=True)
             if check.is_empty(stacked.step(0)):
                 chunks.leave_out(stacked.steps)
             else:
@@ -60,9 +62,10 @@ class _Stacked:
         return self.rows[first:last].reshape(shape)
 
 
-def _of_one_size(chunk: Any) -> Iterator[StackedSteps]:
+def _of_one_size(chunk: Any) -> Iterator[Any]:
+    """The parts of a chunk whose batches have one size, as nests of arrays."""
     if not any(_is_ragged(leaf) for leaf in jax.tree.leaves(chunk)):
-        yield _batch(chunk)
+        yield chunk
         return
     chunk = jax.tree.map(_Stacked, chunk)
     leaves = jax.tree.leaves(chunk)
@@ -71,13 +74,7 @@ def _of_one_size(chunk: Any) -> Iterator[StackedSteps]:
     bounds = [0, *changes.tolist(), sizes.shape[1]]
     for start, stop in itertools.pairwise(bounds):
         between = operator.methodcaller("between", start, stop)
-        yield _batch(jax.tree.map(between, chunk))
-
-
-def _batch(stacked: Any) -> StackedSteps:
-    batch = Batch.of(stacked)
-    # TensorFlow never changes its tensors.
-    return StackedSteps(batch.features, batch.labels, may_stay=True)
+        yield jax.tree.map(between, chunk)
 
 
 def _is_ragged(tensor: Any) -> bool:

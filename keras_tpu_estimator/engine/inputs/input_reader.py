@@ -65,7 +65,9 @@ class InputReader:
         if stacked:
             sources = [source.in_stacks(stacked) for source in sources]
         self._stacked = sources[0].stacked
-        self._readers = [SourceReader(source) for source in sources]
+        self._readers = [
+            SourceReader(source, request.pair_of) for source in sources
+        ]
         self.steps = Stacker(self._pieces(sources), request.stack_size)
 
     def restore(self) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.batch import PairOf
+from keras_tpu_estimator.engine.inputs.batch import pair_of
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -34,6 +36,8 @@ class InputRequest:
             Defaults to any.
         source_of: Makes a source of what a call returns, which it makes, given
             the call and its number. Defaults to `source_of_call`.
+        pair_of: Returns the features and the labels of what is a batch.
+            Defaults to `batch.pair_of`.
     """
 
     mode: str
@@ -47,6 +51,7 @@ class InputRequest:
     stack_size: StackSize = StackSize()
     state_max_bytes: int | None = None
     source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
+    pair_of: PairOf = pair_of
 
     def check(self) -> BatchCheck:
         """A new check of the batches of one call."""

@@ -1,12 +1,18 @@
 """What the `compile` of a Keras model said, to be said again elsewhere."""
 
 import dataclasses
+import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import keras
 
+from keras_tpu_estimator.ground.base.shown import shortened
 from keras_tpu_estimator.ground.tracing import keras_internals
+
+_SETTINGS = ("run_eagerly", "steps_per_execution", "jit_compile")
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +25,9 @@ class CompileArguments:
         loss_weights: See there.
         metrics: See there.
         weighted_metrics: See there.
+        optimizer_class: The class of the optimizer.
+        optimizer_config: Its config.
+        settings: Other arguments of `compile` by name.
     """
 
     output_names: list[str] | None
@@ -28,6 +37,7 @@ class CompileArguments:
     weighted_metrics: Any
     optimizer_class: type[keras.optimizers.Optimizer]
     optimizer_config: Mapping[str, Any]
+    settings: Mapping[str, Any]
 
     @classmethod
     def of(cls, model: keras.Model) -> "CompileArguments":
@@ -47,11 +57,57 @@ class CompileArguments:
                 for name, value in model.optimizer.get_config().items()
                 if name != "name"
             },
+            settings={name: said[name] for name in _SETTINGS if name in said},
         )
+
+    def recompile(self, model: keras.Model) -> None:
+        """Compiles a model like the one that these are of.
+
+        It is compiled from a config, as if it came from a file; and stays as
+        it is, with a warning in the log, if a file could not say it all.
+        """
+        with keras_internals.fresh_names():
+            optimizer = self.make_optimizer()
+        model.compile(
+            optimizer,
+            self.loss,
+            loss_weights=self.loss_weights,
+            metrics=_anew(self.metrics),
+            weighted_metrics=_anew(self.weighted_metrics),
+            **self.settings,
+        )
+        try:
+            check_needs_no_package(optimizer)
+            config = model.get_compile_config()
+            model.compile_from_config(json.loads(json.dumps(config)))
+        except Exception as error:  # Anything in the user's classes.
+            model.compiled = False
+            _logger.warning(
+                "The Keras model %r is not compiled, because a file cannot "
+                "contain its optimizer, loss and metrics. Call `compile` where "
+                "it is to be trained. %s: %s",
+                model.name,
+                type(error).__name__,
+                shortened(str(error)),
+            )
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """A new optimizer."""
         return self.optimizer_class.from_config(dict(self.optimizer_config))
+
+
+def check_needs_no_package(optimizer: keras.optimizers.Optimizer) -> None:
+    """Checks that Keras alone can make an optimizer.
+
+    Raises:
+        ValueError: Its class is one of this package.
+    """
+    package = __name__.partition(".")[0]
+    if type(optimizer).__module__.partition(".")[0] == package:
+        raise ValueError(
+            "The optimizer must be one of Keras. Received: "
+            f"{type(optimizer).__name__} of {package}."
+        )
 
 
 class RecompiledModel(keras.Model):

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import jax.numpy as jnp
 import keras
+import numpy as np
 
 from keras_tpu_estimator.ground.base.shown import shortened
 from keras_tpu_estimator.ground.base.types import TensorLike
@@ -27,17 +28,26 @@ _COUNTED = re.compile(
 
 
 def copied(model: keras.Model) -> keras.Model:
-    """A model like this one, with the same values.
+    """A model like this one, with the same values, on the host.
 
     Raises:
         ValueError: It cannot be copied.
     """
     copy, pairs = _copy_of(model)
     for to, variable in pairs:
-        # Keras's own `fit` and `evaluate` use up the arrays of a model.
-        to.assign(jnp.array(variable.value))
+        to.assign(variable.value)
     _take_moments(copy)
+    keep_on_host(copy)
     return copy
+
+
+def keep_on_host(model: keras.Model) -> None:
+    """Gives a model's variables arrays that take up no device memory.
+
+    Nothing donates them either, as Keras's `fit` donates those of its model.
+    """
+    for variable in _own(model):
+        keras_internals.hold(variable, np.array(variable.value))
 
 
 def with_values(

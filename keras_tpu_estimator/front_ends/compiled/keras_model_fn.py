@@ -9,6 +9,7 @@ from typing import Self
 import jax
 import keras
 
+from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
 )
@@ -16,8 +17,14 @@ from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     RecompiledModel,
 )
 from keras_tpu_estimator.front_ends.compiled.copying import give_paths
+from keras_tpu_estimator.front_ends.compiled.copying import keep_on_host
 from keras_tpu_estimator.front_ends.compiled.copying import paths_of
 from keras_tpu_estimator.front_ends.compiled.copying import with_values
+from keras_tpu_estimator.front_ends.compiled.front_end import CompiledFrontEnd
+from keras_tpu_estimator.front_ends.compiled.training_metrics import Counted
+from keras_tpu_estimator.front_ends.compiled.training_metrics import (
+    training_metrics,
+)
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.base.shown import shown
@@ -27,12 +34,11 @@ from keras_tpu_estimator.ground.base.types import MetricFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.variables import copying
 from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
     CrossShardOptimizer,
 )
 from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
-
-_WEIGHTED = {"features", "sample_weights"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,13 +46,21 @@ class KerasModelFn:
     """The `model_fn` that does what `compile` said.
 
     Attributes:
-        keras_model: The model, which nobody else changes.
+        keras_model: The model, whose values nothing changes: each program
+            trains copies of its variables.
         metric_names: Other names for metrics, by the names that Keras gives.
+        class_weight: Weights of examples in training by their class, or `None`.
     """
 
     keras_model: keras.Model
     training: CompileArguments
     metric_names: Mapping[str, str]
+    class_weight: Mapping[int, float] | None = None
+
+    @property
+    def front_end(self) -> CompiledFrontEnd:
+        """What reads triples, and makes Keras models of this one."""
+        return CompiledFrontEnd(self)
 
     def __call__(
         self,
@@ -70,9 +84,17 @@ class KerasModelFn:
                 of their own.
         """
         del params
+        with copying():
+            return self._spec(features, labels, mode)
+
+    def _spec(
+        self, features: Features, labels: Labels, mode: str
+    ) -> TPUEstimatorSpec:
         model, training = self.keras_model, self.training
-        features, weights = _split(features)
+        features, weights = weighting.split(features)
         is_training = mode == ModeKeys.TRAIN
+        if is_training and self.class_weight is not None:
+            weights = weighting.by_class(self.class_weight, labels, weights)
         outputs = model(_inputs(model, features), training=is_training)
         predictions = _named(model, outputs)
         if mode == ModeKeys.PREDICT:
@@ -95,7 +117,11 @@ class KerasModelFn:
             )
         optimizer = CrossShardOptimizer(training.make_optimizer())
         train_op = optimizer.minimize(loss, var_list=model.trainable_variables)
-        return TPUEstimatorSpec(mode, predictions, loss, train_op)
+        counted = Counted(labels, outputs, weights)
+        metrics = training_metrics(training, counted, self.metric_names)
+        return TPUEstimatorSpec(
+            mode, predictions, loss, train_op, train_metrics=metrics
+        )
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
         """Its fields, and what Keras forgets of its model."""
@@ -106,18 +132,40 @@ class KerasModelFn:
         fields, paths = state
         vars(self).update(fields)
         give_paths(self.keras_model, paths)
+        keep_on_host(self.keras_model)
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself, since nobody changes it."""
         return self
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """A copy of `keras_model` with what training has made of it.
+        """A compiled copy of `keras_model` with what training has made of it.
+
+        Args:
+            values: Values by path. Those of the optimizer may be missing.
 
         Raises:
             ValueError: One of a weight is missing.
         """
-        return with_values(self.keras_model, values)
+        model = with_values(self.keras_model, values)
+        self.training.recompile(model)
+        if not model.compiled:
+            return model
+        slots = {v.path: v for v in model.optimizer.variables}
+        for path in slots.keys() & values.keys():
+            slots[path].assign(values[path])
+        return model
+
+    @property
+    def inputs(self) -> dict[str, keras.KerasTensor] | None:
+        """The model's symbolic inputs by name, or `None` if it has none."""
+        inputs = getattr(self.keras_model, "inputs", None)
+        if not inputs:
+            return None
+        given = getattr(self.keras_model, "input", None)
+        if isinstance(given, Mapping):
+            return dict(given)
+        return {tensor.name: tensor for tensor in inputs}
 
     def predictions(
         self, model: keras.Model, features: Features
@@ -128,7 +176,7 @@ class KerasModelFn:
             model: A copy of `keras_model`.
             features: As `model_fn` takes them.
         """
-        features, _ = _split(features)
+        features, _ = weighting.split(features)
         outputs = model(_inputs(model, features), training=False)
         return _named(model, outputs)
 
@@ -145,14 +193,11 @@ def _make_metric_fn(
         masks: Sequence[jax.Array | None],
     ) -> dict[str, tuple[jax.Array, jax.Array]]:
         outputs = _masked(outputs, masks)
-        compiled = RecompiledModel(training)
-        # For the losses of single outputs.
-        compiled.compute_loss(None, labels, outputs, weights)
-        results = compiled.compute_metrics(None, labels, outputs, weights)
+        counted = Counted(labels, outputs, weights)
+        results = counted.by(RecompiledModel(training))
         return {
             metric_names.get(name, name): (value, value)
             for name, value in results.items()
-            if name != "loss"
         }
 
     return metric_fn
@@ -168,13 +213,6 @@ def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
     return jax.tree.unflatten(
         nest, map(keras_internals.with_mask, leaves, masks)
     )
-
-
-def _split(features: Features) -> tuple[Features, jax.Array | None]:
-    """Features, and the weights of examples if there are any."""
-    if isinstance(features, Mapping) and features.keys() == _WEIGHTED:
-        return features["features"], features["sample_weights"]
-    return features, None
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:

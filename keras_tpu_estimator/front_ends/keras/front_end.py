@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
@@ -20,9 +21,12 @@ from keras_tpu_estimator.export.serving_graph import Model
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.serving_graph import build_graph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.ground.mesh.cores import Cores
@@ -33,6 +37,7 @@ class KerasFrontEnd:
 
     checkpoint_format = formats.HDF5
     why_no_tables: str | None = None
+    keras_model: OfKerasModel | None = None
 
     def make_program(
         self,
@@ -55,6 +60,10 @@ class KerasFrontEnd:
         """Calls an `input_fn`, and makes a source of what it returned."""
         del seed
         return source_of_call(call, number)
+
+    def pair_of(self, value: Any) -> tuple[Features, Labels]:
+        """The features and the labels of a batch."""
+        return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]

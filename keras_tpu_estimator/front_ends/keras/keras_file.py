@@ -8,7 +8,6 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
-from typing import runtime_checkable
 
 import jax
 import keras
@@ -22,6 +21,8 @@ from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
@@ -50,30 +51,19 @@ class Trained(Protocol):
         """The prefix of the latest checkpoint."""
 
 
-@runtime_checkable
-class OfKerasModel(Protocol):
-    """A `model_fn` that calls one Keras model, and does nothing else."""
-
-    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """The model with other values, which are given by path."""
-
-    def predictions(self, model: keras.Model, features: Features) -> Nest:
-        """What mode PREDICT gives, with another model of this kind."""
-
-
 def export_keras(
     estimator: Trained,
     path: PathLike,
-    features: Features,
+    features: Features = None,
     checkpoint_path: PathLike | None = None,
 ) -> str:
     """Writes a trained model into a file that Keras loads without this package.
 
     `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
-    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made
-    it is the model that it was made of, with the same inputs and outputs, not
-    compiled. The file is compared with what `predict` computes before this
-    returns.
+    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made,
+    the file contains the model that it was made of: with the same inputs and
+    outputs, compiled, and with the optimizer's state, so that `fit` continues.
+    The file is compared with what `predict` computes before this returns.
 
     Args:
         estimator: A trained `TPUEstimator`.
@@ -81,15 +71,17 @@ def export_keras(
             (`keras.models.load_model`), or with '.weights.h5', for its weights
             alone (`model.load_weights`).
         features: Dict of anything with a shape and a dtype, batch first, as
-            `model_fn` reads them; or a single one.
+            `model_fn` reads them; or a single one. Defaults to the inputs of
+            the Keras model that `from_keras` was given, if it is functional or
+            sequential.
         checkpoint_path: The checkpoint to export. Defaults to the latest.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: There is no checkpoint, the path ends otherwise, or the
-            model is not made of what Keras can save.
+        ValueError: There is no checkpoint, the path ends otherwise, features
+            are missing, or the model is not made of what Keras can save.
 
     Example:
 
@@ -121,9 +113,6 @@ def export_keras(
             f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
             f"{path!r}. The first is a whole model, the second its weights."
         )
-    checkpoint = location.resolve(
-        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
-    )
     # The property `model_fn` asks for a scaffold, too, which needs variables.
     call = estimator.bound_model_fn()
     if getattr(call, "embeddings", None) is not None:
@@ -132,14 +121,18 @@ def export_keras(
             "with embedding_config_spec, whose tables are beside it. Use "
             "estimator.export_saved_model, which has them in the export."
         )
-    specs = _specs(features)
+    whole = getattr(call, "function", None)
+    if not isinstance(whole, OfKerasModel):
+        whole = None
+    specs = _specs(_inputs_of(whole) if features is None else features)
+    checkpoint = location.resolve(
+        checkpoint_path or estimator.latest_checkpoint() or estimator.model_dir
+    )
     served = ServedModelFn(_all_predictions(call), ModeKeys.PREDICT, False)
     loaded = load_model(served, KerasProgram(served), checkpoint, specs)
-    # Of a Keras model, what there is to rebuild is itself.
-    whole = getattr(call, "function", None)
-    if isinstance(whole, OfKerasModel):
+    if whole is not None:
         predict = whole.predictions
-        model = whole.trained_model(loaded.known)
+        model = whole.trained_model(_with_slots(checkpoint, loaded.known))
     else:
         predict = _predictions
         model = symbolic_model(call, specs)
@@ -160,6 +153,31 @@ def export_keras(
         _compare(functools.partial(predict, model), loaded)
         transfers.put(partial, path)
     return path
+
+
+def _inputs_of(whole: OfKerasModel | None) -> Features:
+    """The inputs of a Keras model, in place of features."""
+    inputs = None if whole is None else whole.inputs
+    if inputs is None:
+        raise ValueError(
+            "`features` must be given, except for an estimator of a functional "
+            "or sequential Keras model. Received: None. Pass a dict of arrays "
+            "that `model_fn` reads, such as one batch of `input_fn`."
+        )
+    return inputs
+
+
+def _with_slots(
+    checkpoint: str, known: Mapping[str, jax.Array]
+) -> dict[str, TensorLike]:
+    """Values by path, with those that PREDICT does not read."""
+    paths = (
+        reading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
+    )
+    return {
+        **reading.read(checkpoint, sorted(paths - known.keys())),
+        **known,
+    }
 
 
 def _specs(features: Features) -> Nest:

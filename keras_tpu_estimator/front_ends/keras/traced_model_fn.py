@@ -22,6 +22,7 @@ from keras_tpu_estimator.engine.program.steps import StepFunction
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
+from keras_tpu_estimator.front_ends.keras import host_layers
 from keras_tpu_estimator.front_ends.keras import own_training
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -82,6 +83,7 @@ class TracedModelFn:
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
         in_one_pass()
+        host_layers.refuse_tensors()
         training = self.mode == ModeKeys.TRAIN
         is_padding = None
         if self.mode == ModeKeys.PREDICT:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import keras
 import numpy as np
 from jax.extend import core as jex
@@ -168,12 +169,19 @@ class Captured:
         at = None if places is None else [places[path] for path in made]
         flat = evaluate_by_parts(initial, [*map(argument, used)], at)
         computed = dict(zip(made, flat, strict=True))
-        # What is not made here was adopted, and has a value already.
         return {
-            path: computed[path] if path in computed else variable.value
-            for path, variable in self.new.items()
+            path: computed[path] if path in computed else self._adopted(path)
+            for path in self.new
             if path in paths
         }
+
+    def _adopted(self, path: str) -> jax.Array:
+        """The value that a variable from outside has."""
+        value: jax.Array = self.objects[path].value
+        if self.new[path] is self.objects[path]:
+            return value
+        # Training donates the array, and the outside variable keeps its own.
+        return jnp.array(value)
 
     @property
     def _initial_names(self) -> tuple[str | int, ...]:

@@ -147,6 +147,11 @@ def hold(variable: keras.Variable, value: Any) -> None:
     variable._value = value
 
 
+def has_value(variable: keras.Variable) -> bool:
+    """Whether a variable has an array, which Keras's `fit` takes from it."""
+    return variable._value is not None
+
+
 def set_path(variable: keras.Variable, path: str) -> None:
     """Gives a variable another path than Keras did."""
     variable._path = path

@@ -7,6 +7,7 @@ makes it, every later one is given the value under the same path.
 
 import contextlib
 import contextvars
+import copy
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -116,6 +117,7 @@ class VariableScope(keras.StatelessScope):
         self.updated: set[str] = set()
         self.initializers: dict[str, Initializer] = {}
         self._numbers = False
+        self._copies = False
         self.sharing: Sharing = "never"
         # Objects that stand for a variable which another one stands for, too.
         self._twins: list[keras.Variable] = []
@@ -151,6 +153,10 @@ class VariableScope(keras.StatelessScope):
         path = variable.path
         if path not in self.objects:
             self._enter(path, variable)
+            if self._copies and path in self.new:
+                # Shallow: the copy has no array of its own before the first
+                # assignment, and shares nothing that changes.
+                self.new[path] = copy.copy(variable)
         elif self.objects[path] is not variable and not any(
             twin is variable for twin in self._twins
         ):
@@ -199,6 +205,19 @@ class VariableScope(keras.StatelessScope):
             yield
         finally:
             self._numbers = False
+
+    @contextlib.contextmanager
+    def copying(self) -> Iterator[None]:
+        """Gives the program copies of variables from outside, in a block.
+
+        Only the copies are trained. Without this, the program trains the
+        user's own variables.
+        """
+        before, self._copies = self._copies, True
+        try:
+            yield
+        finally:
+            self._copies = before
 
     @contextlib.contextmanager
     def sharing_of(self, sharing: Sharing) -> Iterator[None]:
@@ -344,6 +363,12 @@ def enter_into_scope(
         initializer = _constant(initializer, kwargs)
     construct(variable, initializer, **kwargs)
     scope.created(variable, initializer)
+
+
+def copying() -> contextlib.AbstractContextManager[None]:
+    """Gives the running trace copies of outside variables, in a block."""
+    scope = current_scope()
+    return contextlib.nullcontext() if scope is None else scope.copying()
 
 
 def is_tensor_of_scope(value: object) -> bool:

@@ -60,7 +60,9 @@ class CallbackHook(LoopHook):
     epoch, and with `{"loss": ...}`, the mean over the run. An epoch ends with
     the run that completes `steps_per_epoch` steps, and with training, unless
     that is interrupted; its logs are means over its steps, and with
-    `train(validation=...)` also `val_loss` and the like. Setting
+    `train(validation=...)` also `val_loss` and the like. The `train_metrics`
+    of a spec are in all of these logs, as they are in Keras: counted from the
+    start of the epoch. Setting
     `model.stop_training` makes the run the last one.
 
     It allows a run ahead if each of its callbacks does: those that are told of
@@ -139,6 +141,7 @@ class CallbackHook(LoopHook):
         del coord
         self._live = session.live
         self._validate = session.validate
+        self._metrics = session.count_metrics()
         self._calls = _CALLS[self._live.mode]
         self._epochs = Epochs(self.steps_per_epoch)
         resumed, self._resumed = self._resumed, None
@@ -180,7 +183,7 @@ class CallbackHook(LoopHook):
         self._runs += 1
         end = self._live.step if self._trains else self._runs
         if not self._trains or self._hears_of_runs:
-            self._logs = logs()
+            self._logs = logs() | self._metrics.result()
             with self._live:
                 self._tell("batch_end", self._batch(end - 1), dict(self._logs))
         if self._trains:
@@ -225,7 +228,9 @@ class CallbackHook(LoopHook):
 
     def _end_epoch(self, is_last: bool) -> None:
         epoch, means = self._epochs.end()
-        self._logs = means | _validation_logs(self._validate())
+        self._logs = means | self._metrics.result()
+        self._metrics.reset()
+        self._logs |= _validation_logs(self._validate())
         if is_last:  # Sooner than it seemed, perhaps.
             self._params["epochs"] = epoch + 1
         with self._live:

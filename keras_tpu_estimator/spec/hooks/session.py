@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
+from typing import Protocol
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +14,27 @@ from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.fetches import values_of
 
 T = TypeVar("T")
+
+
+class MetricCounts(Protocol):
+    """Metrics that are counted from one `reset` to the next."""
+
+    def result(self) -> dict[str, Any]:
+        """The metrics by name, of all steps of the runs that have ended."""
+
+    def reset(self) -> None:
+        """Forgets what was counted."""
+
+
+class NoCounts:
+    """The counts of a run without metrics."""
+
+    def result(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def reset(self) -> None:
+        """Does nothing, as nothing was counted."""
 
 
 class Session:
@@ -169,6 +191,14 @@ class Session:
             RuntimeError: This is no session of `train`.
         """
         raise _only_in_training("evaluate between steps")
+
+    def count_metrics(self) -> "MetricCounts":
+        """Counts the metrics of training apart from its reports.
+
+        Returns:
+            What was counted since this call; nothing elsewhere.
+        """
+        return NoCounts()
 
     def validate(self) -> dict[str, Any]:
         """What `train(validation=...)` gives for the current values.

@@ -1,0 +1,98 @@
+"""Weights of examples, beside features or by the class of a label."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Nest
+
+_FEATURES, _WEIGHTS = "features", "sample_weights"
+
+
+def with_weights(features: Features, weights: Nest) -> Features:
+    """Features and the weights of examples as one nest."""
+    return {_FEATURES: features, _WEIGHTS: weights}
+
+
+def split(features: Features) -> tuple[Features, Nest]:
+    """Features, and the weights of examples if there are any.
+
+    Example:
+
+    >>> split(with_weights("x", "w")), split("x")
+    (('x', 'w'), ('x', None))
+    """
+    is_weighted = isinstance(features, Mapping) and (
+        features.keys() == {_FEATURES, _WEIGHTS}
+    )
+    if is_weighted:
+        return features[_FEATURES], features[_WEIGHTS]
+    return features, None
+
+
+def checked(class_weight: Any) -> dict[int, float] | None:
+    """The weights of classes as Keras's `fit` takes them.
+
+    Raises:
+        TypeError: They are no dict from integers to numbers.
+    """
+    if class_weight is None:
+        return None
+    is_dict = isinstance(class_weight, Mapping)
+    if not is_dict or not all(
+        float(name) == int(name) for name in class_weight
+    ):
+        raise TypeError(
+            "`class_weight` must be a dict from classes, which are integers, "
+            f"to weights. Received: {shown(class_weight)}. Pass a dict such "
+            "as {0: 1.0, 1: 2.5}."
+        )
+    return {int(name): float(w) for name, w in class_weight.items()}
+
+
+def by_class(
+    class_weight: Mapping[int, float], labels: Labels, weights: Nest
+) -> jax.Array:
+    """The weights of examples, by the classes of their labels.
+
+    Args:
+        class_weight: Weights by class. Other classes have the weight 1.
+        labels: Classes of shape `[batch]` or `[batch, 1]`, or one number for
+            each class, of which the largest counts.
+        weights: What else is said of the weights: nothing.
+
+    Raises:
+        ValueError: There are other weights, or several labels.
+    """
+    if weights is not None:
+        raise ValueError(
+            "With `class_weight`, the input must have no weights of examples. "
+            "Received both. Multiply the weights in `input_fn`, and leave "
+            "`class_weight` out."
+        )
+    if getattr(labels, "ndim", 3) > 2:
+        raise ValueError(
+            "With `class_weight`, the model must have one output with one "
+            f"class for each example. Received labels: {shown(labels)}. Yield "
+            "(features, labels, sample_weights) from `input_fn` instead."
+        )
+    classes = labels
+    if labels.ndim == 2:
+        is_column = labels.shape[1] == 1
+        classes = labels[:, 0] if is_column else jnp.argmax(labels, axis=1)
+    classes = jnp.round(classes).astype(jnp.int32)
+    known = jnp.asarray([*class_weight], jnp.int32)
+    dtype = keras.config.floatx()
+    values = jnp.asarray([*class_weight.values()], dtype)
+    matches = classes[:, None] == known
+    return jnp.where(
+        jnp.any(matches, axis=1),
+        jnp.sum(jnp.where(matches, values, 0), axis=1),
+        jnp.ones((), dtype),
+    )
