@@ -23,6 +23,7 @@ from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.topology import Topology
@@ -360,9 +361,7 @@ def saved_and_read(directory, position):
     """A position as it comes back from beside a checkpoint."""
     saved = SaveFiles(str(directory / "model.ckpt-1"))
     position_files.write(saved, position)
-    checkpoints.saving.save_into(
-        saved, 1, {}, retention=checkpoints.Retention()
-    )
+    saving.save_into(saved, 1, {}, retention=checkpoints.Retention())
     return position_files.read(saved.prefix)
 
 

@@ -21,6 +21,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device.saving import on_host
 from keras_tpu_estimator.files.directory.background_writer import wait_for
 from keras_tpu_estimator.files.formats.hdf5 import writer
+from keras_tpu_estimator.runs import saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 
 X, Y = regression_data()
@@ -249,7 +250,7 @@ def no_retention(monkeypatch):
     def fail(*_):
         raise RuntimeError("told: no retention")
 
-    monkeypatch.setattr(checkpoints, "Retention", fail)
+    monkeypatch.setattr(saver, "Retention", fail)
 
 
 def no_list(monkeypatch):

@@ -10,6 +10,7 @@ from training_helpers import Recorder
 from training_helpers import linear_estimator
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.spec.hooks.session import Session
 
 experimental = kte.experimental
 
@@ -29,9 +30,7 @@ def accuracies(*values):
 def stops(make_hook, estimator, **arguments):
     """Whether a hook ends training after its first run."""
     hook = make_hook(estimator, **arguments)
-    context = kte.hooks.SessionRunContext(
-        kte.hooks.session.Session({"global_step": 5}.get)
-    )
+    context = kte.hooks.SessionRunContext(Session({"global_step": 5}.get))
     hook.begin()
     hook.after_run(context, kte.hooks.SessionRunValues())
     return context.stop_requested
