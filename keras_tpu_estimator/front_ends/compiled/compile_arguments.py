@@ -63,8 +63,8 @@ class CompileArguments:
     def recompile(self, model: keras.Model) -> None:
         """Compiles a model like the one that these are of.
 
-        It is compiled from a config, as if it came from a file; and stays as
-        it is, with a warning in the log, if a file could not say it all.
+        If a file cannot contain all of it, the model has an optimizer and
+        does not count as compiled, and the log says why.
         """
         with keras_internals.fresh_names():
             optimizer = self.make_optimizer()
@@ -78,8 +78,8 @@ class CompileArguments:
         )
         try:
             check_needs_no_package(optimizer)
-            config = model.get_compile_config()
-            model.compile_from_config(json.loads(json.dumps(config)))
+            config = json.loads(json.dumps(model.get_compile_config()))
+            keras.saving.deserialize_keras_object(config)
         except Exception as error:  # Anything in the user's classes.
             model.compiled = False
             _logger.warning(
@@ -90,6 +90,7 @@ class CompileArguments:
                 type(error).__name__,
                 shortened(str(error)),
             )
+        optimizer.build(model.trainable_variables)
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """A new optimizer."""

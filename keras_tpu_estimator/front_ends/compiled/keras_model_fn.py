@@ -149,8 +149,6 @@ class KerasModelFn:
         """
         model = with_values(self.keras_model, values)
         self.training.recompile(model)
-        if not model.compiled:
-            return model
         slots = {v.path: v for v in model.optimizer.variables}
         for path in slots.keys() & values.keys():
             slots[path].assign(values[path])
