@@ -1,5 +1,6 @@
 """The metrics of one `train`, counted for each who reports them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,15 @@ class _Counts:
             name: float(value) if np.ndim(value) == 0 else value
             for name, value in self._metrics.result().items()
         }
+
+    def counts(self) -> dict[str, Any]:
+        """Returns what `resume` needs."""
+        self._outfeed.wait()
+        return {**self._metrics.counts()}
+
+    def resume(self, counts: Mapping[str, Any]) -> None:
+        """Continues from counts, before the first step."""
+        self._metrics.resume(counts)
 
     def reset(self) -> None:
         """Forgets what was counted."""

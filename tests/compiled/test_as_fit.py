@@ -232,6 +232,61 @@ def test_epochs_where_hooks_end_the_loops():
     assert_same(train(estimator, generated(X, Y)), fit(compiled(), X, Y))
 
 
+class CrashAfter(kte.hooks.SessionRunHook):
+    """Ends a training in the middle of an epoch."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def before_run(self, run_context):
+        if run_context.session.run("global_step") == self.step:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("is_concrete", [False, True])
+def test_metrics_of_an_epoch_that_was_interrupted(tmp_path, is_concrete):
+    """Half an epoch's counts come back with the checkpoint."""
+
+    def trained(name, crash=None):
+        def metric_fn(labels, outputs):
+            if is_concrete:
+                labels = np.array(labels)
+            return {"error": kte.metrics.mean_absolute_error(labels, outputs)}
+
+        def model_fn(features, labels, mode, params):
+            outputs = layers.Dense(1, kernel_initializer="ones")(features)
+            loss = keras.ops.mean((outputs - labels) ** 2)
+            return kte.TPUEstimatorSpec(
+                mode,
+                loss=loss,
+                train_op=kte.minimize(keras.optimizers.SGD(0.1), loss),
+                train_metrics=(metric_fn, [labels, outputs]),
+            )
+
+        history = keras.callbacks.History()
+        hooks = [kte.hooks.CallbackHook([history], steps_per_epoch=STEPS)]
+        hooks += [] if crash is None else [CrashAfter(crash)]
+        estimator = kte.TPUEstimator(
+            model_fn,
+            model_dir=str(tmp_path / name),
+            config=kte.RunConfig(
+                tpu_config=kte.TPUConfig(iterations_per_loop=1),
+                save_checkpoints_steps=3,
+                tf_random_seed=1,
+            ),
+            train_batch_size=BATCH,
+            use_tpu=False,
+        )
+        estimator.train(generated(X, Y), hooks=hooks, max_steps=2 * STEPS)
+        return history.history
+
+    expected = trained("straight")
+    with pytest.raises(ZeroDivisionError):
+        trained("again", crash=3)
+    assert_same(trained("again"), expected)
+    assert "error" in expected
+
+
 def test_metrics_in_reports():
     estimator = estimator_of(compiled())
     expected = train(estimator, generated(X, Y))

@@ -7,6 +7,7 @@ compiled for the CPU, while the devices run the next loop.
 import contextlib
 import copy
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -81,6 +82,19 @@ class HostMetrics:
         """Forgets what was counted."""
         self._values: ArraysByPath = dict(self._initial)
         self._result: dict[str, Any] = {}
+        self._resumed: ArraysByPath = {}
+
+    def counts(self) -> dict[str, np.ndarray]:
+        """Returns the values of the metrics' variables by path."""
+        return {path: np.asarray(value) for path, value in self._values.items()}
+
+    def resume(self, counts: Mapping[str, np.ndarray]) -> None:
+        """Continues from counts, also before the variables exist.
+
+        Args:
+            counts: What `counts` returned.
+        """
+        self._resumed = jax.device_put(dict(counts), self._device)
 
     def update(self, steps: Nest) -> None:
         """Counts some steps.
@@ -115,7 +129,7 @@ class HostMetrics:
         key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
         if key not in self._captured:
             self._capture(key, jax.tree.map(lambda a: a[0], steps))
-        self._values = {**self._initial, **self._values}
+        self._values = {**self._initial, **self._values, **self._take_resumed()}
         paths = self._store.variables.keys() - {GLOBAL_STEP}
         self._values, self._result = self._compiled[key](
             {path: self._values[path] for path in paths}, steps
@@ -141,7 +155,16 @@ class HostMetrics:
 
         self._compiled[key] = jax.jit(run)
 
+    def _take_resumed(self) -> ArraysByPath:
+        resumed, self._resumed = self._resumed, {}
+        return resumed
+
     def _update_one(self, tensors: Nest) -> None:
+        if self._resumed:
+            # The first call makes the variables, whose values are dropped.
+            resumed = self._take_resumed()
+            self._update_one(tensors)
+            self._values = {**self._values, **resumed}
         known = self._store.variables
         scope = VariableScope(known, self._values, {})
         with keras_internals.fresh_names(), scope:

@@ -127,7 +127,10 @@ class CallbackHook(LoopHook):
 
     def epochs_state(self) -> dict[str, Any]:
         """Returns which epoch it is, and what it has logged so far."""
-        return self._epochs.state()
+        return {
+            "epochs": self._epochs.state(),
+            "metrics": self._metrics.counts(),
+        }
 
     def run_ends(self, start: int) -> Iterable[int]:
         """The ends of epochs, and every step for who hears of runs."""
@@ -146,7 +149,9 @@ class CallbackHook(LoopHook):
         self._epochs = Epochs(self.steps_per_epoch)
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
-            self._epochs.resume(resumed, self._live.step)
+            self._epochs.resume(resumed["epochs"], self._live.step)
+            if self._epochs.is_open:
+                self._metrics.resume(resumed["metrics"])
         self._all_epochs = self._count_epochs()
         self._runs = 0
         self._logs: dict[str, Any] = {}

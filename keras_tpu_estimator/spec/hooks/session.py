@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 from typing import TypeVar
@@ -22,6 +23,12 @@ class MetricCounts(Protocol):
     def result(self) -> dict[str, Any]:
         """The metrics by name, of all steps of the runs that have ended."""
 
+    def counts(self) -> dict[str, Any]:
+        """Returns the counts of those steps, for `resume`."""
+
+    def resume(self, counts: Mapping[str, Any]) -> None:
+        """Continues from counts, before the first step."""
+
     def reset(self) -> None:
         """Forgets what was counted."""
 
@@ -32,6 +39,13 @@ class NoCounts:
     def result(self) -> dict[str, Any]:
         """Nothing."""
         return {}
+
+    def counts(self) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
+
+    def resume(self, counts: Mapping[str, Any]) -> None:
+        """Does nothing, as nothing is counted."""
 
     def reset(self) -> None:
         """Does nothing, as nothing was counted."""
