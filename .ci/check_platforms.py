@@ -56,7 +56,7 @@ class Combination:
             ],
             cwd=ROOT,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
         )
 
 

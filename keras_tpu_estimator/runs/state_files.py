@@ -39,9 +39,10 @@ def write(saved: SaveFiles, states: Packed) -> None:
 
     >>> import tempfile
     >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
     >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
     >>> write(saved, packed([SavedState("mine.Counter", 0, {"count": 3})]))
-    >>> checkpoints.saving.save_into(
+    >>> saving.save_into(
     ...     saved, 20, {}, retention=checkpoints.Retention())
     >>> read(saved.prefix)[0].state
     {'count': 3}

@@ -263,6 +263,8 @@ def test_state_goes_on_from_step_to_step(subject, mode, callback):
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 def test_what_a_callback_assigns_holds_for_the_call(subject, mode):
     start, first = state(subject), FIRST_RUN[mode]
+    if mode == EVAL and not subject.use_tpu:
+        first = 1  # Without a TPU the callback is called for each batch.
     told = subject.call(mode, Assigns())
     check(subject, told, start, slice(first))
     check(subject, told, {**ASSIGNED, SEED: [7, 7]}, slice(first, None))

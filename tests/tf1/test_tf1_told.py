@@ -22,7 +22,21 @@ def golden(name):
     """
     expected = json.loads((tf1_golden.GOLDEN / "told.json").read_text())[name]
     first = _first_of_each_save(expected["calls"])
+    if name.startswith("a hook of its own"):
+        first = _hooks_before_saves(first)
     return expected | {"calls": first}
+
+
+def _hooks_before_saves(calls):
+    """The calls in the order of this package, which differs on purpose."""
+    calls = list(calls)
+    for number in range(len(calls) - 2):
+        before, after, run = calls[number : number + 3]
+        names = [each[0] for each in (before, after, run)]
+        is_one_step = before[1:2] == run[1:2]
+        if names == ["before_save", "after_save", "after_run"] and is_one_step:
+            calls[number : number + 3] = run, before, after
+    return calls
 
 
 def _first_of_each_save(calls):

@@ -127,12 +127,19 @@ def _read_wrong(intact: str, damaged: Sequence[_Damaged]) -> int:
 
 
 def _files_of(prefix: str) -> set[str]:
-    """Files of a checkpoint; positions in the input have their own sums."""
+    """Returns the files of a checkpoint.
+
+    Positions in the input and the state of callbacks are left out: they are
+    read only when training resumes, and have checksums of their own.
+    """
     found = glob.glob(f"{prefix}.*") + glob.glob(
         f"{prefix}.*/**", recursive=True
     )
     return {
-        path for path in found if os.path.isfile(path) and ".input" not in path
+        path
+        for path in found
+        if os.path.isfile(path)
+        and not any(part in path for part in (".input", ".callbacks"))
     }
 
 

@@ -38,6 +38,7 @@ PROGRAMS = {
     "resnet": ("train", "eval"),
     "tf1_bert_tiny": ("train", *_ALL),
     "tf1_mnist": _ALL,
+    "wide_and_deep": _ALL,
 }
 TOPOLOGIES_OF = {"many_hosts": ("v5e:4x4",)}
 SIZES = {

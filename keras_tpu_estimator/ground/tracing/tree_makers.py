@@ -50,8 +50,9 @@ def shapes_of(init: Any) -> Nest:
 
     Example:
 
-    >>> shapes_of(lambda: {"w": jax.numpy.zeros((3, 1)), "name": "linear"})
-    {'w': ShapeDtypeStruct(shape=(3, 1), dtype=float32), 'name': 'linear'}
+    >>> shapes = shapes_of(lambda: {"w": jax.numpy.zeros((3, 1)), "name": "l"})
+    >>> shapes["w"], shapes["name"]
+    (ShapeDtypeStruct(shape=(3, 1), dtype=float32), 'l')
     """
     make = maker(init, lambda: 0)
     if not _is_function(init):
