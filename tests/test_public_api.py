@@ -156,6 +156,12 @@ def test_help_is_found_by_path(path, line):
     assert line in shown
 
 
+@pytest.mark.parametrize("name", ["", *kte.__all__])
+def test_help_is_shown(name):
+    found = getattr(kte, name) if name else kte
+    assert pydoc.render_doc(found)
+
+
 def test_names_show_a_path_that_imports():
     wrong = {
         paths[0]: value.__module__

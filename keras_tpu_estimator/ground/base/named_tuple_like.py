@@ -12,6 +12,9 @@ class _Fields:
     """The names of a dataclass's fields, of the class or of an instance."""
 
     def __get__(self, record: Any, kind: type) -> tuple[str, ...]:
+        # `help()` also asks `NamedTupleLike` itself, which has no fields.
+        if not dataclasses.is_dataclass(kind):
+            return ()
         return tuple(field.name for field in dataclasses.fields(kind))
 
 
