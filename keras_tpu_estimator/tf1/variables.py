@@ -90,9 +90,10 @@ def enter_repeats(store: VariableStore) -> None:
     variable = _keras_variable(
         REPEATS, shape=(), dtype="uint32", synchronization="on_read"
     )
-    value = jax.numpy.uint32(0)
     store.add(
-        {REPEATS: variable}, lambda paths, values, places: {REPEATS: value}
+        {REPEATS: variable},
+        # A new array for each call of `train`, because steps donate it.
+        lambda paths, values, places: {REPEATS: jax.numpy.uint32(0)},
     )
 
 

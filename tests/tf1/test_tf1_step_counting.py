@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
 from tf1_programs import assert_same
+from tf1_programs import fed
 from tf1_programs import plain_session
 from tf1_programs import summaries_in
 from tf1_programs import values_of
@@ -160,6 +161,34 @@ def test_max_steps_is_complete_only_when_it_is(tmp_path, kind):
     for _ in range(3):
         made(model_fn, tmp_path).train(lambda params: iter(data), max_steps=6)
         assert_same(values_of(made(model_fn, tmp_path)), expected)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_one_estimator_trains_and_evaluates_again(tmp_path, use_tpu):
+    model_fn, data = model_fn_of(accumulated), micro_batches()
+    expected = run_until(model_fn, data, last_step=2)
+    estimator = made(model_fn, tmp_path, use_tpu=use_tpu)
+    for rest in (data, data[MICRO_STEPS:]):
+        estimator.train(fed(rest), steps=1)
+        estimator.evaluate(fed(rest[:2]))
+    if not use_tpu:
+        assert_same(values_of(estimator), expected)
+    assert int(estimator.get_variable_value("local")) == 2 * MICRO_STEPS
+
+
+def test_evaluations_during_training(tmp_path):
+    model_fn, data = model_fn_of(accumulated), micro_batches()
+    config = {"save_checkpoints_steps": 2}
+    estimator = made(model_fn, tmp_path, config=config)
+    result, _ = kte.train_and_evaluate(
+        estimator,
+        kte.TrainSpec(lambda params: iter(data), max_steps=4),
+        kte.EvalSpec(
+            lambda params: iter(data[:2]), steps=None, throttle_secs=0
+        ),
+    )
+    assert result["global_step"] == 4
+    assert int(estimator.get_variable_value("local")) == 4 * MICRO_STEPS
 
 
 @pytest.mark.parametrize("iterations, runs", [(1, 12), (4, 12), (100, 12)])
