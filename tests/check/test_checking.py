@@ -466,6 +466,17 @@ def test_what_is_needed_is_told_from_what_stands_in_a_branch(program) -> None:
     }
 
 
+@pytest.mark.parametrize("run", ["tf.app.run()", "app.run()", "app.run(main)"])
+def test_main_is_what_a_bare_run_starts(program, run) -> None:
+    report = program(
+        "from absl import app\nimport tensorflow as tf\n"
+        "def main(_):\n    tf.nowhere()\n"
+        f"if __name__ == '__main__':\n    {run}\n"
+    )
+    (finding,) = report.with_verdict(Verdict.MISSING, Grade.NEEDED)
+    assert finding.name == "tf.nowhere"
+
+
 def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
     program("def main(x):\n    if x:\n        tf.nowhere()\nmain(1)\n")
     assert main(["check", str(tmp_path / "main.py")]) == 0

@@ -37,6 +37,8 @@ _CALLERS = (
     "tf.scan",
     "tf.while_loop",
 )
+# What calls the function `main` of the script if it is given none.
+_STARTERS = ("absl.app.run", "tf.app.run")
 # What is called of an object without its name.
 _UNNAMED = ("build", "call", "input_fn", "model_fn")
 
@@ -179,6 +181,9 @@ class Reached:
         self._refer(scope, node.func, grade)
         self._note_model_fn(scope, node)
         callee = scope.meaning(node.func)
+        if isinstance(callee, str) and canonical(callee) in _STARTERS:
+            if not node.args and all(k.arg != "main" for k in node.keywords):
+                self._refer(scope, ast.Name("main", ast.Load()), grade)
         if isinstance(callee, str) and canonical(callee) not in _CALLERS:
             return
         for value in (*node.args, *(each.value for each in node.keywords)):
