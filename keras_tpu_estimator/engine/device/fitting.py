@@ -38,7 +38,7 @@ def names_of(
     wanted: set[str],
     required: Iterable[str],
 ) -> dict[str, str]:
-    """The names of what a checkpoint is to give, by path: weights first."""
+    """The names to read from a checkpoint, by path: weights first."""
     there = reader.get_variable_to_shape_map().keys()
     saved = set(store.saved_paths())
     # A learning rate is there only if a callback has set it.

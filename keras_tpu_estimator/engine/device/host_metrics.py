@@ -73,7 +73,7 @@ class HostMetrics:
         self.reset()
 
     def another(self) -> "HostMetrics":
-        """The same metrics with counts of their own, compiled together."""
+        """Returns the same metrics with separate counts, compiled together."""
         other = copy.copy(self)
         other.reset()
         return other

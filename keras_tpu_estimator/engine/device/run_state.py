@@ -135,7 +135,7 @@ class RunState(Mapping[str, jax.Array]):
 
     @property
     def runs(self) -> int:
-        """How many steps the call has made."""
+        """The number of steps that the call has made."""
         return self._version.runs
 
     def update(

@@ -100,7 +100,7 @@ def publish(partial: str, path: str) -> None:
 def sync_directory(directory: str) -> None:
     """Has the names of files in a directory be on the disk."""
     if operating_system.IS_WINDOWS:
-        # It opens no directories, and NTFS has a journal of its own.
+        # Windows opens no directories, and NTFS has its own journal.
         return
     descriptor = os.open(directory or os.curdir, os.O_RDONLY)
     try:

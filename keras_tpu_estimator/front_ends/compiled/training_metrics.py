@@ -36,7 +36,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """What metrics count in a step.
+    """The tensors that metrics count in a step.
 
     Attributes:
         labels: Nest of tensors, or `None`.

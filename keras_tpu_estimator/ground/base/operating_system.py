@@ -1,4 +1,4 @@
-"""What the package needs to know about the operating system."""
+"""The differences between operating systems that the package knows."""
 
 import os
 

@@ -23,7 +23,7 @@ def finished() -> None:
 
 
 def end() -> None:
-    """Finishes the line, so that the next text begins on a line of its own."""
+    """Finishes the line, so that the next text starts a new line."""
     if _is_open:
         finished()
         sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""Which files the user wrote, and which belong to libraries."""
+"""A test that tells the user's files from those of libraries."""
 
 import os
 import sysconfig

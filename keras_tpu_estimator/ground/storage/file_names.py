@@ -81,5 +81,5 @@ def _other_spelling(path: str) -> str | None:
 
 
 def _folded(name: str) -> str:
-    """What names have in common that macOS takes for the same."""
+    """Returns a key that is equal for names that macOS takes for the same."""
     return unicodedata.normalize("NFD", name).casefold()
