@@ -59,6 +59,8 @@ class ServingGraph:
         features: Names of the tensors that the model is given.
         outputs: Names of the tensors that the model returns.
         results: Names of all tensors that signatures return.
+        init_op: What runs when the model is loaded. Defaults to `None`, for
+            what initializes tables and the variables of one call.
     """
 
     graph: "tf.Graph"
@@ -68,6 +70,7 @@ class ServingGraph:
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
+    init_op: Any = None
 
 
 def build_graph(

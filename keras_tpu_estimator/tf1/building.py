@@ -38,6 +38,16 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
         _is_building.reset(token)
 
 
+@contextlib.contextmanager
+def in_any_graph() -> Iterator[None]:
+    """Lets a `TF1ModelFn` add to the program's own graph in a `with` block."""
+    token = _is_building.set(True)
+    try:
+        yield
+    finally:
+        _is_building.reset(token)
+
+
 def is_building() -> bool:
-    """Whether the current code runs in a block of `building`."""
+    """Whether the current code runs in a block of one of these."""
     return _is_building.get()

@@ -42,6 +42,7 @@ from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.step_writers import taken_out
+from keras_tpu_estimator.tf1.summaries import Recorded
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import REPEATS
 from keras_tpu_estimator.tf1.variables import SEED
@@ -80,6 +81,7 @@ class GraphStep:
         self._mode, self._example = mode, example.without_data()
         self._metric_fn: HostFunction | None = None
         self._host_call: HostFunction | None = None
+        self._own_host_call: HostCall | None = None
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
         done = [model.spec.train_op] if training else []
@@ -92,7 +94,7 @@ class GraphStep:
             model,
             flat,
             done,
-            recorded(model.graph) if training else [],
+            self._summaries() if training else [],
             example.is_split,
             counts=training,
         )
@@ -100,6 +102,8 @@ class GraphStep:
             check_trained(model, self._outputs.pruned, example)
         self.local = self._outputs.local
         self.counts_once = not training or self._outputs.pruned.counts_once()
+        if training and self.counts_once and self._own_host_call is not None:
+            self._own_host_call.steps_counted = 1
         self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
 
     def of_all_cores(self) -> Step:
@@ -200,6 +204,11 @@ class GraphStep:
             )
         return changed, outputs
 
+    def _summaries(self) -> list[Recorded]:
+        """The summaries of training."""
+        model = self._model
+        return recorded(model.graph, model.scaffold.summary_op)
+
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
         """The tensors of the graph that leave the device."""
         spec, mode = self._model.spec, self._mode
@@ -213,9 +222,10 @@ class GraphStep:
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            host_call = HostCall.of(spec.host_call)
-            self._host_call = HostFunction(*host_call)
-            self._hooks = (*self._hooks, CloseHostCall(host_call[0]))
+            own, dtypes = HostCall.of(spec.host_call)
+            self._own_host_call = own
+            self._host_call = HostFunction(own, dtypes)
+            self._hooks = (*self._hooks, CloseHostCall(own))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 

@@ -155,6 +155,22 @@ def saved_names(saver: Any) -> dict[str, str]:
     }
 
 
+def is_saver(value: Any) -> bool:
+    """Returns whether a value is a `tf.train.Saver`."""
+    import tensorflow as tf
+
+    return isinstance(value, tf.compat.v1.train.Saver)
+
+
+def has_own_retention(saver: Any) -> bool:
+    """Returns whether a `tf.train.Saver` keeps files as nobody does by default.
+
+    The defaults are those of `tf.train.Saver` and of `RunConfig`.
+    """
+    kept = (saver._max_to_keep, saver._keep_checkpoint_every_n_hours)
+    return kept != (5, 10000)
+
+
 def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
     """Has an operation of a graph wait for these others, and for no more."""
     op._remove_all_control_inputs()

@@ -85,6 +85,7 @@ def build_tf1_graph(
         features=(),
         outputs=(),
         results=(),
+        init_op=scaffold.local_init_op,
     )
 
 

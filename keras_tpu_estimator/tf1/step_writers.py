@@ -51,7 +51,7 @@ def taken_out(
     others = {op.name for op in reachable(graph, wanted)}
     part = _Part.of(graph, definition, writing, runs, others)
     with graph.as_default():
-        reads = [_read(handle) for handle in part.variables.values()]
+        reads = [_read(each, part) for each in part.variables.values()]
         rows = [_row(each) for each in (*part.boundary.values(), *reads)]
     for op in waiting:
         # As what writes would have read them: before what waited for it.
@@ -267,11 +267,22 @@ def _around(
     return boundary, variables
 
 
-def _read(handle: Any) -> Any:
+def _read(handle: Any, part: _Part) -> Any:
+    """The value of a variable that the host's operations would have read."""
     import tensorflow as tf
 
     dtype = handle.op.get_attr("dtype")
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    waited = {
+        before.name: before
+        for op in part.ops
+        if op.name in part.kept
+        and any(each.op is handle.op for each in op.inputs)
+        for before in op.control_inputs
+        if before.name not in part.kept
+    }
+    internals.set_control_inputs(value.op, list(waited.values()))
+    return value
 
 
 def _row(tensor: Any) -> Any:

@@ -45,16 +45,21 @@ class Recorded:
         return Collected(self.summary, None).split(is_split)
 
 
-def recorded(graph: Any) -> list[Recorded]:
-    """The summaries that `tf.summary` has collected in a graph.
+def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
+    """Returns the summaries of a graph.
 
     Args:
         graph: The graph.
+        summary_op: The `summary_op` of a scaffold. Defaults to `None`, for the
+            summaries that `tf.summary` has collected.
     """
     import tensorflow as tf
 
+    tensors = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    if summary_op is not None:
+        tensors = _merged(summary_op)
     found, left = [], []
-    for tensor in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+    for tensor in tensors:
         each = _recorded(tensor.op) if tensor.graph is graph else None
         if each is None:
             left.append(tensor.op.name)
@@ -63,6 +68,21 @@ def recorded(graph: Any) -> list[Recorded]:
     if left:
         _logger.warning("These summaries cannot be written: %s", left)
     return found
+
+
+def _merged(summary_op: Any) -> list[Any]:
+    """The summaries of which an operation makes one, each once."""
+    import tensorflow as tf
+
+    found: dict[str, Any] = {}
+    waiting = tf.nest.flatten(summary_op)[::-1]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.op.type in ("Identity", "MergeSummary"):
+            waiting += tensor.op.inputs[::-1]
+        else:
+            found.setdefault(tensor.name, tensor)
+    return list(found.values())
 
 
 def _recorded(op: Any) -> Recorded | None:

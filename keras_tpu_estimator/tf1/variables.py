@@ -20,6 +20,7 @@ from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.local_values import local_values
 from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
@@ -140,8 +141,14 @@ def _initial_values(
     _report(model.graph, drawing, len(wanted))
     with host_session(model.graph) as session:
         load_values(session, variables, known)
-        session.run([op for n, op in initializers.items() if n not in known])
+        session.run(
+            [op for n, op in initializers.items() if n not in known],
+            model.scaffold.init_feed_dict if drawn else None,
+        )
         rest = session.run({name: variables[name] for name in drawn})
+    local = [name for name in wanted if name in model.local]
+    if local and model.scaffold.local_init_op is not None:
+        rest |= local_values(model, local, {**made, **rest, **values})
     # `jax.numpy` would compile a copy for each shape.
     copied: ArraysByPath = jax.device_put({**made, **rest})
     return copied

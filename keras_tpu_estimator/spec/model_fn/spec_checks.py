@@ -67,6 +67,8 @@ class OwnNames(NamedTuple):
 
 
 EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
+# Where nothing reports the metrics of a spec.
+NO_NAMES = OwnNames("nothing has", ())
 
 
 def check_metric_ops(
