@@ -202,14 +202,14 @@ def _raw_specs(
         if is_unknown and batch_size is None:
             specs[name] = (None, tensor.dtype)
             continue
-        is_shape = shape is not None and not is_unknown and len(shape) > 0
-        if not is_shape or not hasattr(tensor, "dtype"):
+        sizes = [] if shape is None or is_unknown else list(shape)
+        if not sizes or not hasattr(tensor, "dtype"):
             raise ValueError(
                 f"{name!r} should have a shape, batch first, and a dtype. "
                 f"Received: {shown(tensor)}. Pass "
                 "a tensor, an array or a tf.TensorSpec."
             )
-        specs[name] = ([batch_size, *shape[1:]], tensor.dtype)
+        specs[name] = ([batch_size, *sizes[1:]], tensor.dtype)
     return specs
 
 

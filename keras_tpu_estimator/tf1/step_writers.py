@@ -273,16 +273,27 @@ def _read(handle: Any, part: _Part) -> Any:
 
     dtype = handle.op.get_attr("dtype")
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-    waited = {
-        before.name: before
+    readers = [
+        op
         for op in part.ops
         if op.name in part.kept
         and any(each.op is handle.op for each in op.inputs)
-        for before in op.control_inputs
-        if before.name not in part.kept
-    }
-    internals.set_control_inputs(value.op, list(waited.values()))
+    ]
+    waited = _waited_for(readers, part.kept)
+    internals.set_control_inputs(value.op, waited)
     return value
+
+
+def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
+    """What the devices compute before the host can run some operations."""
+    stack, found = [*ops], dict[str, Any]()
+    while stack:
+        op = stack.pop()
+        for each in (*op.control_inputs, *(t.op for t in op.inputs)):
+            if each.name not in found and each.type != "VarHandleOp":
+                found[each.name] = each
+                stack += [each] if each.name in kept else []
+    return [op for op in found.values() if op.name not in kept]
 
 
 def _row(tensor: Any) -> Any:
