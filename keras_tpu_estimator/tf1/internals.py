@@ -4,6 +4,7 @@
 """
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -153,6 +154,25 @@ def saved_names(saver: Any) -> dict[str, str]:
         for name, each in variables.items()
         if hasattr(each, "op")
     }
+
+
+def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Returns a function whose variables are those of the graph around it.
+
+    Args:
+        body: Builds the function, given tensors like the inputs.
+        inputs: Tensors of the graph.
+    """
+    from tensorflow.python.framework import function
+
+    def of_shapes(*own: Any) -> Any:
+        for tensor, like in zip(own, inputs, strict=True):
+            tensor.set_shape(like.shape)
+        return body(*own)
+
+    dtypes = [each.dtype for each in inputs]
+    define = function.Defun(*dtypes, capture_resource_var_by_value=False)
+    return define(of_shapes)
 
 
 def is_saver(value: Any) -> bool:

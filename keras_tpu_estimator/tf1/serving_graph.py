@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.export.batching import batching_in_graph
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -18,6 +19,7 @@ from keras_tpu_estimator.export.serving_graph import signature_defs
 from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.tf1.batch_functions import call_batched
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of
@@ -71,7 +73,8 @@ def build_tf1_graph(
             "the features",
         )
         spec: Any
-        spec, outputs = served.outputs_of(receiver.inputs)
+        with batching_in_graph(call_batched):
+            spec, outputs = served.outputs_of(receiver.inputs)
         scaffold = scaffold_of(spec, use_tpu=False)
         signatures = dict(signature_defs(receiver, served.signatures, outputs))
         variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
