@@ -53,9 +53,15 @@ def taken_out(
     with graph.as_default():
         reads = [_read(each, part) for each in part.variables.values()]
         rows = [_row(each) for each in (*part.boundary.values(), *reads)]
+    before = [{op.name for op in reachable(graph, [each])} for each in reads]
     for op in waiting:
-        # As what writes would have read them: before what waited for it.
-        first = (read.op for read in reads)
+        # As what writes would have read them: before what waited for it. Some
+        # operations have waited only for the writer to be opened.
+        first = [
+            read.op
+            for read, names in zip(reads, before, strict=True)
+            if op.name not in names
+        ]
         internals.set_control_inputs(op, [*op.control_inputs, *first])
     return StepWriter(part.cut(definition), part.names), rows
 

@@ -476,3 +476,72 @@ def test_an_evaluator_follows_a_training(tmp_path):
         ),
     )
     assert seen == [("model.ckpt-3", False)]
+
+
+BATCHED = {"num_batch_threads": 1, "batch_timeout_micros": 1000}
+
+
+def by_computation(features):
+    """Logits that are computed on batches of requests."""
+
+    def computation(x, scales):
+        hidden = tf.layers.dense(x, 3, tf.nn.relu, name="hidden")
+        return tf.layers.dense(hidden * scales["one"], 2)
+
+    scales = {"one": tf.ones_like(features["x"][:, :1])}
+    return export.inference_on_tpu(
+        computation, [features["x"], scales], max_batch_size=4, **BATCHED
+    )
+
+
+def by_model_fn(features, labels, mode, params):
+    """A model_fn that is called as a whole on batches of requests."""
+    if mode != kte.ModeKeys.PREDICT:
+        return model_fn_of()(features, labels, mode, params)
+    return export.model_fn_inference_on_tpu(
+        model_fn_of(outputs=two_signatures),
+        features,
+        params=params,
+        batch_config=export.BatchConfig(max_batch_size=4, **BATCHED),
+    )
+
+
+def two_signatures(probabilities):
+    return {
+        "serving_default": export.PredictOutput({"p": probabilities}),
+        "best": export.PredictOutput({"best": tf.argmax(probabilities, 1)}),
+    }
+
+
+@pytest.mark.parametrize("model_fn", [model_fn_of(by_computation), by_model_fn])
+def test_requests_are_put_together(tmp_path, model_fn):
+    made = trained(tmp_path, model_fn)
+    folder = made.export_saved_model(tmp_path / "export", raw_receiver)
+    for tags in (SERVE, [*SERVE, "tpu"]):
+        with tf.Graph().as_default() as graph, plain_session() as session:
+            tf.saved_model.loader.load(session, tags, folder)
+            kinds = [op.type for op in graph.get_operations()]
+        assert kinds.count("BatchFunction") == 1
+        result = served(folder, {"x": X[:3]}, tags=tags)
+        np.testing.assert_allclose(result["p"], predicted(made)[:3], atol=1e-6)
+        # A request of more rows than a batch may have.
+        with pytest.raises(tf.errors.InvalidArgumentError, match="batch size"):
+            served(folder, {"x": X[:5]}, tags=tags)
+    names = dict(tf.train.list_variables(f"{folder}/variables/variables"))
+    assert sorted(names) == sorted(made.get_variable_names())
+
+
+def test_without_a_size_nothing_is_put_together(tmp_path):
+    def network(features):
+        return export.inference_on_tpu(
+            lambda x: dense(x, 2, "logits"),
+            [features["x"]],
+            max_batch_size=None,
+            **BATCHED,
+        )
+
+    made = trained(tmp_path, model_fn_of(network))
+    folder = made.export_saved_model(tmp_path / "export", raw_receiver)
+    np.testing.assert_allclose(
+        served(folder, {"x": X})["p"], predicted(made), atol=1e-6
+    )

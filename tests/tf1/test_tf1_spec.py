@@ -51,6 +51,56 @@ def test_what_is_wrong_is_an_error(fields, error, message):
         kte.tf1.TPUEstimatorSpec(**{"mode": None, **fields})
 
 
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_names_of_metrics_are_checked_where_they_are_returned(name):
+    fields = {
+        "loss": 1.0,
+        "train_op": tf.no_op(),
+        "eval_metric_ops": {name: tf.metrics.mean(1.0)},
+    }
+    spec = kte.tf1.EstimatorSpec("train", **fields)
+    assert list(spec.eval_metric_ops) == [name]
+    with pytest.raises(ValueError, match=f"may not be called '{name}'"):
+        kte.tf1.EstimatorSpec("eval", **fields)
+
+
+def test_defaults_are_those_of_tensorflow():
+    fields = {"loss": 1.0, "train_op": tf.no_op()}
+    spec = kte.tf1.EstimatorSpec("train", **fields)
+    assert isinstance(spec.scaffold, tf.train.Scaffold)
+    assert (spec.scaffold.saver, spec.export_outputs) == (None, None)
+    for kind in (kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec):
+        y = tf.constant([1.0])
+        outputs = kind("infer", predictions={"y": y}).export_outputs
+        assert list(outputs) == ["serving_default"]
+        assert list(outputs["serving_default"].outputs) == ["y"]
+        given = {"own": kte.export.PredictOutput(y)}
+        outputs = kind("infer", y, export_outputs=given).export_outputs
+        assert outputs == given | {"serving_default": given["own"]}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error", "message"),
+    [
+        ([1], TypeError, "`export_outputs` should be a dict"),
+        ({"a": 1}, TypeError, "should be a PredictOutput"),
+        (
+            lambda y: {name: kte.export.PredictOutput(y) for name in "ab"},
+            ValueError,
+            "should be 'serving_default'",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", [kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec]
+)
+def test_wrong_export_outputs(kind, outputs, error, message):
+    y = tf.constant([1.0])
+    given = outputs(y) if callable(outputs) else outputs
+    with pytest.raises(error, match=message):
+        kind("infer", predictions={"y": y}, export_outputs=given)
+
+
 def test_a_spec_of_keras_is_an_error(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, loss=np.float32(1.0))
