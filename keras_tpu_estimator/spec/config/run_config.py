@@ -149,7 +149,8 @@ class RunConfig:
         evaluation_master: Accepted; has no effect.
         master: Accepted; has no effect.
         cluster: Accepted; has no effect.
-        session_config: Accepted; has no effect.
+        session_config: Accepted; has no effect. The warning names the fields of
+            a `ConfigProto` that are set.
         train_distribute: Accepted; has no effect.
         device_fn: Accepted; has no effect.
         protocol: Accepted; has no effect.
