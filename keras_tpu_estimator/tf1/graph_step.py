@@ -125,7 +125,11 @@ class GraphStep:
             host_call=self._host_call,
             hooks=self._hooks,
             scaffold=as_ours(
-                model.scaffold, self._mode, model.graph, model.variables
+                model.scaffold,
+                self._mode,
+                model.graph,
+                model.variables,
+                {name: model.local[name] for name in self.local},
             ),
             named=self._outputs,
             graph=FetchedGraph(model),

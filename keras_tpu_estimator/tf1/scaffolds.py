@@ -6,6 +6,7 @@ and its `saver` says under which names evaluation and prediction read variables.
 
 import contextlib
 import dataclasses
+import types
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.local_values import LocalInit
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.spec import Spec
@@ -46,8 +48,7 @@ class GraphScaffold:
         init_op: Gives variables initial values if there is no checkpoint.
         init_feed_dict: What is fed to it.
         init_fn: Called after it with a session.
-        local_init_op: Gives variables of one call their values in each call.
-        local_init_feed_dict: What is fed to it.
+        local_init: Gives variables of one call their values in each call.
         summary_op: The summaries of training.
         saver: Names the variables in checkpoints.
     """
@@ -55,8 +56,7 @@ class GraphScaffold:
     init_op: Any = None
     init_feed_dict: Mapping[Any, Any] | None = None
     init_fn: Any = None
-    local_init_op: Any = None
-    local_init_feed_dict: Mapping[Any, Any] | None = None
+    local_init: LocalInit | None = None
     summary_op: Any = None
     saver: Any = None
 
@@ -87,12 +87,14 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
         for name in _COLLECTIONS
     }
     _warn(own)
+    local = own["local_init_op"]
+    if local is not None:
+        local = LocalInit(local, scaffold.local_init_feed_dict)
     return GraphScaffold(
         own["init_op"],
         scaffold.init_feed_dict,
         scaffold.init_fn,
-        own["local_init_op"],
-        scaffold.local_init_feed_dict,
+        local,
         own["summary_op"],
         own["saver"],
     )
@@ -151,14 +153,25 @@ def _warn(own: Mapping[str, Any]) -> None:
 
 
 def as_ours(
-    scaffold: GraphScaffold, mode: str, graph: Any, variables: Mapping[str, Any]
+    scaffold: GraphScaffold,
+    mode: str,
+    graph: Any,
+    variables: Mapping[str, Any],
+    local: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Scaffold:
     """What a step does before it is run first.
 
     In TRAIN a `saver` with names of its own is refused.
+
+    Args:
+        scaffold: What the program has set.
+        mode: A value of `ModeKeys`.
+        graph: The graph.
+        variables: Its variables by name.
+        local: Those of one call that the step has. Defaults to none.
     """
     is_init = scaffold.init_op is not None or scaffold.init_fn is not None
-    init_fn = _Init(scaffold, graph, variables) if is_init else None
+    init_fn = _Init(scaffold, graph, variables, local) if is_init else None
     restored = _renamed(scaffold.saver, variables)
     if restored and mode == ModeKeys.TRAIN:
         raise NotImplementedError(
@@ -185,11 +198,16 @@ class _Init:
     """What a scaffold runs, in a session with the variables of its graph."""
 
     def __init__(
-        self, scaffold: GraphScaffold, graph: Any, variables: Mapping[str, Any]
+        self,
+        scaffold: GraphScaffold,
+        graph: Any,
+        variables: Mapping[str, Any],
+        local: Mapping[str, Any],
     ):
         self._scaffold = scaffold
         self._graph = graph
         self._variables = variables
+        self._local = local
 
     def __call__(self, scaffold: Scaffold, session: InitSession) -> None:
         """Runs it; what has changed are initial values."""
@@ -212,3 +230,9 @@ class _Init:
                 if not np.array_equal(value, before[name])
             }
         )
+        if own.local_init is not None and self._local:
+            # Once more: it may read what was initialized.
+            made = own.local_init.values(
+                self._variables, self._local, after, self._local
+            )
+            session.assign(made)

@@ -78,7 +78,7 @@ def build_tf1_graph(
         scaffold = scaffold_of(spec, use_tpu=False)
         signatures = dict(signature_defs(receiver, served.signatures, outputs))
         variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
-    init_op = scaffold.local_init_op
+    init_op = scaffold.local_init and scaffold.local_init.op
     names = as_ours(scaffold, served.mode, graph, variables).sources
     check_any(served.signatures, signatures)
     return ServingGraph(

@@ -20,7 +20,6 @@ from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.local_values import local_values
 from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
@@ -147,8 +146,11 @@ def _initial_values(
         )
         rest = session.run({name: variables[name] for name in drawn})
     local = [name for name in wanted if name in model.local]
-    if local and model.scaffold.local_init_op is not None:
-        rest |= local_values(model, local, {**made, **rest, **values})
+    if local and model.scaffold.local_init is not None:
+        given = {**made, **rest, **values}
+        rest |= model.scaffold.local_init.values(
+            model.variables, model.local, given, local
+        )
     # `jax.numpy` would compile a copy for each shape.
     copied: ArraysByPath = jax.device_put({**made, **rest})
     return copied

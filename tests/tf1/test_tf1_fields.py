@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf.descriptor import FieldDescriptor
+from tf1_programs import estimator
+from tf1_programs import fed
 from tf1_programs import summaries_in
 
 from keras_tpu_estimator.ground.base.warned import warn_once
@@ -245,6 +247,42 @@ def test_a_local_init_op_assigns_no_other_variables(tmp_path):
         Program(tmp_path, given)
 
 
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_a_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
+    losses = []
+
+    class Losses(kte.hooks.SessionRunHook):
+        def before_run(self, run_context):
+            return kte.hooks.SessionRunArgs("loss")
+
+        def after_run(self, run_context, run_values):
+            losses.append(float(run_values.results))
+
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        own = tf.Variable(
+            0.0, name="own", collections=[tf.GraphKeys.LOCAL_VARIABLES]
+        )
+        with tf.control_dependencies([own.assign_add(1.0)]):
+            train_op = tf.train.get_global_step().assign_add(1)
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=tf.reduce_mean(features["x"] * (w + own)),
+            train_op=train_op,
+            scaffold_fn=lambda: tf.train.Scaffold(
+                init_op=w.assign(5.0), local_init_op=own.assign(8 * w)
+            ),
+        )
+
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu, iterations=1)
+    data = [({"x": np.ones((16, 1), "float32")}, None)] * 2
+    for _ in range(2):
+        made.train(fed(data), hooks=[Losses()], steps=2)
+    assert losses == [45, 46, 45, 46]
+    assert made.evaluate(fed(data), steps=1)["loss"] == 45
+    assert made.get_variable_names() == ["global_step", "w"]
+
+
 def test_a_local_init_op_runs_where_the_model_is_served(tmp_path):
     given = scaffold_with(local_init_op=lambda w, local: local.assign(14.0))
     program = Program(tmp_path, given)
@@ -277,7 +315,7 @@ def test_a_variable_whose_initial_value_is_fed(tmp_path):
 
 def test_a_saver_of_objects_is_warned_of(tmp_path, logged):
     given = scaffold_with(
-        saver=lambda w, local: tf.train.Checkpoint(
+        saver=lambda w, local: tf.compat.v2.train.Checkpoint(
             w=w, global_step=tf.train.get_global_step()
         )
     )
