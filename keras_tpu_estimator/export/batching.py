@@ -228,7 +228,7 @@ def _batched_spec(
     features: Features,
     batched: Callable[[Callable[..., Nest], list[Nest]], Nest],
 ) -> Spec:
-    """The spec of a function whose tensors are those of batches."""
+    """Returns the spec of a function, with tensors that run on batches."""
     specs: list[Spec] = []
 
     def computation(features: Features) -> Nest:

@@ -49,5 +49,5 @@ def in_any_graph() -> Iterator[None]:
 
 
 def is_building() -> bool:
-    """Whether the current code runs in a block of one of these."""
+    """Returns whether the current code runs in such a block."""
     return _is_building.get()

@@ -122,11 +122,11 @@ class _Order:
             self._add(write, [node.name])
 
     def last_writes(self) -> dict[str, str]:
-        """The last write of each variable."""
+        """Returns the last write of each variable."""
         return {name: writes[-1] for name, writes in self._writes.items()}
 
     def earlier(self) -> dict[str, tuple[str, ...]]:
-        """By the name of a node, those that it must not overtake."""
+        """Returns by the name of a node those that it must not overtake."""
         return {
             # A node may use one variable at two positions.
             name: tuple(dict.fromkeys(n for n in names if n != name))
@@ -143,7 +143,7 @@ class _Order:
         self._added[name] += others
 
     def _comes_before(self, read: str, write: str) -> bool:
-        """Whether TensorFlow would run a read before a write."""
+        """Returns whether TensorFlow would run a read before a write."""
         if self._waits[read] >= self._waits[write]:
             return False
         return write not in self._all_before(read)

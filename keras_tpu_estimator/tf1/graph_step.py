@@ -209,7 +209,7 @@ class GraphStep:
         return changed, outputs
 
     def _summaries(self) -> list[Recorded]:
-        """The summaries of training."""
+        """Returns the summaries of training."""
         model = self._model
         return recorded(model.graph, model.scaffold.summary_op)
 

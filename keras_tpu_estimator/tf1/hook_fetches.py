@@ -183,7 +183,7 @@ class FetchedGraph:
 
 
 def _fetched(spec: Spec) -> Any:
-    """What TensorFlow's estimator fetches in each run."""
+    """Returns the fetches of each run in TensorFlow's estimator."""
     if spec.mode == ModeKeys.TRAIN:
         return [spec.train_op, spec.loss]
     return spec.predictions if spec.mode == ModeKeys.PREDICT else [spec.loss]

@@ -1,4 +1,4 @@
-"""What a `local_init_op` gives the variables of one call."""
+"""The values that a `local_init_op` gives the variables of one call."""
 
 import dataclasses
 from collections.abc import Collection
@@ -49,7 +49,7 @@ class LocalInit:
         return made
 
     def _names(self, variables: Mapping[str, Any]) -> list[str]:
-        """The variables that it reads or assigns."""
+        """Lists the variables that it reads or assigns."""
         known = definition_of(self.op.graph)
         ops = reachable(self.op.graph, [self.op])
         names = [op.name for op in ops if op.type == "VarHandleOp"]

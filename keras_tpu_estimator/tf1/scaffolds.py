@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = ("ready_op", "ready_for_local_init_op")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphScaffold:
-    """What a program has set of its `tf.train.Scaffold`.
+    """The fields of a `tf.train.Scaffold` that a program has set.
 
     Each field is `None` where TensorFlow would make a default.
 
@@ -117,7 +117,7 @@ def _open(graph: Any) -> Iterator[None]:
 
 
 def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
-    """A field's value, unless `finalize` made it by default."""
+    """Returns a field's value, unless `finalize` made it by default."""
     import tensorflow as tf
 
     if len(collected) == 1 and value is None:
@@ -128,7 +128,7 @@ def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
 
 
 def _warn(own: Mapping[str, Any]) -> None:
-    """Warns of what the program has set and nothing here does."""
+    """Warns of fields that are set and have no effect here."""
     for name in _WITHOUT_EFFECT:
         if own[name] is not None:
             warn_once(

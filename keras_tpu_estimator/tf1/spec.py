@@ -165,7 +165,7 @@ def _check_common(record: Spec) -> None:
 
 
 def _export_outputs(record: Spec) -> Any:
-    """The export outputs, in PREDICT with the default one among them."""
+    """Returns the export outputs, in PREDICT with the default one."""
     import tensorflow as tf
 
     given, predictions = record.export_outputs, record.predictions

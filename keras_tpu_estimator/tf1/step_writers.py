@@ -53,7 +53,7 @@ def taken_out(
     with graph.as_default():
         reads = [_read(each, part) for each in part.variables.values()]
         rows = [_row(each) for each in (*part.boundary.values(), *reads)]
-    before = [{op.name for op in reachable(graph, [each])} for each in reads]
+    before = [_all_before(each.op) for each in reads]
     for op in waiting:
         # As what writes would have read them: before what waited for it. Some
         # operations have waited only for the writer to be opened.
@@ -274,7 +274,7 @@ def _around(
 
 
 def _read(handle: Any, part: _Part) -> Any:
-    """The value of a variable that the host's operations would have read."""
+    """Reads a variable when the host's operations would have read it."""
     import tensorflow as tf
 
     dtype = handle.op.get_attr("dtype")
@@ -290,8 +290,19 @@ def _read(handle: Any, part: _Part) -> Any:
     return value
 
 
+def _all_before(op: Any) -> set[str]:
+    """Returns the names of all operations that one waits for."""
+    stack, found = [op], set[str]()
+    while stack:
+        each = stack.pop()
+        if each.name not in found:
+            found.add(each.name)
+            stack += [*each.control_inputs, *(t.op for t in each.inputs)]
+    return found
+
+
 def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
-    """What the devices compute before the host can run some operations."""
+    """Lists the devices' operations that those of the host wait for."""
     stack, found = [*ops], dict[str, Any]()
     while stack:
         op = stack.pop()

@@ -71,7 +71,7 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
 
 
 def _merged(summary_op: Any) -> list[Any]:
-    """The summaries of which an operation makes one, each once."""
+    """Lists the summaries that an operation merges, each once."""
     import tensorflow as tf
 
     found: dict[str, Any] = {}

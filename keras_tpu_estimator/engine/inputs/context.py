@@ -101,7 +101,7 @@ class DeviceAssignment:
         return f"{_job(job)}/task:{host}/device:TPU:{ordinal}"
 
     def _place(self, replica: int, logical_core: int) -> tuple[int, int]:
-        """The host of a device, and its number there."""
+        """Returns the host of a device, and its number there."""
         (number,) = self.coordinates(replica, logical_core)
         topology = self.topology
         return divmod(number, topology.num_cores // topology.num_hosts)

@@ -161,7 +161,7 @@ def set_without_effect(
 
 
 def _set_within(name: str, value: object) -> list[str]:
-    """The fields of a protocol buffer that are set; else the name itself."""
+    """Lists the fields of a protocol buffer that are set, or the name."""
     list_fields = getattr(value, "ListFields", None)
     if list_fields is None:
         return [name]

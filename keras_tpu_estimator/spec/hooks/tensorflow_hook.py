@@ -82,7 +82,7 @@ def _interval(hook: Any) -> dict[str, Any]:
 
 
 def _values(results: Any) -> Any:
-    """What a hook gets; of the run itself nothing is recorded."""
+    """Returns the values of a hook, with empty records of the run."""
     from tensorflow.compat.v1 import RunMetadata
     from tensorflow.compat.v1 import RunOptions
 

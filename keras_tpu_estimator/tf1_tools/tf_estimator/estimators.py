@@ -185,7 +185,7 @@ def _marked(model_fn: Any) -> Any:
 
 
 def _in_any_graph(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A marked `model_fn` that adds to whatever graph is the default one."""
+    """Makes a marked `model_fn` callable in any default graph."""
 
     @functools.wraps(model_fn)
     def called(features: Any, labels: Any, mode: str, config: Any) -> Any:
