@@ -263,11 +263,12 @@ def test_a_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
         own = tf.Variable(
             0.0, name="own", collections=[tf.GraphKeys.LOCAL_VARIABLES]
         )
+        loss = tf.reduce_mean(features["x"] * (w + own))
         with tf.control_dependencies([own.assign_add(1.0)]):
             train_op = tf.train.get_global_step().assign_add(1)
         return kte.tf1.TPUEstimatorSpec(
             mode,
-            loss=tf.reduce_mean(features["x"] * (w + own)),
+            loss=loss,
             train_op=train_op,
             scaffold_fn=lambda: tf.train.Scaffold(
                 init_op=w.assign(5.0), local_init_op=own.assign(8 * w)
