@@ -246,8 +246,13 @@ def _batched_spec(
     }
     for name, output in outputs.items():
         output.tensors = made["outputs"][name]
+    # Nothing else of it leaves the function.
     return spec._replace(
-        predictions=made["predictions"], export_outputs=outputs or None
+        predictions=made["predictions"],
+        export_outputs=outputs or None,
+        loss=None,
+        train_op=None,
+        host_call=None,
     )
 
 

@@ -45,6 +45,7 @@ def model_fn_of(network=None, outputs=None):
             return kte.tf1.TPUEstimatorSpec(
                 mode,
                 predictions={"p": probabilities},
+                loss=tf.reduce_mean(probabilities),
                 export_outputs=outputs and outputs(probabilities),
             )
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
