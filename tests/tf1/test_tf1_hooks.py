@@ -602,3 +602,18 @@ def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):
     made(tmp_path).train(fed([X]), steps=1)
     with pytest.raises(RuntimeError, match="save checkpoints"):
         made(tmp_path).evaluate(fed([X]), steps=1, hooks=[saver])
+
+
+def test_early_stopping_in_a_session_of_tensorflow(tmp_path):
+    hook = kte.experimental.make_early_stopping_hook(
+        estimator(model_fn, tmp_path),
+        lambda: True,
+        run_every_secs=None,
+        run_every_steps=3,
+    )
+    with tf.Graph().as_default():
+        run = tf.train.get_or_create_global_step().assign_add(1)
+        with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+            while not session.should_stop():
+                last = session.run(run)
+    assert last == 1
