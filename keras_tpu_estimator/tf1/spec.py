@@ -198,7 +198,10 @@ def _check_required(record: Spec) -> None:
 def _check_train_op(op: Any) -> None:
     import tensorflow as tf
 
-    if op is None or isinstance(op, tf.Operation) or tf.is_tensor(op):
+    if op is None:
+        return
+    if isinstance(op, tf.Operation) or tf.is_tensor(op):
+        _check_graph("train_op", op)
         return
     raise TypeError(
         "`train_op` should be an operation or a tensor of the graph, such "
@@ -239,10 +242,13 @@ def _of_keras(metric: Any) -> tuple[Any, Any]:
             f"The metric {metric.name!r} was never updated. Expected a call "
             "of its `update_state` with this batch before it is returned."
         )
-    known = {variable.op.name for variable in v1.local_variables()}
-    for variable in metric.variables:
-        if variable.op.name not in known:
-            v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, variable)
+    for update in metric.updates:
+        _check_graph(f"eval_metric_ops[{metric.name!r}]", update)
+    for key in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):
+        known = {variable.op.name for variable in v1.get_collection(key)}
+        for variable in metric.variables:
+            if variable.op.name not in known:
+                v1.add_to_collection(key, variable)
     return metric.result(), tf.group(*metric.updates)
 
 
@@ -274,9 +280,25 @@ def _as_tensor(name: str, value: Any) -> Any:
     import tensorflow as tf
 
     try:
-        return tf.convert_to_tensor(value)
+        tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"`{name}` should be a tensor of the graph that model_fn builds. "
             f"Received: {value!r} of type {type(value).__name__}"
         ) from error
+    _check_graph(name, tensor)
+    return tensor
+
+
+def _check_graph(name: str, element: Any) -> None:
+    """Raises a ValueError if something is of another graph than the spec."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or element.graph is graph:
+        return
+    raise ValueError(
+        f"`{name}` must be in the default graph, which this call of model_fn "
+        f"builds. Received: {element!r} of another graph. Make it inside "
+        "model_fn, and keep no tensors between calls."
+    )

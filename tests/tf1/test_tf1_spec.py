@@ -9,6 +9,12 @@ from tf1_programs import estimator
 from tf1_programs import fed
 
 
+def tf_keras_mean():
+    import tf_keras
+
+    return tf_keras.metrics.Mean()
+
+
 @pytest.fixture(autouse=True)
 def graph():
     """A graph, as in a model_fn."""
@@ -99,6 +105,32 @@ def test_wrong_export_outputs(kind, outputs, error, message):
     given = outputs(y) if callable(outputs) else outputs
     with pytest.raises(error, match=message):
         kind("infer", predictions={"y": y}, export_outputs=given)
+@pytest.mark.parametrize("name", ["loss", "predictions", "train_op", "metric"])
+def test_tensors_of_another_graph_are_an_error(name):
+    with tf.Graph().as_default():
+        foreign = tf.constant(1.0)
+        mean = tf_keras_mean()
+        mean.update_state(foreign)
+    own = tf.constant(1.0)
+    fields = {"loss": own, "predictions": {"y": own}, "train_op": own}
+    if name == "metric":
+        fields["eval_metric_ops"] = {"mean": mean}
+    else:
+        fields[name] = {"y": foreign} if name == "predictions" else foreign
+    with pytest.raises(ValueError, match="must be in the default graph"):
+        kte.tf1.EstimatorSpec("eval", **fields)
+
+
+def test_variables_of_metrics_are_in_their_collections():
+    mean = tf_keras_mean()
+    mean.update_state(tf.constant(1.0))
+    for _ in range(2):
+        kte.tf1.EstimatorSpec(
+            "eval", loss=tf.constant(1.0), eval_metric_ops={"mean": mean}
+        )
+    names = [variable.name for variable in mean.variables]
+    for key in (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES):
+        assert [v.name for v in tf.get_collection(key)] == names
 
 
 def test_a_spec_of_keras_is_an_error(tmp_path):

@@ -195,6 +195,15 @@ def test_without_exports_the_first_model_is_the_best(tmp_path):
     assert offer(best_exporter(), Writer(tmp_path), losses(5, 4)) == [0, 1]
 
 
+def test_without_a_result_the_first_model_is_exported(tmp_path):
+    exporter, writer = best_exporter(exports_to_keep=1), Writer(tmp_path)
+    path = tmp_path / "export"
+    arguments = (writer, str(path), "model.ckpt-0", None, False)
+    exports = [exporter.export(*arguments) for _ in range(2)]
+    assert [str(each) for each in path.iterdir()] == exports[-1:]
+    assert offer(exporter, writer, losses(5, 6), str(path)) == [0]
+
+
 def test_a_loss_is_needed_to_compare_losses(tmp_path):
     with pytest.raises(ValueError, match="Pass a `compare_fn`"):
         offer(best_exporter(), Writer(tmp_path), [{"mae": 2}, {"mae": 1}])

@@ -115,12 +115,14 @@ class TensorFlowHook(LoopHook):
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Every step, if the hook does something around steps."""
-        base = _train().SessionRunHook
-        does = any(
-            getattr(type(self.hook), name) is not getattr(base, name)
-            for name in ("before_run", "after_run")
-        )
+        does = any(map(self._has_own, ("before_run", "after_run")))
         return super().run_ends(start) if does else ()
+
+    def _has_own(self, name: str) -> bool:
+        """Returns whether the hook, or its class, has a method of its own."""
+        method = getattr(self.hook, name)
+        base = getattr(_train().SessionRunHook, name)
+        return getattr(method, "__func__", method) is not base
 
     def open(self, session: Session) -> None:
         """Finds out about the graph."""
