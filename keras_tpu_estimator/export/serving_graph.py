@@ -108,10 +108,18 @@ def build_graph(
         check_fed(features, receiver.receiver_tensors, "the features")
         model = model_for(jax.tree.unflatten(nest, specs))
         variables = make_variables(model.values)
-        flat = model.call(
+        flat, state = model.call(
             [variable.read_value() for variable in variables.values()],
             features,
         )
+        # Each request leaves them to the next one, as batches of `predict` do.
+        assignments = [
+            variables[path].assign(value, read_value=False)
+            for path, value in state.items()
+        ]
+        if assignments:
+            with tf.control_dependencies(assignments):
+                flat = [tf.identity(tensor) for tensor in flat]
         outputs = with_host_tensors(
             jax.tree.unflatten(model.outputs, flat),
             finish=lambda tensor: tensor,

@@ -86,7 +86,7 @@ RECEIVERS = {
         r"\['x'\] should be numbers. Received: string. Convert it",
     ),
     "sparse": (
-        receiver_of(lambda tf, x: tf.sparse.from_dense(x), shape=(3, 4)),
+        receiver_of(lambda tf, x: tf.sparse.from_dense(x), "int32", (3, 4)),
         ValueError,
         r"\['x'\] should be a dense tensor. Received: SparseTensor.*to_dense",
     ),
@@ -258,15 +258,15 @@ def test_assets(assets, exception, message, estimator, tmp_path):
         estimator.export_saved_model(tmp_path, RAW, assets_extra=assets)
 
 
-def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [0, 1])
+def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch, number):
     build = front_end.build_graph
 
     def build_wrong(*args):
         graph = build(*args)
-        trial = graph.model.trial
-        wrong = dataclasses.replace(
-            trial, outputs=[output + 1 for output in trial.outputs]
-        )
+        wrong = [*graph.model.trial]
+        outputs = [output + 1 for output in wrong[number].outputs]
+        wrong[number] = dataclasses.replace(wrong[number], outputs=outputs)
         return dataclasses.replace(
             graph, model=dataclasses.replace(graph.model, trial=wrong)
         )
