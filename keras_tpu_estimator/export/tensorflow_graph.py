@@ -128,7 +128,12 @@ def keep_masks(keras: Any) -> None:
 
     @functools.wraps(call)
     def keeping(
-        self: Any, query: Any, value: Any, key: Any = None, *args: Any, **kw: Any
+        self: Any,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        *args: Any,
+        **kw: Any,
     ) -> Any:
         inputs = [each for each in (query, value, key) if each is not None]
         masks = [get_keras_mask(each) for each in inputs]

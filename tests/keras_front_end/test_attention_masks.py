@@ -37,7 +37,10 @@ def model_fn_of(before):
 
 def rows(made):
     return np.stack(
-        [each["y"] for each in made.predict(lambda params: ({"ids": IDS}, None))]
+        [
+            each["y"]
+            for each in made.predict(lambda params: ({"ids": IDS}, None))
+        ]
     )
 
 

@@ -41,7 +41,9 @@ def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
     sparse = sys.modules["tensorflow"].sparse
     value = missing[_kind(tensor)]
     # The order of indices is up to the user's code, or to a client.
-    return sparse.to_dense(sparse.reorder(tensor), value)
+    made = sparse.to_dense(sparse.reorder(tensor), value)
+    made.set_shape(tensor.shape)
+    return made
 
 
 def _has_value(sparse: Any, missing: Mapping[str, int]) -> bool:
