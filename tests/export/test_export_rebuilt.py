@@ -175,7 +175,8 @@ def own_layer(x, is_training):
         (
             not_of_keras,
             ValueError,
-            "Expected only Keras's layers.*export_backend='jax'",
+            r"Expected only Keras's layers.*at .*test_export_rebuilt.py:\d+: "
+            ".*export_backend='jax'",
         ),
         (
             own_layer,
