@@ -149,11 +149,11 @@ def load_model(
         assigned=[path for path in step.assigned if path not in local],
         trial=(),
     )
-    function, values = loaded.function(step), loaded.values
+    function, current = loaded.function(step), loaded.values
     trial = []
     for sample in (samples, *others):
-        outputs, state = _run_on_host(function, values, sample)
-        values = values | state
+        outputs, state = _run_on_host(function, current, sample)
+        current = current | state
         trial.append(Request(sample, jax.tree.leaves(outputs)))
     return dataclasses.replace(loaded, trial=trial)
 

@@ -118,7 +118,7 @@ def lower(loaded: LoadedModel) -> LoweredModel:
             f"{loaded.served.mode!r}."
         )
     exported = _exported(loaded)
-    outputs, _ = exported.out_tree.children()
+    outputs, _ = jax.tree_util.treedef_children(exported.out_tree)
     return LoweredModel(
         exported=exported,
         module=stablehlo.for_tensorflow(exported.mlir_module_serialized),

@@ -52,7 +52,7 @@ def test_a_layer_after_attention_is_masked(tmp_path):
             tmp_path / str(before),
             use_tpu=False,
             warm_start_from=kte.WarmStartSettings(
-                {"words/embeddings": np.eye(4, 3, dtype="float32")}
+                {"words/embeddings": np.eye(4, 3, dtype="float32")}, "words"
             ),
         )
         made[before].train(lambda params: ({"ids": IDS}, None), steps=2)
