@@ -120,9 +120,6 @@ def compute_as_jax(tf: Any) -> None:
 
 def keep_masks(keras: Any) -> None:
     """Has attention keep the masks of its inputs, as where it was trained."""
-    from keras.src.backend import get_keras_mask
-    from keras.src.backend import set_keras_mask
-
     layer = keras.layers.MultiHeadAttention
     call = layer.call
 
@@ -136,12 +133,12 @@ def keep_masks(keras: Any) -> None:
         **kw: Any,
     ) -> Any:
         inputs = [each for each in (query, value, key) if each is not None]
-        masks = [get_keras_mask(each) for each in inputs]
+        masks = [getattr(each, "_keras_mask", None) for each in inputs]
         try:
             return call(self, query, value, key, *args, **kw)
         finally:
             for each, mask in zip(inputs, masks, strict=True):
-                set_keras_mask(each, mask)
+                each._keras_mask = mask
 
     layer.call = keeping
 
