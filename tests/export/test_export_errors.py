@@ -441,6 +441,18 @@ FIELDS = {
         ),
         "should be one tensor.*Use ServingInputReceiver",
     ),
+    "a key of supervised features is a float": (
+        lambda tensor: kte.export.SupervisedInputReceiver(
+            {0.5: tensor}, tensor, tensor
+        ),
+        "keys of `features` must be strings or integers. Received: 0.5",
+    ),
+    "a key of labels is None": (
+        lambda tensor: kte.export.SupervisedInputReceiver(
+            tensor, {None: tensor}, tensor
+        ),
+        "keys of `labels` must be strings or integers. Received: None",
+    ),
     "labels are missing": (
         lambda tensor: kte.export.SupervisedInputReceiver(tensor, None, tensor),
         "`labels` should be a tensor or a dict",
@@ -467,6 +479,10 @@ def test_single_tensors_get_names():
     assert list(receiver.features) == ["feature"]
     assert list(receiver.receiver_tensors) == ["input"]
     assert list(receiver.receiver_tensors_alternatives["other"]) == ["input"]
+    # As named tuples are.
+    features, receivers, _ = receiver
+    assert features is receiver[0] is receiver.features
+    assert receivers is receiver.receiver_tensors
 
 
 @pytest.mark.parametrize(
