@@ -20,7 +20,7 @@ import numpy as np
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import Trial
+from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.plain_ops import in_plain_ops
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
@@ -48,7 +48,7 @@ class RebuiltModel:
         outputs: The nest of the program's outputs.
         signatures: What each signature returns.
         batch_config: How requests are put together, or `None`.
-        trial: How the model can be checked.
+        trial: Requests by which the model can be checked.
     """
 
     graph: "GraphDef"
@@ -59,11 +59,11 @@ class RebuiltModel:
     outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
-    trial: Trial
+    trial: Sequence[Request]
 
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
-    ) -> list["tf.Tensor"]:
+    ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
         """Calls the model with TensorFlow's tensors.
 
         Args:
@@ -71,7 +71,8 @@ class RebuiltModel:
             features: The flat features.
 
         Returns:
-            The flat outputs.
+            The flat outputs, and new values of variables, of which there are
+            none.
         """
         import tensorflow as tf
 
@@ -89,10 +90,11 @@ class RebuiltModel:
             run = self.batch_config.batched(run)
         results = run(*map(tf.cast, features, self.dtypes))
         # A dtype policy widens what leaves the model.
+        outputs = self.trial[0].outputs
         return [
             tf.cast(result, output.dtype)
-            for result, output in zip(results, self.trial.outputs, strict=True)
-        ]
+            for result, output in zip(results, outputs, strict=True)
+        ], {}
 
 
 def rebuild(
@@ -109,9 +111,16 @@ def rebuild(
 
     Raises:
         ValueError: `model_fn` does more than Keras's symbols can.
-        UnservableError: Keras cannot rebuild it.
+        UnservableError: Keras cannot rebuild it, or it assigns variables.
         TimeoutError: It has not done so in time.
     """
+    if loaded.assigned:
+        raise UnservableError(
+            "A model that is rebuilt under Keras's TensorFlow backend must not "
+            "assign variables. Received assignments of: "
+            f"{sorted(loaded.assigned)}. Leave out what is random or counts in "
+            "mode 'infer', or use RunConfig(export_backend='jax')."
+        )
     leaves, nest = jax.tree.flatten(loaded.features)
     specs = [
         dataclasses.replace(spec, name=f"feature_{number}")

@@ -174,7 +174,12 @@ class Evaluation:
         _logger.info(
             "Saving dict for global step %d: %s",
             step,
-            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
+            ", ".join(
+                f"{key} = {result[key]}"
+                for key in sorted(result)
+                # Serialized images, for instance.
+                if not isinstance(result[key], bytes)
+            ),
         )
 
 

@@ -93,13 +93,13 @@ class Padded:
 
 
 class PaddedSteps:
-    """The single steps of an input, padded to one size.
+    """The single steps of an input, padded to the size asked for.
 
     A batch without examples is a step of padding alone: who asked with it may
     wait for the answer.
 
     Args:
-        size: The batch size to pad to; by default that of the first batch.
+        size: The batch size to pad to; by default batches stay as they are.
     """
 
     def __init__(self, pipeline: Pipeline, size: int | None):
@@ -112,8 +112,8 @@ class PaddedSteps:
         if batch is None:
             return None
         features = batch.step(0).features
-        self._size = max(self._size or 1, batch.examples)
-        return Padded(*pad(features, self._size), batch.examples)
+        size = max(self._size or 1, batch.examples)
+        return Padded(*pad(features, size), batch.examples)
 
 
 class PredictionLoop:

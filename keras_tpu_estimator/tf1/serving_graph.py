@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from keras_tpu_estimator.export.batching import batching_in_graph
@@ -45,10 +44,20 @@ class ServedTF1ModelFn(ServedModelFn):
         if metrics is None and spec.eval_metrics is not None:
             metrics = spec.eval_metrics.call(spec.eval_metrics.tensors)
         return {
-            f"metrics/{name}/{part}": tensor
+            f"metrics/{name}/{part}": _as_tensor(each)
             for name, pair in (metrics or {}).items()
-            for part, tensor in zip(("value", "update_op"), pair, strict=True)
+            for part, each in zip(("value", "update_op"), pair, strict=True)
         }
+
+
+def _as_tensor(each: Any) -> Any:
+    """An operation as an empty tensor, as signatures have tensors only."""
+    import tensorflow as tf
+
+    if not isinstance(each, tf.Operation):
+        return each
+    with tf.control_dependencies([each]):
+        return tf.constant([], name="metric_op_wrapper")
 
 
 def build_tf1_graph(
@@ -67,11 +76,7 @@ def build_tf1_graph(
     hide_gpus()
     with building(seed) as graph:
         receiver = checked_receiver(receiver_fn(), kinds)
-        check_fed(
-            jax.tree.leaves(receiver.inputs, is_leaf=tf.is_tensor),
-            receiver.receiver_tensors,
-            "the features",
-        )
+        check_fed(receiver.inputs, receiver.receiver_tensors, "the features")
         spec: Any
         with batching_in_graph(call_batched):
             spec, outputs = served.outputs_of(receiver.inputs)

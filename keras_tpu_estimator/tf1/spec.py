@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.model_fn import spec
@@ -223,13 +225,20 @@ def _metric_ops(
         }
     pairs = check_metric_ops(metric_ops, own_names)
     for name, pair in pairs.items():
-        for each in pair:
+        for each in jax.tree.leaves(pair[1]):
             if not isinstance(each, tf.Operation):
                 _as_tensor(f"eval_metric_ops[{name!r}]", each)
     return {
-        name: (_as_tensor(name, value), update)
+        name: (_metric_value(f"eval_metric_ops[{name!r}]", value), update)
         for name, (value, update) in pairs.items()
     }
+
+
+def _metric_value(name: str, value: Any) -> Any:
+    """The tensors of a metric's value, which may be a nest of tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(_metric_value(name, each) for each in value)
+    return _as_tensor(name, value)
 
 
 def _of_keras(metric: Any) -> tuple[Any, Any]:

@@ -45,6 +45,38 @@ class Recorded:
         return Collected(self.summary, None).split(is_split)
 
 
+class NumberedImages(Image):
+    """Images as TF1 names them: 'x/image', or 'x/image/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each image."""
+        return _each(self, Image.serialized, reduced)
+
+
+class NumberedSounds(Audio):
+    """Sounds as TF1 names them: 'x/audio', or 'x/audio/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each sound."""
+        return _each(self, Audio.serialized, reduced)
+
+
+def _each(
+    summary: Image | Audio, serialized: Callable[[Any, Any], bytes], rows: Any
+) -> bytes:
+    """Returns records, with numbers where several may have been asked for."""
+    if summary.max_outputs == 1:
+        return serialized(summary, rows)
+    # Messages in a row are one message with all their values.
+    return b"".join(
+        serialized(
+            dataclasses.replace(summary, tag=f"{summary.tag}/{number}"),
+            rows[number : number + 1],
+        )
+        for number in range(len(rows))
+    )
+
+
 def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
     """Returns the summaries of a graph.
 
@@ -114,7 +146,7 @@ def _histogram(tag: str, op: Any) -> tuple[Summary, Any]:
 
 def _image(tag: str, op: Any) -> tuple[Summary, Any]:
     count = op.get_attr("max_images")
-    return Image(tag=tag, max_outputs=count), _as_bytes
+    return NumberedImages(tag=f"{tag}/image", max_outputs=count), _as_bytes
 
 
 def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
@@ -122,7 +154,10 @@ def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
 
     rate = tf.get_static_value(op.inputs[2])
     count = op.get_attr("max_outputs")
-    return Audio(tag=tag, sample_rate=int(rate), max_outputs=count), _same
+    summary = NumberedSounds(
+        tag=f"{tag}/audio", sample_rate=int(rate), max_outputs=count
+    )
+    return summary, _same
 
 
 def _as_bytes(images: jax.Array) -> jax.Array:

@@ -663,7 +663,9 @@ def test_any_sizes_come_if_none_was_asked_for():
 @pytest.mark.parametrize(
     "sparse",
     [
-        lambda: tf.sparse.from_dense(np.eye(4)),
+        # A missing id need not be zero.
+        lambda: tf.sparse.from_dense(np.eye(4, dtype="int32")),
+        lambda: tf.sparse.from_dense([["a", ""]] * 4),
         lambda: tf.ragged.constant([[1], [2, 3], [], [4]]),
     ],
 )
@@ -672,6 +674,19 @@ def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
     data = tf.data.Dataset.from_tensors({"x": sparse()})
     with pytest.raises(TypeError, match=r"\['x'\] should be a dense tensor"):
         taken(pipeline(data, chunk=chunk))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sparse_floats_have_zeros(dtype):
+    x = tf.cast(np.eye(4), dtype)
+    # The order of cells is any.
+    sparse = tf.sparse.from_dense(x)
+    cells, values = sparse.indices[::-1], sparse.values[::-1]
+    sparse = tf.SparseTensor(cells, values, sparse.dense_shape)
+    data = tf.data.Dataset.from_tensors(({"x": sparse}, [1, 2, 3, 4]))
+    (batch,) = taken(pipeline(data))
+    found = batch.step(0).features["x"]
+    np.testing.assert_array_equal(found.astype("float32"), np.eye(4))
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])

@@ -285,6 +285,38 @@ def test_all_modes_share_their_variables(classifier, tmp_path):
     assert "hidden/kernel/Adam" in names
 
 
+def test_a_metric_whose_update_is_an_operation(tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(features["x"] * w)
+        value, update = tf.metrics.mean(labels)
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=tf.assign_add(tf.train.get_global_step(), 1),
+            eval_metric_ops={"mean": (value, tf.group(update))},
+        )
+
+    made = estimator(model_fn, tmp_path / "model", use_tpu=False)
+    made.train(fed(data()), steps=1)
+    supervised = export.build_raw_supervised_input_receiver_fn({"x": X}, Y)
+    folder = made.experimental_export_all_saved_models(
+        tmp_path / "new", {kte.ModeKeys.EVAL: supervised}
+    )
+    with tf.Graph().as_default(), plain_session() as session:
+        meta = tf.saved_model.loader.load(session, ["eval"], folder)
+        signature = meta.signature_def["eval"]
+        feeds = {
+            signature.inputs[name].name: value
+            for name, value in {"x": X, "label": Y}.items()
+        }
+        outputs = signature.outputs
+        update = session.run(outputs["metrics/mean/update_op"].name, feeds)
+        assert update.shape == (0,)
+        mean = session.run(outputs["metrics/mean/value"].name, feeds)
+    np.testing.assert_allclose(mean, Y.mean(), rtol=1e-6)
+
+
 def test_a_saver_says_what_is_restored(tmp_path):
     def averaged(features, labels, mode, params):
         spec = model_fn_of()(features, labels, mode, params)

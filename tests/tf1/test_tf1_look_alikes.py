@@ -423,3 +423,19 @@ def test_arrays_become_batches():
         tf.estimator.inputs.numpy_input_fn(x, y)
     with pytest.raises(ValueError, match=r"same number of rows.*\[4, 5\]"):
         tf.estimator.inputs.numpy_input_fn(x, y[:4], shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        ({"a": np.ones(4)}, {"a": np.ones(4)}, ValueError, r"both: \['a'\]"),
+        ({}, np.ones(4), ValueError, "`x` must not be empty"),
+        (np.ones((0, 2)), None, ValueError, "`x` must not be empty"),
+        ({"a": np.ones(4)}, {}, ValueError, "`y` must not be empty"),
+        (None, np.ones(4), TypeError, "`x` must be an array or a dict"),
+        ([1.0], None, TypeError, "`x` must be an array or a dict"),
+    ],
+)
+def test_arrays_that_are_refused(x, y, error, message):
+    with pytest.raises(error, match=message):
+        tf.estimator.inputs.numpy_input_fn(x, y, shuffle=False)

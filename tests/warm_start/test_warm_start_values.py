@@ -320,6 +320,16 @@ VARIABLE = keras.Variable(np.zeros(1), name="a")
     [
         ({"ckpt_to_initialize_from": ""}, ValueError, "be a checkpoint. Recei"),
         ({"ckpt_to_initialize_from": None}, ValueError, "Received: None"),
+        (
+            {"ckpt_to_initialize_from": {"a": "b"}},
+            TypeError,
+            "for 'a': 'b'.* `var_name_to_prev_var_name`",
+        ),
+        (
+            {"ckpt_to_initialize_from": {"a": {"b": None}}},
+            TypeError,
+            "Received for 'b': None",
+        ),
         ({"ckpt_to_initialize_from": 3}, TypeError, "be a path, or a dict"),
         ({"vars_to_warm_start": 3}, ValueError, "a string, a list or None. Re"),
         ({"vars_to_warm_start": ["a", VARIABLE]}, ValueError, "only strings, "),

@@ -113,10 +113,8 @@ class HostMetrics:
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
     def result(self) -> dict[str, Any]:
-        """The metrics' values by name, as NumPy values."""
-        return {
-            name: np.asarray(value)[()] for name, value in self._result.items()
-        }
+        """Returns the metrics' values by name, as NumPy values or bytes."""
+        return jax.tree.map(_on_host, self._result)
 
     def _call(self, tensors: Nest) -> dict[str, Any]:
         with leftovers.explained():
@@ -171,3 +169,8 @@ class HostMetrics:
             self._result = self._call(tensors)
         known.update(scope.new)
         self._values = scope.values
+
+
+def _on_host(value: Any) -> Any:
+    # An array would cut the zeros at the end of a serialized message.
+    return value if isinstance(value, bytes) else np.asarray(value)[()]

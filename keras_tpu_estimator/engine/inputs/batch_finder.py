@@ -20,7 +20,8 @@ class BatchFinder:
     those of the most common length. In a batch of another size it is those
     among them whose shapes have changed, features among them. If none of the
     labels has one, but for scalars, they are meant to. Images whose last axis
-    is as long as the labels, and no first one, have the batch there.
+    is as long as the labels, and no first one, have the batch there. Without a
+    size, scalars are one example.
 
     Args:
         size: The batch size asked for, or `None`.
@@ -65,6 +66,8 @@ class BatchFinder:
             for are_labels in (True, False)
         )
         lengths = of_features + of_labels
+        if not lengths and self._size is None:
+            return 1
         if not lengths:
             raise ValueError(
                 "At least one tensor should have the batch as its first axis. "

@@ -74,6 +74,8 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
 def batch_size(nest: Nest, axis: int = 0) -> int:
     """The length of the batch axis of a nest's tensors.
 
+    Tensors that are all shared are one example.
+
     Args:
         nest: Nest of arrays, or of anything with a shape.
         axis: The batch axis. Defaults to the first.
@@ -81,9 +83,12 @@ def batch_size(nest: Nest, axis: int = 0) -> int:
     Raises:
         ValueError: No tensor has one.
     """
-    for leaf in jax.tree.leaves(nest, is_leaf=is_unbatched):
+    leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
+    for leaf in leaves:
         if not is_unbatched(leaf) and len(leaf.shape) > axis:
             return leaf.shape[axis]
+    if leaves and all(map(is_unbatched, leaves)):
+        return 1
     raise ValueError(
         "Expected at least one tensor with the batch as its first axis. "
         f"Received: {jax.tree.map(lambda leaf: leaf.shape, nest)}. Give the "

@@ -223,6 +223,7 @@ def capture(
     """
     keras_internals.around_creation(enter_into_scope)
     keras_internals.accept_tensors_as_rates(is_tensor_of_scope)
+    keras_internals.keep_masks()
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
     clashes: list[TwoUnderOnePathError] = []

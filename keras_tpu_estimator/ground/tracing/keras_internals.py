@@ -346,6 +346,37 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     return tensor
 
 
+def keep_masks() -> None:
+    """Has attention leave the masks of its inputs as they are from now on.
+
+    Keras deletes them, so that a later layer on one of these tensors would see
+    no mask.
+    """
+    layer: Any = keras.layers.MultiHeadAttention
+    call = layer.call
+    if hasattr(call, "__wrapped__"):
+        return
+
+    @functools.wraps(call)
+    def keeping(
+        self: Any,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        inputs = [each for each in (query, value, key) if each is not None]
+        masks = [masking.get_keras_mask(each) for each in inputs]
+        try:
+            return call(self, query, value, key, *args, **kw)
+        finally:
+            for each, mask in zip(inputs, masks, strict=True):
+                masking.set_keras_mask(each, mask)
+
+    layer.call = keeping
+
+
 def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
     """Has Keras take means and variances by another function from now on.
 

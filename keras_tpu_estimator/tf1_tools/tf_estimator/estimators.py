@@ -15,11 +15,16 @@ from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.tf1.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
+from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import own_features
+from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import (
+    with_features,
+)
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -89,7 +94,8 @@ class Estimator(estimator.TPUEstimator):
     """The counterpart of `tf.estimator.Estimator`, for TF1 code.
 
     It runs on one core, with the batches that `input_fn` makes. `input_fn` may
-    be without arguments, and `params` may have any names.
+    be without arguments, and `params` may have any names. Features need no
+    batch axis, and predictions may have any number of rows.
 
     Args:
         model_fn: A function that builds a TF1 graph, and returns an
@@ -158,6 +164,10 @@ class Estimator(estimator.TPUEstimator):
 
     def _evaluation(self, input_fn: InputFn, *args: Any) -> Any:
         return super()._evaluation(_input_fn(input_fn, self._own_params), *args)
+
+    @staticmethod
+    def _rows(batch: Predicted) -> Iterator[Any]:
+        return batch.with_own_rows().rows()
 
     def predict(  # noqa: D102 - as in the base class
         self, input_fn: InputFn, *args: Any, **kwargs: Any
@@ -232,6 +242,10 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
     def bound(*args: Any, params: Any = None, **kwargs: Any) -> Any:
         if "params" in names:
             kwargs["params"] = copied(own)
+        if args:
+            args = (own_features(args[0]), *args[1:])
+        elif "features" in kwargs:
+            kwargs["features"] = own_features(kwargs["features"])
         return model_fn(*args, **kwargs)
 
     own = params
@@ -249,7 +263,8 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
 
     def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
         given = {"params": copied(own), "mode": mode, "config": config}
-        return input_fn(**{n: v for n, v in given.items() if n in names})
+        called = input_fn(**{n: v for n, v in given.items() if n in names})
+        return with_features(called)
 
     own = params
     return bound
