@@ -219,6 +219,8 @@ class Step:
         counts_once: Whether each step of TRAIN increments the global step by
             one. If not, the global step is the value that the step assigns.
             Defaults to `True`.
+        directions: Which Keras metrics among the `metric_values` should rise
+            ("up") or fall ("down"), by name. Defaults to none.
     """
 
     mode: str
@@ -233,6 +235,7 @@ class Step:
     graph: HookedGraph | None = None
     is_grouped: bool = False
     counts_once: bool = True
+    directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def split(
         self, values: Mapping[str, T]
