@@ -64,7 +64,7 @@ def largest(
         count: How many kinds of them are wanted at most. Defaults to 5.
     """
     found = [
-        _of_array(module, run.instruction, array)
+        (array, run.instruction)
         for run in runs
         if not run.is_fused
         and run.instruction.opcode not in _NAMES
@@ -75,8 +75,15 @@ def largest(
         for array in run.instruction.type
         if not array.space
     ]
-    found.sort(key=lambda each: -each.bytes)
-    return counted(found)[:count]
+    # Names cost time, so only candidates get one: each size is another kind.
+    sizes = sorted({array.padded_bytes for array, _ in found})[-count:]
+    named = [
+        _of_array(module, instruction, array)
+        for array, instruction in found
+        if array.padded_bytes >= sizes[0]
+    ]
+    named.sort(key=lambda each: -each.bytes)
+    return counted(named)[:count]
 
 
 def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:

@@ -1,6 +1,7 @@
 """From a TF1 graph to a pure function: a StableHLO module of a whole step."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -122,11 +123,15 @@ class Pruned:
 
         Names of operations inside of functions are not those of the graph.
         """
-        functions = self.library.values()
-        if any(name == each.name for f in functions for each in f.node_def):
-            return None
-        op = next((op for op in self.ops if op.name == name), None)
+        op = self._ops_by_name.get(name)
         return None if op is None else source_line_of(op)
+
+    @functools.cached_property
+    def _ops_by_name(self) -> dict[str, Any]:
+        """The operations whose names no function also has inside."""
+        functions = self.library.values()
+        inside = {each.name for f in functions for each in f.node_def}
+        return {op.name: op for op in self.ops if op.name not in inside}
 
     def counts_once(self) -> bool:
         """Returns whether each run adds one to the global step."""
