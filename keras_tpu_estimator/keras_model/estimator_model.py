@@ -180,8 +180,10 @@ class EstimatorModel(SavedByWeights):
     def _host_metrics(self, mode: str) -> HostMetrics | None:
         """What `metric_fn` counts in a mode; none before its first step."""
         step = self.program.prepared.get(mode)
-        if mode not in self._made_metrics and step and step.metric_fn:
-            self._made_metrics[mode] = HostMetrics(step.metric_fn)
+        if step is not None and mode not in self._made_metrics:
+            metrics = self.program.host_metrics(step)
+            if metrics is not None:
+                self._made_metrics[mode] = metrics
         return self._made_metrics.get(mode)
 
     def _counting(self, mode: str, run: Any) -> Callable[..., Any]:

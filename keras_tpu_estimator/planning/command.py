@@ -50,7 +50,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="takes a fraction of the time, and tells no bytes and cycles",
+        help="takes a fraction of the time, shows no bytes, cycles and times",
     )
     parser.add_argument(
         "--save",

@@ -1,12 +1,14 @@
 """The figures of a compiled loop, for each core and step."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Self
 
 import jax
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import allocations
 from keras_tpu_estimator.planning import bounds
@@ -112,6 +114,7 @@ def of(
     board: Board,
     steps: int,
     arguments: Mapping[str, Nest],
+    in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> Figures:
     """The figures of a program.
 
@@ -119,6 +122,7 @@ def of(
         steps: How many steps it makes.
         arguments: What it takes, by kind, such as "variables" and "input":
             nests of shapes with shardings.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
 
@@ -131,7 +135,7 @@ def of(
     >>> figures.of(compiled, board, 1, {"input": (x, x)}).flops
     33554432.0
     """
-    module = hlo.parse(compiled.as_text() or "")
+    module = hlo.parse(compiled.as_text() or "", in_graph)
     parts = loops.split(module, steps)
     held = memory.of(compiled, module, arguments, board.chip.core.memory_left)
     step, share = parts.step, parts.share
@@ -157,14 +161,14 @@ def of(
         sent,
         collectives.of(parts.others, board.num_cores),
         work.bytes_copied(step) * share,
-        state_copies.of(parts.body, steps),
+        state_copies.of(module, parts.body, steps),
         callbacks.of(step),
         kernels,
         not all(run.is_known for run in step),
         held,
         _aliases(compiled, module),
         limits,
-        allocations.largest(step),
+        allocations.largest(module, step),
     )
 
 

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.planning import array_types
 from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.source_lines import SourceLine
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -125,13 +126,35 @@ class Module:
     parameters: tuple[ArrayType, ...] | None
     aliased: frozenset[int]
 
+    @functools.cached_property
+    def homes(self) -> dict[str, Computation]:
+        """The computations of instructions, by the instructions' names."""
+        return {
+            instruction.name: computation
+            for computation in self.computations.values()
+            for instruction in computation.instructions
+        }
 
-def parse(text: str) -> Module:
+    @functools.cached_property
+    def loops(self) -> dict[str, Instruction]:
+        """The loops, by the names of the computations that they repeat."""
+        return {
+            instruction.called["body"]: instruction
+            for computation in self.computations.values()
+            for instruction in computation.instructions
+            if "body" in instruction.called
+        }
+
+
+def parse(
+    text: str, in_graph: Callable[[str], SourceLine | None] | None = None
+) -> Module:
     """Reads a program.
 
     Args:
         text: What `jax.stages.Compiled.as_text` returns. What is written in
             another way than XLA has written it so far is left out.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
 
@@ -146,7 +169,7 @@ def parse(text: str) -> Module:
     ('tanh', ('x',))
     """
     header, computations, entry = "", {}, None
-    source = SourceLines.parse(text)
+    source = SourceLines.parse(text, in_graph)
     lines: list[Instruction] = []
     name, is_entry = "", False
     for line in text.splitlines():

@@ -25,6 +25,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.runs.prediction import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 # Of a loop whose length is a time: its second one has so many steps at most.
 _TIMED_STEPS = 8
@@ -139,6 +140,25 @@ class LoweredLoop:
         return outputs["predictions"]
 
 
+def loop_length(config: RunConfig, mode: str, steps: int | None) -> int:
+    """Returns how many steps a loop has, if the input allows it.
+
+    Args:
+        mode: A value of `ModeKeys`.
+        steps: Those of the call, or `None` for many.
+    """
+    if config.fast_dev_run or mode == ModeKeys.PREDICT:
+        return 1
+    iterations: IterationsPerLoop = (
+        config.tpu_config.iterations
+        if mode == ModeKeys.TRAIN
+        else STEPS_PER_RUN
+    )
+    is_timed = iterations.unit == "seconds"
+    longest = _TIMED_STEPS if is_timed else iterations.value
+    return min(longest, steps or longest)
+
+
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
 ) -> tuple[Step, Nest]:
@@ -192,17 +212,8 @@ def _steps_of_a_run(
     context: EstimatorContext, mode: str, batch: StackedSteps, most: int | None
 ) -> int:
     """How many steps are staged at once for a loop: the first of several."""
-    if context.config.fast_dev_run:
-        return 1
-    iterations: IterationsPerLoop = (
-        context.config.tpu_config.iterations
-        if mode == ModeKeys.TRAIN
-        else STEPS_PER_RUN
-    )
-    is_timed = iterations.unit == "seconds"
-    steps = _TIMED_STEPS if is_timed else iterations.value
     return even_share(
-        min(steps, most or steps),
+        loop_length(context.config, mode, most),
         batch.step_bytes,
         context.placement.request(mode, {}, True, 1).stack_size,
     )

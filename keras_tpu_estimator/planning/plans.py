@@ -151,10 +151,17 @@ class Plan:
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
-            loop.lowered, board, kinds, loop.examples, options.quick
+            loop.lowered,
+            board,
+            kinds,
+            loop.examples,
+            options.quick,
+            loop.step.line_in_graph,
         )
         compiling_secs = time.perf_counter() - lowered
-        found = figures.of(compiled, board, loop.steps, kinds)
+        found = figures.of(
+            compiled, board, loop.steps, kinds, loop.step.line_in_graph
+        )
         return cls(
             board,
             call.mode,

@@ -14,6 +14,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.planning import lowering
 from keras_tpu_estimator.planning import plan_table
 from keras_tpu_estimator.planning import plans
 from keras_tpu_estimator.planning.boards import Board
@@ -40,21 +41,24 @@ class _Call:
         context: That of an estimator, itself and not one like it.
         code: That of the input function: a closure is made anew for each call,
             and its code is not.
+        length: How many steps a loop has.
     """
 
     context: EstimatorContext
     mode: str
     code: Any
+    length: int
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Call) and (
             self.context is other.context
             and self.mode == other.mode
             and self.code is other.code
+            and self.length == other.length
         )
 
     def __hash__(self) -> int:
-        return hash((id(self.context), self.mode, id(self.code)))
+        return hash((id(self.context), self.mode, id(self.code), self.length))
 
 
 class Rehearsal:
@@ -164,7 +168,9 @@ class Rehearsal:
         mode: str,
         steps: int | None = None,
     ) -> tuple[Plan | Refusal, ...]:
-        key = _Call(context, mode, getattr(input_fn, "__code__", input_fn))
+        code = getattr(input_fn, "__code__", input_fn)
+        length = lowering.loop_length(context.config, mode, steps)
+        key = _Call(context, mode, code, length)
         self._counts[key] += 1
         if self._counts[key] > _MOST_CALLS:
             raise RuntimeError(

@@ -15,14 +15,12 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import finding
@@ -49,8 +47,6 @@ from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 
 # What takes its time, on one host longer than on others.
 _READS = "reads a checkpoint"
@@ -313,19 +309,3 @@ class EstimatorContext:
             self.hosts,
             self.placement.cores.topology,
         )
-
-    def host_metrics(
-        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
-    ) -> HostMetrics | None:
-        """The metrics of a step's `metric_fn`, compiled at most once."""
-        if step.metric_fn is None:
-            return None
-        if step not in self._metrics:
-            self._metrics[step] = HostMetrics(step.metric_fn, own_names)
-        metrics = self._metrics[step]
-        metrics.reset()
-        return metrics
-
-    @functools.cached_property
-    def _metrics(self) -> dict[Step, HostMetrics]:
-        return {}

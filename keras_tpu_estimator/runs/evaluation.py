@@ -209,7 +209,7 @@ class EvaluationLoop:
         self._steps = steps
         self._done = 0
         self._loop_state = LoopState(values)
-        self._host_metrics = context.host_metrics(step)
+        self._host_metrics = context.runtime.program.host_metrics(step)
         self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()

@@ -61,6 +61,10 @@ class LoopPlan:
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
         self._compiled: set[int] = set()
+        # Those that were planned, which are compiled by the time they run.
+        self._sizes: set[int] = set()
+        # Where the distance to the next end was measured from.
+        self._passed: set[int | None] = set()
 
     @property
     def chunk(self) -> int:
@@ -120,17 +124,27 @@ class LoopPlan:
                 size = min(size, self._remaining)
                 self._remaining -= size
             self._planned += size
+            self._sizes.add(size)
             yield size
 
     def _wanted(self) -> int:
         """The size of the next loop, as far as its end and the time go."""
         while self._next_end is None or self._next_end <= self._planned:
+            self._passed = {0, self._next_end}
             self._next_end = next(self._ends, None)
             if self._next_end is None:
                 return self._size
         left = self._next_end - self._planned
-        # One that is somewhat longer, rather than one more to compile.
-        return left if left <= 2 * self._size else self._size
+        if self._planned in self._passed:
+            # The distance of two ends comes again, so its loop is compiled
+            # even if it is somewhat longer.
+            return left if left <= 2 * self._size else self._size
+        # The rest does not come again. A new size is worth compiling only if
+        # two loops of it fit.
+        if 2 * self._size <= left:
+            return self._size
+        known = (each for each in self._sizes if each <= min(left, self._size))
+        return max(known, default=min(left, self._size))
 
     def ran(self, steps: int, counted: int | None = None) -> None:
         """Notes that a loop has ended just now.
@@ -142,15 +156,21 @@ class LoopPlan:
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
-        # What a new size takes is mostly the time to compile it.
-        is_known = steps in self._compiled
+        if self._is_timed and self._last is not None:
+            self._measure(steps, now - self._last)
         self._compiled.add(steps)
-        if self._is_timed and self._last is not None and is_known:
-            self._recent = [*self._recent[-4:], (steps, now - self._last)]
+        self._last = now
+
+    def _measure(self, steps: int, seconds: float) -> None:
+        """Decides how many steps loops have, by the time that one took."""
+        # What a new size takes is mostly the time to compile it, and what a
+        # short rest before an end takes is mostly the time between loops.
+        is_rest = 2 * steps < self._size and 2 * seconds < self._target
+        if steps in self._compiled and not is_rest:
+            self._recent = [*self._recent[-4:], (steps, seconds)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
-            wanted = min(wanted, 8 * steps)
+            wanted = min(wanted, 8 * max(n for n, _ in self._recent))
             self._size = 1 << (wanted.bit_length() - 1)
-        self._last = now

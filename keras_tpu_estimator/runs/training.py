@@ -240,7 +240,8 @@ class TrainingLoop:
         )
         self._outfeed = Outfeed(self._consume)
         self._metrics = TrainingMetrics(
-            self._context.host_metrics(step, REPORT_NAMES), self._outfeed
+            self._runtime.program.host_metrics(step, REPORT_NAMES),
+            self._outfeed,
         )
 
     def run(

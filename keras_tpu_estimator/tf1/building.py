@@ -29,6 +29,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             graph.as_default(),
             internals.shards(cores),
             internals.whole_variables(),
+            internals.initialized_values(),
         ):
             if seed is not None:
                 v1.set_random_seed(seed)

@@ -134,6 +134,7 @@ class GraphStep:
             named=self._outputs,
             graph=FetchedGraph(model),
             counts_once=self.counts_once,
+            line_in_graph=self._outputs.pruned.line_of,
         )
 
     def _run(

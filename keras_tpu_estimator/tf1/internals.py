@@ -144,6 +144,29 @@ def whole_variables() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def initialized_values() -> Iterator[None]:
+    """Gives variables the method `initialized_value` in a `with` block.
+
+    TensorFlow has removed it. As in TensorFlow 1.15, it reads a variable that
+    has a value, and takes the initial value of another one.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import variables
+
+    def initialized_value(self: Any) -> Any:
+        with ops.init_scope():
+            return tf.cond(
+                tf.compat.v1.is_variable_initialized(self),
+                self.read_value,
+                lambda: self.initial_value,
+            )
+
+    with _replaced(variables.Variable, "initialized_value", initialized_value):
+        yield
+
+
 def saved_names(saver: Any) -> dict[str, str]:
     """The names of variables by those that a `tf.train.Saver` has for them."""
     variables = saver._var_list

@@ -1,6 +1,7 @@
 """From a TF1 graph to a pure function: a StableHLO module of a whole step."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.definitions import definition_of
@@ -22,6 +24,7 @@ from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
 from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.refusals import source_line_of
 from keras_tpu_estimator.tf1.rewriting import needs_key
 from keras_tpu_estimator.tf1.rewriting import rewritten
 from keras_tpu_estimator.tf1.step_counting import counts_once
@@ -114,6 +117,21 @@ class Pruned:
     def varying(self, is_split: bool) -> frozenset[str]:
         """The variables that cores come to have different values of."""
         return frozenset(varying_variables(self.body, self.library, is_split))
+
+    def line_of(self, name: str) -> SourceLine | None:
+        """Returns the user's line that made an operation, by its name.
+
+        Names of operations inside of functions are not those of the graph.
+        """
+        op = self._ops_by_name.get(name)
+        return None if op is None else source_line_of(op)
+
+    @functools.cached_property
+    def _ops_by_name(self) -> dict[str, Any]:
+        """The operations whose names no function also has inside."""
+        functions = self.library.values()
+        inside = {each.name for f in functions for each in f.node_def}
+        return {op.name: op for op in self.ops if op.name not in inside}
 
     def counts_once(self) -> bool:
         """Returns whether each run adds one to the global step."""

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 
+from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.ground.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1 import jax_internals
@@ -15,8 +16,6 @@ from keras_tpu_estimator.tf1.lifting import Lifted
 from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
 from keras_tpu_estimator.tf1.module_ops import groups_of
 from keras_tpu_estimator.tf1.module_ops import windowed
-
-_NAME = "tf1_step"
 
 
 def run(
@@ -69,7 +68,7 @@ def _lower(
         return tuned(function) if function else None
 
     return jax_internals.inlined(
-        context, lifted.module, _NAME, operands, replacement, by_device
+        context, lifted.module, GRAPH_SCOPE, operands, replacement, by_device
     )
 
 
@@ -83,7 +82,7 @@ def _total(
     return total
 
 
-_step = Primitive(_NAME)
+_step = Primitive(GRAPH_SCOPE)
 _step.multiple_results = True
 _step.def_impl(_run_alone)
 _step.def_abstract_eval(_abstract)

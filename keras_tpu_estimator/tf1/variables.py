@@ -73,7 +73,11 @@ def enter_seed(store: VariableStore, seed: int) -> None:
     """
     # Of one call, so that it is in no checkpoint.
     variable = _keras_variable(
-        SEED, shape=(), dtype="uint32", synchronization="on_read"
+        SEED,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
     )
     value = jax.numpy.uint32(seed % 2**32)
     store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
@@ -88,7 +92,11 @@ def enter_repeats(store: VariableStore) -> None:
     if REPEATS in store.variables:
         return
     variable = _keras_variable(
-        REPEATS, shape=(), dtype="uint32", synchronization="on_read"
+        REPEATS,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
     )
     store.add(
         {REPEATS: variable},

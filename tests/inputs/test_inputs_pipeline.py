@@ -714,3 +714,25 @@ def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
         else:
             estimator.train(lambda params: (x, y), steps=1)
             assert estimator.get_variable_value("global_step") == 1
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_missing_batch_size_is_named(is_generator):
+    def read(params):
+        return X[: params["batch_size"]]
+
+    def generate(params):
+        yield read(params)
+
+    request = InputRequest(
+        mode=EVAL,
+        plan=undivided(None),
+        params_for=functools.partial(with_additional, {}),
+    )
+    with pytest.raises(KeyError) as info:
+        Pipeline(generate if is_generator else read, request).take(1)
+    assert info.value.__notes__[-1] == (
+        "`params` has no 'batch_size' because the estimator has no "
+        "`eval_batch_size`. Pass it to the estimator, as in "
+        "`eval_batch_size=64`."
+    )

@@ -215,3 +215,4 @@ def test_what_steps_hand_on_is_not_copied():
     compiled = jax.jit(run, donate_argnums=0).lower(state, rows).compile()
     (copy,) = figures.of(compiled, V5E, 3, {}).state_copies
     assert (copy.shape, copy.bytes) == (shape, 256 * 256 * 4)
+    assert str(copy.operation) == "copy of state"

@@ -83,6 +83,13 @@ def test_what_is_called_again_is_planned_once(tmp_path, rehearsal):
     assert modes(rehearsal) == ["train", "eval"]
 
 
+def test_loops_of_another_length_are_planned_too(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    for steps in (1, 2, 2):
+        own.train(batches_of(X, Y), steps=steps)
+    assert [plan.steps for plan in rehearsal.found] == [1, 2]
+
+
 def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, rehearsal):
     own = estimator(tmp_path)
     with pytest.raises(RuntimeError, match="the same call of mode 'train'"):

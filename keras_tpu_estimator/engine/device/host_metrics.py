@@ -45,6 +45,10 @@ class HostMetrics:
         own_names: The names that metrics may not have. Defaults to those in
             evaluation.
 
+    Attributes:
+        directions: Which Keras metrics among those counted so far should rise
+            ("up") or fall ("down"), by name.
+
     Example:
 
     >>> import numpy as np
@@ -63,6 +67,7 @@ class HostMetrics:
         self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES
     ):
         self._host = host
+        self.directions: dict[str, str] = {}
         self._own_names = own_names
         self._device = jax.local_devices(backend="cpu")[0]
         self._store = VariableStore()
@@ -120,6 +125,7 @@ class HostMetrics:
         with leftovers.explained():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
+        self.directions.update(keras_internals.directions_of(ops))
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: Nest) -> None:

@@ -27,6 +27,7 @@ from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
 from keras.src.saving.serialization_lib import ObjectSharingScope
+from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer
 from keras.src.utils import jax_utils
@@ -375,6 +376,59 @@ def keep_masks() -> None:
                 masking.set_keras_mask(each, mask)
 
     layer.call = keeping
+
+
+def directions_of(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Returns which metrics should rise ("up") or fall ("down").
+
+    Args:
+        metrics: Values by name. Those that are not Keras metrics have no
+            direction, and neither have some that are.
+    """
+    return {
+        name: metric._direction
+        for name, metric in metrics.items()
+        if hasattr(metric, "_direction")
+    }
+
+
+def metrics_of(model: keras.Model) -> dict[str, keras.metrics.Metric]:
+    """Returns the metrics of `compile`, by the names that callbacks look up."""
+    return {
+        metric.name: metric
+        for each in model.metrics
+        if isinstance(each, compile_utils.CompileMetrics)
+        for metric in each.metrics
+    }
+
+
+def give_direction(metric: keras.metrics.Metric, direction: str) -> None:
+    """Tells callbacks whether a metric should rise ("up") or fall ("down")."""
+    metric._direction = direction
+
+
+class _Directed(compile_utils.MetricsList):
+    """Metrics that have a name and a direction, but no value."""
+
+    def reset_state(self) -> None:
+        """Keeps everything, because nothing is counted."""
+
+    def result(self) -> dict[str, Any]:
+        """No values: the logs of a step have them."""
+        return {}
+
+
+def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
+    """Returns one of a model's `metrics`, which tells callbacks directions.
+
+    Args:
+        directions: What `directions_of` returned.
+    """
+    named = [
+        types.SimpleNamespace(name=name, _direction=direction)
+        for name, direction in directions.items()
+    ]
+    return _Directed(named, name="compile_metrics")
 
 
 def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
