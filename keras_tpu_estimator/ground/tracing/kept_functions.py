@@ -1,7 +1,7 @@
 """Python functions in Keras configs, kept as the objects that they are.
 
 A config of Keras holds the name or the bytecode of a function, which lose its
-globals and its closure. A copy in the same process can have the function itself.
+globals and its closure. A copy in this process can have the function itself.
 """
 
 import contextlib
