@@ -11,6 +11,7 @@ from unittest import mock
 
 import jax
 
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.boards import Board
 
 # It sets the same number, and JAX refuses both.
@@ -39,7 +40,7 @@ def shown(board: Board) -> Iterator[None]:
             _logger.warning(
                 "JAX has started before the script is planned, so "
                 "`jax.device_count()` returns %d, and %s has %d cores.",
-                jax.device_count(),
+                len(Machine.here().devices),
                 board.name,
                 board.num_cores,
             )
