@@ -1,6 +1,7 @@
 """Compiling a lowered loop for a board, with errors that its author can use."""
 
 import contextlib
+import math
 import re
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -36,7 +37,9 @@ _OPERATION = re.compile(
 _PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
 # What is left free beside a batch that would fit.
-_MARGIN = 0.98
+_MARGIN = 0.95
+# TPUs pad batches to multiples of this.
+_ROUND = 8
 
 
 def compiled(
@@ -208,8 +211,10 @@ def _fitting(
         # Gradients of all variables.
         model += held.get("variables", Held(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
-    size = int(batch_size * min(share, 1.0))
-    return max(0, size - size % board.num_cores)
+    unit = math.lcm(board.num_cores, _ROUND)
+    # The batch itself does not fit, whatever its shares say.
+    size = min(int(batch_size * share), batch_size - 1)
+    return max(0, size - size % (unit if size >= unit else board.num_cores))
 
 
 def _refused(said: str) -> CompileError:

@@ -1,6 +1,7 @@
 """The figures of a compiled loop, for each core and step."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -173,12 +174,14 @@ def of(
 
 
 def _cycles(runs: Iterable[Run], share: float) -> float | None:
+    """Adds up the compiler's estimates, unless it has none of some part."""
     found = [
         cycles * run.times
         for run in runs
         if not run.is_fused and (cycles := run.instruction.cycles) is not None
     ]
-    return sum(found) * share if found else None
+    total = sum(found) * share
+    return total if found and math.isfinite(total) else None
 
 
 def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:

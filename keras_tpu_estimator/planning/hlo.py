@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ _CALLED = re.compile(
     r"%?([\w.\-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+# What XLA writes in place of an estimate, the largest number of 64 bits, with
+# room for what it adds up.
+_NO_ESTIMATE = 2**60
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+),")
 _NO_LINES = SourceLines({}, {})
@@ -76,10 +80,16 @@ class Instruction:
         return found[1] if found else ""
 
     @property
-    def cycles(self) -> int | None:
-        """How long the compiler thinks that it takes."""
+    def cycles(self) -> float | None:
+        """The compiler's estimate; infinite where it writes that it has none.
+
+        `None` if it writes nothing, as of instructions that take no time.
+        """
         found = _CYCLES.search(self.text)
-        return int(found[1]) if found else None
+        if found is None:
+            return None
+        cycles = int(found[1])
+        return math.inf if cycles >= _NO_ESTIMATE else cycles
 
     def attribute(self, name: str) -> str | None:
         """The text of an attribute, such as "dim_labels".

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from typing import Self
 
 import jax
@@ -21,6 +22,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.runs.prediction import PaddedSteps
@@ -45,6 +47,8 @@ class LoweredLoop:
         traced: The loop.
         lowered: The same for its devices.
         devices: Those, in their order.
+        parts_ahead: How many more inputs like its own are on the devices
+            while it runs. Defaults to 0.
     """
 
     step: Step
@@ -55,6 +59,7 @@ class LoweredLoop:
     traced: jax.stages.Traced
     lowered: jax.stages.Lowered
     devices: tuple[jax.Device, ...]
+    parts_ahead: int = 0
 
     @classmethod
     def of(
@@ -83,16 +88,14 @@ class LoweredLoop:
                 other, or the input is empty.
             CompileError: JAX cannot lower an operation for these devices.
         """
-        placement = dataclasses.replace(context.placement, machine=machine)
-        placement.check(mode)
-        context = dataclasses.replace(context, placement=placement)
+        context = _on(context, mode, machine)
         if machine.num_hosts > 1 and mode != ModeKeys.PREDICT:
             context.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
             step, batches = _of_prediction(context, input_fn)
-            length = 1
+            length, ahead = 1, 0
         else:
-            step, batches = _of_steps(context, input_fn, mode, steps)
+            step, batches, ahead = _of_steps(context, input_fn, mode, steps)
             length = jax.tree.leaves(batches)[0].shape[0]
         loop = context.runtime.loop
         traced = loop.trace(step, batches)
@@ -105,6 +108,7 @@ class LoweredLoop:
             traced,
             compiling.lowered(traced),
             loop.devices(step),
+            ahead,
         )
 
     @property
@@ -159,10 +163,53 @@ def loop_length(config: RunConfig, mode: str, steps: int | None) -> int:
     return min(longest, steps or longest)
 
 
+def signature(
+    context: EstimatorContext,
+    input_fn: InputFn,
+    mode: str,
+    machine: Machine,
+    steps: int | None = None,
+) -> Hashable:
+    """What is equal for calls of an estimator that run the same program.
+
+    One batch of the input is read, and nothing is traced.
+
+    Args:
+        context: An estimator's functions and settings.
+        input_fn: The user's function.
+        mode: A value of `ModeKeys`.
+        machine: The devices.
+        steps: As in `LoweredLoop.of`.
+
+    Raises:
+        ValueError: Settings, input and machine do not fit each other.
+    """
+    context = _on(context, mode, machine)
+    with context.pipeline(mode, input_fn, None, 1) as pipeline:
+        batch = pipeline.take(1)
+    if batch is None:
+        return ()
+    leaves, structure = jax.tree.flatten((batch.features, batch.labels))
+    length = 1
+    if mode != ModeKeys.PREDICT:
+        length = _steps_of_a_run(context, mode, batch, steps)
+    kinds = ((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    return length, str(structure), *kinds
+
+
+def _on(
+    context: EstimatorContext, mode: str, machine: Machine
+) -> EstimatorContext:
+    """An estimator that would run on a machine."""
+    placement = dataclasses.replace(context.placement, machine=machine)
+    placement.check(mode)
+    return dataclasses.replace(context, placement=placement)
+
+
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
-) -> tuple[Step, Nest]:
-    """A step of TRAIN or EVAL, and what one program scans."""
+) -> tuple[Step, Nest, int]:
+    """A step of TRAIN or EVAL, what one program scans, and how often ahead."""
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
@@ -185,7 +232,11 @@ def _of_steps(
     layout = context.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
     staged = StagedSteps(mode, batch, batches, True, is_part)
-    return staged.prepare(context.runtime), batches
+    ahead = staging.parts_ahead(steps * batch.step_bytes)
+    if most is not None:
+        # No more than the call has.
+        ahead = min(ahead, -(-most // steps) - 1)
+    return staged.prepare(context.runtime), batches, ahead
 
 
 def _of_prediction(

@@ -22,6 +22,7 @@ from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory.unlisted import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import finding
 from keras_tpu_estimator.files.formats import reading
@@ -202,10 +203,14 @@ class EstimatorContext:
         """The prefix of the latest checkpoint that is whole, or `None`.
 
         Raises:
-            ValueError: There are checkpoints, but all are damaged.
+            ValueError: There are checkpoints, but all are corrupt, or the
+                `checkpoint` file names none of them.
         """
         with self.hosts.busy(_READS):
-            return finding.latest_intact(self.model_dir)
+            latest = finding.latest_intact(self.model_dir)
+            if latest is None:
+                check_listed(self.model_dir)
+            return latest
 
     def latest_of_all(self, call: HostExchange) -> str | None:
         """The same on several hosts, each of which reads some of its files.
@@ -231,7 +236,10 @@ class EstimatorContext:
                 formats.trust(prefix)
             return are_intact
 
-        return finding.latest_intact(self.model_dir, is_intact)
+        latest = finding.latest_intact(self.model_dir, is_intact)
+        if latest is None:
+            check_listed(self.model_dir)
+        return latest
 
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
         """Whether a checkpoint has come so far that there is nothing to do."""

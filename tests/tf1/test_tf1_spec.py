@@ -105,6 +105,8 @@ def test_wrong_export_outputs(kind, outputs, error, message):
     given = outputs(y) if callable(outputs) else outputs
     with pytest.raises(error, match=message):
         kind("infer", predictions={"y": y}, export_outputs=given)
+
+
 @pytest.mark.parametrize("name", ["loss", "predictions", "train_op", "metric"])
 def test_tensors_of_another_graph_are_an_error(name):
     with tf.Graph().as_default():

@@ -534,7 +534,7 @@ def test_a_model_of_the_same_config_shares_what_the_first_one_shares():
     rows = keras.Input((3,))
     dense = keras.layers.Dense(3, name="dense")
     model = keras.Model(rows, Holding(dense, name="holding")(dense(rows)))
-    copy = keras_internals.from_own_config(model)
+    copy = keras_internals.from_own_config(model, {})
     names = [layer.name for layer in keras_internals.layers_of(copy)]
     assert names == [layer.name for layer in keras_internals.layers_of(model)]
     assert {"dense", "holding"} < {*names}

@@ -156,6 +156,17 @@ def test_a_vocabulary_under_another_name(saved, vocabularies):
     assert values["table"][:, 0].tolist() == [1, 0, 0]
 
 
+def test_a_selection_of_nothing_is_logged(tmp_path, caplog):
+    prefix = kte.checkpoints.save(tmp_path, 20, {"kernel": np.ones(2)})
+    variable = keras.Variable(np.zeros(2), name="kernel")
+    settings = kte.WarmStartSettings(prefix, vars_to_warm_start="bert/")
+    values, _ = kte.checkpoints.warm_start_values(
+        settings, {"kernel": variable}
+    )
+    assert not values
+    assert "selects none of ['kernel']" in caplog.text
+
+
 def test_a_list_of_variables():
     first = keras.Variable(np.zeros(2), name="first", trainable=False)
     second = keras.Variable(np.zeros(2), name="second")

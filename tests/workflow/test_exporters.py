@@ -102,6 +102,19 @@ def test_the_newest_exports_stay(keep, left, tmp_path):
     assert sorted(names) == sorted([*others, *stamps])
 
 
+def test_an_export_that_is_a_link_goes_without_its_target(tmp_path):
+    exporter = kte.LatestExporter("latest", receiver_fn, exports_to_keep=1)
+    path, disk = tmp_path / "export" / "latest", tmp_path / "disk"
+    writer = Writer(tmp_path)
+    offer(exporter, writer, [{}])
+    (path / "1700000000").rename(disk)
+    (disk / "saved_model.pb").touch()
+    (path / "1700000000").symlink_to(disk)
+    assert offer(exporter, writer, [{}]) == [0]
+    assert os.listdir(path) == ["1700000001"]
+    assert os.listdir(disk) == ["saved_model.pb"]
+
+
 @pytest.mark.parametrize(("is_final", "exported"), [(False, []), (True, [0])])
 def test_the_final_exporter_waits_for_the_end(is_final, exported, tmp_path):
     exporter = kte.FinalExporter("final", receiver_fn)

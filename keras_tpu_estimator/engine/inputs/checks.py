@@ -94,8 +94,9 @@ class BatchCheck:
             raise ValueError(
                 "Only the last batch may be smaller than params['batch_size']."
                 f" Expected {self._limit} examples. Received a batch of "
-                f"{self._smaller}, and another one after it: use "
-                "params['batch_size'] where input_fn makes batches."
+                f"{self._smaller}, and another one after it. Use "
+                "params['batch_size'] where input_fn makes batches, and call "
+                "`repeat` before `batch`."
             )
         if not self._is_padded and self._limit and size < self._limit:
             self._smaller = size

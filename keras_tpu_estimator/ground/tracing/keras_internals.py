@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import keras
+from keras.src import api_export
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
 from keras.src.backend.common.name_scope import current_path
@@ -26,6 +27,8 @@ from keras.src.backend.jax import numpy as keras_numpy
 from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
+from keras.src.saving import object_registration
+from keras.src.saving import serialization_lib
 from keras.src.saving.serialization_lib import ObjectSharingScope
 from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
@@ -318,20 +321,76 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
     return list(model._flatten_layers())
 
 
-def from_own_config(model: keras.Model) -> keras.Model:
+def from_own_config(
+    model: keras.Model, functions: Mapping[str, Any]
+) -> keras.Model:
     """A model with new variables, made of the config of this one.
 
     As in a file, objects that several layers have stay one object, which
     `clone_model` makes several of.
+
+    Args:
+        functions: Functions by their names in the config, which may fill while
+            it is made.
     """
     with ObjectSharingScope():
         config = keras.saving.serialize_keras_object(model)
     classes = {type(each).__name__: type(each) for each in layers_of(model)}
-    with ObjectSharingScope():
+    with ObjectSharingScope(), keras.saving.custom_object_scope(functions):
         # Safe, as nothing of it comes from elsewhere.
         return keras.saving.deserialize_keras_object(
             config, custom_objects=classes, safe_mode=False
         )
+
+
+def name_functions(name_of: Callable[[Any], str | None]) -> None:
+    """Has Keras write these names of functions into configs from now on.
+
+    Args:
+        name_of: Returns the name of a function, or `None` to leave it to Keras.
+    """
+    registered_name = object_registration.get_registered_name
+    if hasattr(registered_name, "__wrapped__"):
+        return
+    serialize = serialization_lib.serialize_keras_object
+
+    @functools.wraps(registered_name)
+    def named(value: Any) -> Any:
+        return name_of(value) or registered_name(value)
+
+    @functools.wraps(serialize)
+    def serialized(value: Any) -> Any:
+        name = name_of(value)
+        if name is None:
+            return serialize(value)
+        return {
+            "module": None,
+            "class_name": "function",
+            "config": name,
+            "registered_name": name,
+        }
+
+    to_config = keras.layers.Lambda._serialize_function_to_config
+
+    @functools.wraps(to_config)
+    def lambda_serialized(layer: Any, function: Any) -> Any:
+        if name_of(function) is None:
+            return to_config(layer, function)
+        return serialized(function)
+
+    object_registration.get_registered_name = named
+    for module in (serialization_lib, keras.saving, keras.utils):
+        module.serialize_keras_object = serialized
+    keras.layers.Lambda._serialize_function_to_config = lambda_serialized
+
+
+def is_of_keras(function: Any) -> bool:
+    """Whether a function is one of Keras, which Keras finds by its name."""
+    if api_export.get_name_from_symbol(function) is not None:
+        return True
+    module = getattr(function, "__module__", None) or ""
+    is_inner = "<" in getattr(function, "__qualname__", "<")
+    return module.partition(".")[0] == "keras" and not is_inner
 
 
 def mask_of(tensor: Any) -> Any:
