@@ -132,18 +132,22 @@ class LoopPlan:
         # One that is somewhat longer, rather than one more to compile.
         return left if left <= 2 * self._size else self._size
 
-    def ran(self, steps: int, counted: int | None = None) -> None:
+    def ran(
+        self, steps: int, counted: int | None = None, is_known: bool = True
+    ) -> None:
         """Notes that a loop has ended just now.
 
         Args:
             steps: How many steps it had.
             counted: By how many the global step has grown. Defaults to `steps`.
+            is_known: Whether the call ran batches of these shapes before.
+                Defaults to `True`.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
         # What a new size takes is mostly the time to compile it.
-        is_known = steps in self._compiled
+        is_known = is_known and steps in self._compiled
         self._compiled.add(steps)
         if self._is_timed and self._last is not None and is_known:
             self._recent = [*self._recent[-4:], (steps, now - self._last)]
