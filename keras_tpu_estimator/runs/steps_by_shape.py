@@ -50,6 +50,7 @@ class StepsByShape:
             )
             raise
         new = {*step.reads}.difference(self._first.reads)
+        new -= self._store.slots
         weights = sorted(new.intersection(self._store.weights())) if new else []
         if weights:
             raise ValueError(
