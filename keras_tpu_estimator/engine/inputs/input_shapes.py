@@ -12,8 +12,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 # More than this many shapes are reported.
 _MANY = 8
 
-# The shapes of tensors by name, without the batch axis.
-_Shapes = dict[str, tuple[int, ...]]
+# The shapes of tensors by name, with a word for the size of the batch.
+_Shape = tuple[int | str, ...]
+_Shapes = dict[str, _Shape]
 
 
 class InputShapes:
@@ -55,7 +56,11 @@ class InputShapes:
         """
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
-            name: leaf.value.shape if is_unbatched(leaf) else leaf.shape[1:]
+            name: (
+                leaf.value.shape
+                if is_unbatched(leaf)
+                else ("batch", *leaf.shape[1:])
+            )
             for name, leaf in leaves
         }
         if shapes in self._seen:
@@ -85,16 +90,19 @@ class InputShapes:
 
     def _changes(self, seen: list[_Shapes]) -> str:
         """Describes the sizes of the tensors whose shapes have changed."""
+        by_name: dict[str, dict[_Shape, None]] = {}
+        for shapes in seen:
+            for name, shape in shapes.items():
+                by_name.setdefault(name, {})[shape] = None
         return some(
             [
-                f"{name} has the shapes "
-                + some([f"(batch, {_listed(s)})" for s in unlike], most=4)
-                for name in seen[0]
-                if len(unlike := {each[name]: None for each in seen}) > 1
+                f"{name} has the shapes {some([_shown(s) for s in own], 4)}"
+                for name, own in by_name.items()
+                if len(own) > 1
             ],
             separator="; ",
         )
 
 
-def _listed(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))
+def _shown(shape: _Shape) -> str:
+    return f"({', '.join(map(str, shape))})"
