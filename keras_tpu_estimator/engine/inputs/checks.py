@@ -120,7 +120,7 @@ class BatchCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What every batch of a call has to be like; sizes of axes may change.
+    """The structure, ranks and dtypes that all batches of a call have.
 
     Attributes:
         structure: The nest of features and labels.
@@ -134,7 +134,7 @@ class Expected:
 
     @classmethod
     def of(cls, first: Batch) -> "Expected":
-        """Returns what the first batch says of the later ones."""
+        """Returns those of the first batch."""
         return cls(
             _structure(first),
             {name: leaf.shape for name, leaf in first.leaves},
@@ -145,7 +145,7 @@ class Expected:
         """Checks a later batch.
 
         Raises:
-            ValueError: It differs in more than the sizes of axes.
+            ValueError: It differs in more than the sizes of its axes.
         """
         if _structure(batch) != self.structure:
             raise ValueError(
