@@ -50,19 +50,28 @@ def model_fn(features, labels, mode, params):
         predictions = {"logits": logits, "hidden": hidden}
         return kte.tf1.EstimatorSpec(mode, predictions=predictions)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    metrics = {
-        "accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1)),
-        "hidden": tf.metrics.mean(tf.reduce_sum(hidden, [1, 2])),
-    }
+    if mode == "eval" and params["use_tpu"]:
+        return kte.tf1.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(metric_fn, [labels, logits, hidden])
+        )
     optimizer = tf.train.AdamOptimizer(0.01)
     if params["use_tpu"]:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
-    train_op = optimizer.minimize(loss, tf.train.get_global_step())
-    if mode == "train":
-        metrics = None
     return kte.tf1.EstimatorSpec(
-        mode, loss=loss, train_op=train_op, eval_metric_ops=metrics
+        mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss, tf.train.get_global_step()),
+        eval_metric_ops=(
+            metric_fn(labels, logits, hidden) if mode == "eval" else None
+        ),
     )
+
+
+def metric_fn(labels, logits, hidden):
+    return {
+        "accuracy": tf.metrics.accuracy(labels, tf.argmax(logits, 1)),
+        "hidden": tf.metrics.mean(tf.reduce_sum(hidden, [1, 2])),
+    }
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
