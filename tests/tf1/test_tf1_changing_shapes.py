@@ -48,7 +48,7 @@ def model_fn(features, labels, mode, params):
     logits, hidden = network(features)
     if mode == "infer":
         predictions = {"logits": logits, "hidden": hidden}
-        return kte.tf1.EstimatorSpec(mode, predictions=predictions)
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
     loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
     if mode == "eval" and params["use_tpu"]:
         return kte.tf1.TPUEstimatorSpec(
