@@ -120,7 +120,12 @@ def test_a_keras_model_of_a_model_fn_fits_each_shape():
         model = kte.EstimatorModel.from_model_fn(of_jax, seed=1)
         model.prepare(kte.ModeKeys.TRAIN, *next(input_fn()))
         model.initialize()
-        history = model.fit(input_fn(), shuffle=False, verbose=0)
+        history = model.fit(
+            input_fn(),
+            steps_per_epoch=len(LENGTHS),
+            shuffle=False,
+            verbose=0,
+        )
         losses.append(history.history["loss"])
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
