@@ -17,6 +17,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
@@ -299,7 +300,10 @@ class EstimatorContext:
         )
         source_of = functools.partial(self.front_end.source_of, seed=self.seed)
         request = dataclasses.replace(
-            request, source_of=source_of, pair_of=self.front_end.pair_of
+            request,
+            shapes=self._input_shapes[mode],
+            source_of=source_of,
+            pair_of=self.front_end.pair_of,
         )
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
@@ -317,3 +321,12 @@ class EstimatorContext:
             self.hosts,
             self.placement.cores.topology,
         )
+
+    @functools.cached_property
+    def _input_shapes(self) -> dict[str, InputShapes]:
+        """The shapes of batches by mode, over all calls."""
+        most = self.config.max_input_shapes
+        return {
+            mode: InputShapes(mode, most)
+            for mode in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        }

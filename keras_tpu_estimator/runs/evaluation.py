@@ -44,6 +44,7 @@ from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -207,6 +208,7 @@ class EvaluationLoop:
         self._step = step
         self._infeed: StagedInput = infeed
         self._steps = steps
+        self._steps_by_shape = StepsByShape(step, self._runtime.program.store)
         self._done = 0
         self._loop_state = LoopState(values)
         self._host_metrics = context.runtime.program.host_metrics(step)
@@ -290,7 +292,9 @@ class EvaluationLoop:
 
     def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
         values = self._loop_state.values
-        step = staged.prepare(self._runtime)
+        step = self._steps_by_shape.of(
+            staged.shapes, lambda: staged.prepare(self._runtime)
+        )
         self._runtime.values.complete(values, step)
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
             step, values, self._metrics, staged.data, step.named_among(fetch)

@@ -146,17 +146,21 @@ class LoopPlan:
         known = (each for each in self._sizes if each <= min(left, self._size))
         return max(known, default=min(left, self._size))
 
-    def ran(self, steps: int, counted: int | None = None) -> None:
+    def ran(
+        self, steps: int, counted: int | None = None, is_known: bool = True
+    ) -> None:
         """Notes that a loop has ended just now.
 
         Args:
             steps: How many steps it had.
             counted: By how many the global step has grown. Defaults to `steps`.
+            is_known: Whether the call ran batches of these shapes before.
+                Defaults to `True`.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
-        if self._is_timed and self._last is not None:
+        if self._is_timed and self._last is not None and is_known:
             self._measure(steps, now - self._last)
         self._compiled.add(steps)
         self._last = now

@@ -27,6 +27,7 @@ from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
 from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.progress import Progress
 from keras_tpu_estimator.spec.hooks.progress import prediction_started
@@ -138,7 +139,7 @@ class PredictionLoop:
         self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
         self._made = 0
-        self._prepared: dict[object, Step] = {}
+        self._prepared = StepsByShape(step, self._runtime.program.store)
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: ArraysByPath = {}
@@ -227,13 +228,15 @@ class PredictionLoop:
         """The program's step for batches of this shape."""
         leaves, nest = jax.tree.flatten(padded.features)
         shapes = (nest, *((leaf.shape, leaf.dtype) for leaf in leaves))
-        if shapes not in self._prepared:
+
+        def prepare() -> Step:
             step = self._runtime.prepare(
                 ModeKeys.PREDICT, padded.features, padded.is_padding
             )
             self._runtime.values.complete(self._values, step)
-            self._prepared[shapes] = step
-        return self._prepared[shapes]
+            return step
+
+        return self._prepared.of(shapes, prepare)
 
     def _up_to_date(
         self, running: "Running", names: Iterable[str]

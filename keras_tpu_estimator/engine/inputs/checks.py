@@ -10,6 +10,7 @@ import numpy as np
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.shown import some
 
@@ -30,6 +31,8 @@ class BatchCheck:
         is_padded: Whether smaller batches are filled up, so that any may be,
             and none is left out. Defaults to `False`.
         may_share: Whether tensors need no batch axis. Defaults to `False`.
+        shapes: Counts the shapes of the batches. Defaults to a new count
+            without a limit.
     """
 
     def __init__(
@@ -38,7 +41,9 @@ class BatchCheck:
         is_any_size: bool = False,
         is_padded: bool = False,
         may_share: bool = False,
+        shapes: InputShapes | None = None,
     ):
+        self._shapes = InputShapes() if shapes is None else shapes
         self._limit = None if is_any_size else size
         self._is_padded = is_padded
         self._finder = BatchFinder(size) if may_share else None
@@ -107,46 +112,41 @@ class BatchCheck:
         marked = batch.sharing(shared)
         check_tensors(batch, shared)
         if self._expected is None:
-            self._expected = Expected.of(batch, shared)
+            self._expected = Expected.of(batch)
         self._expected.check(batch, step)
         check_size(marked, self._limit)
+        self._shapes.note(marked, step)
         return shared, marked.size
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What every batch of a call has to be like.
+    """The structure, ranks and dtypes that all batches of a call have.
 
     Attributes:
         structure: The nest of features and labels.
-        shapes: Shapes by name, without the batch.
+        shapes: Shapes of the first batch by name.
         dtypes: Dtypes by name.
-        shared: Names of the tensors that have no batch axis.
     """
 
     structure: Any
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype]
-    shared: Collection[str]
 
     @classmethod
-    def of(cls, first: Batch, shared: Collection[str]) -> "Expected":
-        """What the first batch says of the later ones."""
+    def of(cls, first: Batch) -> "Expected":
+        """Returns those of the first batch."""
         return cls(
             _structure(first),
-            {
-                name: leaf.shape if name in shared else leaf.shape[1:]
-                for name, leaf in first.leaves
-            },
+            {name: leaf.shape for name, leaf in first.leaves},
             {name: leaf.dtype for name, leaf in first.leaves},
-            shared,
         )
 
     def check(self, batch: Batch, step: int) -> None:
         """Checks a later batch.
 
         Raises:
-            ValueError: It differs in more than its size.
+            ValueError: It differs in more than the sizes of its axes.
         """
         if _structure(batch) != self.structure:
             raise ValueError(
@@ -156,16 +156,17 @@ class Expected:
             )
         for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
-            is_unbatched = name in self.shared
-            of_one = leaf.shape if is_unbatched else leaf.shape[1:]
-            if (of_one, leaf.dtype) != (shape, dtype):
-                axes = map(str, shape if is_unbatched else ("batch", *shape))
+            if leaf.dtype != dtype or leaf.ndim != len(shape):
+                advice = (
+                    "Reshape it to one number of dimensions"
+                    if leaf.ndim != len(shape)
+                    else "Cast it to one dtype"
+                )
                 raise ValueError(
-                    f"{name} must have a static shape and dtype. Expected "
-                    f"{dtype} of shape ({', '.join(axes)}). Received at step "
-                    f"{step}: {leaf.dtype} of shape {leaf.shape}. "
-                    f"{'Pad' if of_one != shape else 'Cast'} it to one "
-                    f"{'shape' if of_one != shape else 'dtype'} in input_fn."
+                    f"{name} must have the same rank and dtype in every batch. "
+                    f"Expected {dtype} of rank {len(shape)}, such as the shape "
+                    f"{shape} of the first batch. Received at step {step}: "
+                    f"{leaf.dtype} of shape {leaf.shape}. {advice} in input_fn."
                 )
 
     def _difference(self, batch: Batch) -> str:

@@ -68,7 +68,9 @@ class InputReader:
         self._readers = [
             SourceReader(source, request.pair_of) for source in sources
         ]
-        self.steps = Stacker(self._pieces(sources), request.stack_size)
+        self.steps = Stacker(
+            self._pieces(sources), request.stack_size, request.chunk
+        )
 
     def restore(self) -> None:
         """Brings the input into the state of the restore point.

@@ -1,10 +1,12 @@
 """Steps stacked in any number, in memory that is used again."""
 
+import collections
 import contextlib
 import dataclasses
 import math
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +17,8 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 _ALIGNMENT = 64
 # Copying so few large steps takes longer than running a program for each.
 _FEW = 8
+# While shapes change, the numbers of steps in a run are this many bits apart.
+_BITS = 3
 # Bytes that are kept where nothing of their size is wanted.
 _MOST_FREE = 2**28
 
@@ -134,12 +138,20 @@ class Stacker:
         pieces: Yields steps, stacked in any number. Those that may not stay
             are read before the next ones are asked for.
         stack_size: How much is taken at once.
+        chunk: How many steps are usually wanted at once. Defaults to 1.
     """
 
-    def __init__(self, pieces: Iterator[StackedSteps], stack_size: StackSize):
+    def __init__(
+        self,
+        pieces: Iterator[StackedSteps],
+        stack_size: StackSize,
+        chunk: int = 1,
+    ):
         self._pieces = pieces
         self._max_bytes = stack_size
-        self._rest: StackedSteps | None = None
+        self._lengths = RunLengths(chunk)
+        # What comes before the other pieces.
+        self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
 
     def take(self, steps: int) -> StackedSteps | None:
@@ -150,42 +162,28 @@ class Stacker:
         piece = self._next()
         if piece is None:
             return None
-        steps = even_share(steps, piece.step_bytes, self._max_bytes)
-        piece = self._at_most(steps, piece)
-        size = piece.examples
-        if is_ready(piece):
-            if piece.steps < steps:
-                self._rest = self._next()
-            if (
-                piece.steps == steps
-                or self._rest is None
-                or self._rest.examples != size
-            ):
-                return piece
-        stack = Stack(self._buffers, piece, steps)
-        while piece is not None and piece.examples == size:
-            stack.add(piece)
-            missing = steps - stack.steps
-            if not missing:
-                return stack.stacked()
-            piece = self._next()
-            if piece is not None and piece.examples == size:
-                piece = self._at_most(missing, piece)
-        self._rest = piece
-        return stack.stacked()
+        share = even_share(steps, piece.step_bytes, self._max_bytes)
+        shapes = piece.shapes
+        self._lengths.note(shapes)
+        if self._lengths.vary:
+            share = self._lengths.at_most(share, steps)
+        taken = self._of_shapes(shapes, share, piece)
+        if taken.steps < share and self._lengths.vary:
+            return self._at_most(self._lengths.at_most(taken.steps), taken)
+        return taken
 
     def peek(self) -> StackedSteps | None:
         """What comes next, one step at least; it stays the next."""
-        self._rest = self._next()
-        return self._rest
+        piece = self._next()
+        if piece is not None:
+            self._rest.appendleft(piece)
+        return piece
 
     def skip(self, steps: int) -> int:
         """Passes over steps; how many there were, up to so many."""
         left = steps
         while left and (piece := self._next()) is not None:
-            if piece.steps > left:
-                piece, self._rest = piece.split(left)
-            left -= piece.steps
+            left -= self._at_most(left, piece).steps
         return steps - left
 
     def close(self) -> None:
@@ -193,19 +191,104 @@ class Stacker:
         if hasattr(self._pieces, "close"):
             with contextlib.suppress(ValueError):
                 self._pieces.close()
-        self._pieces, self._rest = iter(()), None
+        self._pieces = iter(())
+        self._rest.clear()
+
+    def _of_shapes(
+        self, shapes: Any, steps: int, piece: StackedSteps
+    ) -> StackedSteps:
+        """Returns up to `steps` steps of these shapes, beginning with `piece`.
+
+        The piece that follows in other shapes comes next.
+        """
+        piece = self._at_most(steps, piece)
+        if is_ready(piece) and (
+            piece.steps == steps or not self._has_more(shapes)
+        ):
+            return piece
+        stack = Stack(self._buffers, piece, steps)
+        stack.add(piece)
+        while stack.steps < steps and self._has_more(shapes):
+            following = self._next()
+            if following is not None:
+                stack.add(self._at_most(steps - stack.steps, following))
+        return stack.stacked()
+
+    def _has_more(self, shapes: Any) -> bool:
+        """Returns whether the next piece has these shapes."""
+        following = self.peek()
+        if following is None:
+            return False
+        shapes_now = following.shapes
+        self._lengths.note(shapes_now)
+        return bool(shapes_now == shapes)
 
     def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
         """The first steps of a piece; the others come next."""
         if piece.steps > steps:
-            piece, self._rest = piece.split(steps)
+            piece, rest = piece.split(steps)
+            self._rest.appendleft(rest)
         return piece
 
     def _next(self) -> StackedSteps | None:
-        if self._rest is not None:
-            piece, self._rest = self._rest, None
-            return piece
+        if self._rest:
+            return self._rest.popleft()
         return next(self._pieces, None)
+
+
+class RunLengths:
+    """How many steps to stack at once if the shapes of batches change.
+
+    Each number of steps is compiled for each shape. While shapes change, runs
+    of one shape therefore have few lengths: `chunk`, or a power of eight.
+
+    Args:
+        chunk: How many steps are usually wanted at once.
+
+    Attributes:
+        vary: Whether shapes have changed in more than the batch size.
+
+    Example:
+
+    >>> lengths = RunLengths(chunk=20)
+    >>> [lengths.at_most(steps) for steps in (20, 12, 7)]
+    [8, 8, 1]
+    >>> lengths.at_most(20, wanted=20)
+    20
+    """
+
+    def __init__(self, chunk: int):
+        self._chunk = chunk
+        self._first: Any = None
+        self.vary = False
+
+    def note(self, shapes: Any) -> None:
+        """Compares the shapes of a piece with those of the first one.
+
+        Args:
+            shapes: Those of `StackedSteps`.
+        """
+        if shapes == self._first or self.vary:
+            return
+        if self._first is None:
+            self._first = shapes
+            return
+        _, *first = self._first
+        _, *others = shapes
+        self.vary = any(
+            old[1:] != new[1:] for old, new in zip(first, others, strict=True)
+        )
+
+    def at_most(self, steps: int, wanted: int | None = None) -> int:
+        """Returns the longest run of at most `steps` steps.
+
+        Args:
+            wanted: How many steps are wanted; `chunk` at the start of a loop.
+                Defaults to another number.
+        """
+        if wanted == self._chunk:
+            return steps
+        return 1 << _BITS * ((steps.bit_length() - 1) // _BITS)
 
 
 def even_share(steps: int, step_bytes: int, stack_size: StackSize) -> int:

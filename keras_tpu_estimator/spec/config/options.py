@@ -323,6 +323,9 @@ OPTIONS = (
         "an int >= 0, as 2**28 for 256 MiB",
     ),
     Option(
+        "max_input_shapes", _is_count, "an int >= 1, or None for any number"
+    ),
+    Option(
         "export_backend",
         _is_one_of("jax", "tensorflow"),
         "'jax' or 'tensorflow'",

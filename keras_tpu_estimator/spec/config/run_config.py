@@ -113,6 +113,9 @@ class RunConfig:
             buffer, may be that is saved beside each checkpoint. The batches of
             a larger one are counted, and read again by a call that goes on; 0
             counts them always. Defaults to 256 MiB.
+        max_input_shapes: The number of batch shapes that each mode compiles,
+            not counting the batch size; the next one raises an error. Defaults
+            to `None`, for any number, with one warning after 8.
         export_backend: What exports are made of: "jax", for all that JAX can
             trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
             only Keras's layers and `keras.ops`. Defaults to "jax".
@@ -205,6 +208,7 @@ class RunConfig:
     keep_best: KeepBest | None = None
     resume_input: bool = True
     input_state_max_bytes: int = 2**28
+    max_input_shapes: int | None = None
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
     checkpoint_format: str | None = None
