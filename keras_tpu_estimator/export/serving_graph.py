@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.export.dtype_checks import in_dtype
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
@@ -106,7 +107,10 @@ def build_graph(
         variables = make_variables(model.values)
         flat = model.call(
             [variable.read_value() for variable in variables.values()],
-            features,
+            [
+                in_dtype(feature, spec.dtype, spec.name)
+                for feature, spec in zip(features, specs, strict=True)
+            ],
         )
         outputs = with_host_tensors(
             jax.tree.unflatten(model.outputs, flat),

@@ -25,7 +25,7 @@ def run(
     args: Sequence[Any],
     axes: tuple[str, ...],
     by_device: bool = False,
-) -> list[jax.Array]:
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Runs a lifted step.
 
     Args:
@@ -37,12 +37,14 @@ def run(
             Defaults to `False`.
 
     Returns:
-        What was fetched, and then the new values of what it changes.
+        What was fetched, and then the new values of what it changes; and for
+        each result of `lifted.wide` where its numbers were cut off.
     """
     results: list[jax.Array] = _step.bind(
         key, *args, lifted=lifted, axes=axes, by_device=by_device
     )
-    return results
+    count = len(lifted.avals)
+    return results[:count], results[count:]
 
 
 def _run_alone(*args: Any, **settings: Any) -> Any:
@@ -51,7 +53,9 @@ def _run_alone(*args: Any, **settings: Any) -> Any:
 
 def _abstract(*args: Any, lifted: Lifted, **settings: Any) -> Any:
     del args, settings
-    return list(lifted.avals)
+    avals = [*lifted.avals]
+    cut = [jax.core.ShapedArray(avals[n].shape, bool) for n in lifted.wide]
+    return avals + cut
 
 
 def _lower(
@@ -69,7 +73,13 @@ def _lower(
         return tuned(function) if function else None
 
     return jax_internals.inlined(
-        context, lifted.module, _NAME, operands, replacement, by_device
+        context,
+        lifted.module,
+        _NAME,
+        operands,
+        replacement,
+        by_device,
+        checked=[*lifted.wide],
     )
 
 

@@ -224,10 +224,14 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
 def check_range(stacked: StackedSteps) -> None:
     """Checks that numbers fit the 32 bits that devices have for them."""
     for name, leaf in stacked.leaves:
-        narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        if narrow != leaf.dtype:
-            steps = leaf if leaf.strides[0] else leaf[:1]  # One, repeated.
-            check_fits(steps, narrow, name, _ADVICE)
+        steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
+        check_array(name, steps)
+
+
+def check_array(name: str, array: np.ndarray) -> None:
+    """Checks that the numbers of an array fit the 32 bits that devices have."""
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    check_fits(array, narrow, name, _ADVICE)
 
 
 def check_size(batch: Batch, size: int | None) -> None:

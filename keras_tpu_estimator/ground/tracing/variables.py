@@ -368,6 +368,19 @@ def enter_into_scope(
     scope.created(variable, initializer)
 
 
+def fitting(variable: keras.Variable, value: Any) -> Any:
+    """Returns what user code assigns to a variable, in the variable's dtype.
+
+    Raises:
+        ValueError: The value does not fit.
+    """
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    dtype = keras_internals.stored_dtype(variable)
+    name = f"The value that is assigned to {variable.path!r}"
+    return as_dtype(value, jax.dtypes.canonicalize_dtype(dtype), name)
+
+
 def copying() -> contextlib.AbstractContextManager[None]:
     """Gives the running trace copies of outside variables, in a block."""
     scope = current_scope()
