@@ -194,7 +194,9 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
-        outputs[CUT] = flags(dict(zip(lifted.wide.values(), cut, strict=True)), cores)
+        outputs[CUT] = flags(
+            dict(zip(lifted.wide.values(), cut, strict=True)), cores
+        )
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])

@@ -175,8 +175,7 @@ def cut_by_jax(types: Sequence[str]) -> list[int]:
     return [
         number
         for number, kind in enumerate(types)
-        if re.search(r"[<x]u?i64>$", kind)
-        and aval_of(kind).dtype.itemsize < 8
+        if re.search(r"[<x]u?i64>$", kind) and aval_of(kind).dtype.itemsize < 8
     ]
 
 

@@ -18,8 +18,9 @@ _NUMBERS = "biufc"
 # What only the host's processor has.
 _LONG = "gG"
 _ADVICE = (
-    "Devices have 32 bits by default. Hash ids into a smaller range in input_fn, "
-    "scale numbers, split them into two features, or leave the feature out."
+    "Devices have 32 bits by default. Hash ids into a smaller range in "
+    "input_fn, scale numbers, split them into two features, or leave the "
+    "feature out."
 )
 # So many batches without an example, one after another, are a mistake.
 _MOST_EMPTY = 10_000

@@ -1,7 +1,8 @@
 """Values of a checkpoint in the dtypes of a model's variables.
 
 A kind of number goes into itself and into larger ones (booleans, integers,
-floating-point and complex numbers), as long as `as_dtype` allows it for each value.
+floating-point and complex numbers), as long as `as_dtype` allows it for each
+value.
 """
 
 import numpy as np

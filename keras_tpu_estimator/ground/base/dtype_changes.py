@@ -103,10 +103,12 @@ def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
     300
     """
     dtype, own = np.dtype(dtype), np.dtype(value.dtype)
-    if own == dtype or own == bool and kind_of(dtype) is not None:
+    if own == dtype:
         return None
     if kind_of(own) is None or kind_of(dtype) is None:
         return "values"
+    if kind_of(own) == "bool":
+        return None
     if kind_of(own) == "complex":
         if kind_of(dtype) != "complex":
             return "complex numbers"
@@ -163,7 +165,9 @@ def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     is_real = kind_of(value.dtype) == "real"
     if kind_of(dtype) != "real":
         is_outside = ~((value >= least) & (value <= most))
-        return is_outside | (value != np.floor(value)) if is_real else is_outside
+        return (
+            is_outside | (value != np.floor(value)) if is_real else is_outside
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         result = value.astype(dtype).astype("float64")
         is_infinite = np.isfinite(result) != np.isfinite(value)

@@ -56,7 +56,9 @@ def _reduced(
         if not jnp.issubdtype(own, jnp.inexact):
             return reduction(leaf, axes, axis_index_groups=groups)
         is_real = jnp.issubdtype(own, jnp.floating)
-        given = (dtype if is_real else None) or jnp.promote_types(own, jnp.float32)
+        given = (dtype if is_real else None) or jnp.promote_types(
+            own, jnp.float32
+        )
         reduced = reduction(
             jnp.asarray(leaf, given), axes, axis_index_groups=groups
         )
