@@ -191,7 +191,7 @@ def _limits(dtype: np.dtype) -> tuple[float, float]:
     if kind_of(dtype) == "whole":
         integers: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         return int(integers.min), int(integers.max)
-    floats: Any = ml_dtypes.finfo(dtype)
+    floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return float(floats.min), float(floats.max)
 
 
@@ -200,7 +200,8 @@ def _gaps_of(dtype: np.dtype) -> int:
 
     An integer, because NumPy compares integers with floats as floats.
     """
-    return 2 ** (int(ml_dtypes.finfo(dtype).nmant) + 1)
+    floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return 2 ** (int(floats.nmant) + 1)
 
 
 def _limits_in_words(dtype: np.dtype) -> str:
@@ -212,9 +213,9 @@ def _limits_in_words(dtype: np.dtype) -> str:
 
 def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
     """Warns once if float32 changes whole numbers that float64 has."""
-    is_halved = (value.dtype, dtype) in (
-        (np.float64, np.float32),
-        (np.complex128, np.complex64),
+    is_halved = (value.dtype.name, dtype.name) in (
+        ("float64", "float32"),
+        ("complex128", "complex64"),
     )
     if not is_halved or name in _warned:
         return

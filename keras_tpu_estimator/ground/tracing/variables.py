@@ -32,7 +32,7 @@ from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
 ArraysByPath: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
 AnyArraysByPath: TypeAlias = Mapping[str, jax.Array | np.ndarray]
-Initializer: TypeAlias = Callable[..., jax.Array]
+Initializer: TypeAlias = Callable[..., jax.Array | np.ndarray]
 Sharing: TypeAlias = Literal["never", "allowed", "required"]
 
 _active: contextvars.ContextVar["VariableScope | None"] = (
