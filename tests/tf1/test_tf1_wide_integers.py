@@ -39,7 +39,7 @@ def model_fn(features, labels, mode, params):
 def made(folder, counts=1, offset=0, use_tpu=False):
     return kte.TPUEstimator(
         model_fn,
-        model_dir=str(folder),
+        config=kte.RunConfig(model_dir=str(folder)),
         params={"counts": counts, "offset": offset},
         use_tpu=use_tpu,
         train_batch_size=2,
@@ -87,7 +87,10 @@ def test_an_initial_value_that_does_not_fit_is_refused(tmp_path):
         )
 
     estimator = kte.TPUEstimator(
-        with_large, model_dir=str(tmp_path), use_tpu=False, train_batch_size=2
+        with_large,
+        config=kte.RunConfig(model_dir=str(tmp_path)),
+        use_tpu=False,
+        train_batch_size=2,
     )
     with pytest.raises(ValueError, match="'large' must fit int32"):
         estimator.train(input_fn, steps=1)
