@@ -20,7 +20,7 @@ def model_fn(features, labels, mode, params):
     """Counts in int64, by as much as `params` says."""
     predictions = {"id": features["i"] + params["offset"]}
     if mode == "infer":
-        return tf.estimator.EstimatorSpec(mode, predictions=predictions)
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
     w = tf.get_variable("w", [])
     seen = tf.get_variable(
         "seen", [], tf.int64, tf.zeros_initializer(), trainable=False
@@ -31,7 +31,7 @@ def model_fn(features, labels, mode, params):
         loss, global_step=step
     )
     count = tf.assign_add(seen, params["counts"])
-    return tf.estimator.EstimatorSpec(
+    return kte.tf1.TPUEstimatorSpec(
         mode, loss=loss, train_op=tf.group(count, train_op)
     )
 
@@ -82,7 +82,7 @@ def test_an_initial_value_that_does_not_fit_is_refused(tmp_path):
         step = tf.train.get_or_create_global_step()
         large = tf.get_variable("large", initializer=np.int64(3_000_000_000))
         loss = tf.reduce_mean(tf.cast(large, tf.float32))
-        return tf.estimator.EstimatorSpec(
+        return kte.tf1.TPUEstimatorSpec(
             mode, loss=loss, train_op=tf.assign_add(step, 1)
         )
 

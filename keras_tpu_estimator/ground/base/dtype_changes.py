@@ -155,14 +155,17 @@ def _surely_fits(value: np.ndarray, dtype: np.dtype) -> bool:
         least, most = max(least, -gaps), min(most, gaps)
     elif kind_of(value.dtype) == "real":
         return False
-    # The extremes of what has NaN are NaN, which is never between.
-    return bool(least <= value.min() and value.max() <= most)
+    # The extremes of what has NaN are NaN, which is never between. They are
+    # compared in Python, because float16 has no such limits.
+    return bool(least <= value.min().item() and value.max().item() <= most)
 
 
 def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Where real numbers change by more than the rounding of fractions."""
     least, most = _limits(dtype)
     is_real = kind_of(value.dtype) == "real"
+    if is_real:
+        value = value.astype("float64")
     if kind_of(dtype) != "real":
         is_outside = ~((value >= least) & (value <= most))
         return (
