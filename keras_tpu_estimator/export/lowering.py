@@ -53,7 +53,7 @@ class LoweredModel:
 
         Args:
             variables: The variables, in the order of `values`.
-            features: The flat features.
+            features: The flat features, in the model's dtypes.
 
         Returns:
             The flat outputs, and new values of variables by path.
@@ -85,15 +85,7 @@ class LoweredModel:
 
         if self.batch_config is not None:
             run = self.batch_config.batched(run)
-        dtypes = [spec.dtype for spec in self.exported.in_avals]
-        results = run(
-            *(
-                tf.cast(feature, dtype)
-                for feature, dtype in zip(
-                    features, dtypes[len(variables) :], strict=True
-                )
-            )
-        )
+        results = run(*features)
         results = [
             tf.ensure_shape(result, shape)
             for result, shape in zip(results, sizes, strict=True)

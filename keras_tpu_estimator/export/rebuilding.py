@@ -43,7 +43,6 @@ class RebuiltModel:
         inputs: Names of its variables, in the order of `values`, and then of
             its flat features.
         results: Names of its outputs.
-        dtypes: The dtypes of its flat features.
         values: Values of the variables by path.
         outputs: The nest of the program's outputs.
         signatures: What each signature returns.
@@ -54,7 +53,6 @@ class RebuiltModel:
     graph: "GraphDef"
     inputs: Sequence[str]
     results: Sequence[str]
-    dtypes: Sequence[str]
     values: Mapping[str, np.ndarray]
     outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
@@ -68,7 +66,7 @@ class RebuiltModel:
 
         Args:
             variables: The variables, in the order of `values`.
-            features: The flat features.
+            features: The flat features, in the model's dtypes.
 
         Returns:
             The flat outputs, and new values of variables, of which there are
@@ -88,7 +86,7 @@ class RebuiltModel:
 
         if self.batch_config is not None:
             run = self.batch_config.batched(run)
-        results = run(*map(tf.cast, features, self.dtypes))
+        results = run(*features)
         # A dtype policy widens what leaves the model.
         outputs = self.trial[0].outputs
         return [
@@ -138,7 +136,6 @@ def rebuild(
         graph=graph,
         inputs=[*tensors["variables"], *tensors["features"]],
         results=tensors["outputs"],
-        dtypes=[spec.dtype.name for spec in specs],
         values={
             variable.path: np.asarray(variable.value)
             for variable in (

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.inputs.sparse import dense
 from keras_tpu_estimator.export.composites import components
+from keras_tpu_estimator.export.dtype_checks import in_dtype
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
@@ -113,7 +114,10 @@ def build_graph(
         variables = make_variables(model.values)
         flat, state = model.call(
             [variable.read_value() for variable in variables.values()],
-            features,
+            [
+                in_dtype(feature, spec.dtype, spec.name)
+                for feature, spec in zip(features, specs, strict=True)
+            ],
         )
         # Each request leaves them to the next one, as batches of `predict` do.
         assignments = [

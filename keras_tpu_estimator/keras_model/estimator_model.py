@@ -15,7 +15,9 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
+from keras_tpu_estimator.engine.inputs.checks import check_array
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
@@ -238,6 +240,9 @@ class EstimatorModel(SavedByWeights):
         """Makes the variables before Keras collects their values."""
         size = kwargs.get("batch_size") or 32
         if hasattr(x, "shape") or isinstance(x, dict):
+            for name, leaf in named_leaves(x, y):
+                if isinstance(leaf, np.ndarray):
+                    check_array(name, leaf)
             data = jax.tree.map(lambda array: array[:size], (x, y))
         elif iter(x) is not x:
             data = next(iter(x))

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
@@ -54,6 +56,7 @@ class LoopState:
         self._newest_losses: jax.Array | np.ndarray = self.losses[0]
         # The global step of each loss, unless each step counts once.
         self._numbers: list[jax.Array] = []
+        self._cut: Outputs = {}
         self._begins_loop = True
         self.fetched: Outputs = {}
         self.reports: Outputs = {}
@@ -84,6 +87,7 @@ class LoopState:
         self.losses.append(losses)
         if STEP_NUMBERS in outputs:
             self._numbers.append(outputs[STEP_NUMBERS])
+        self._cut = outputs.get(CUT, {})
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -124,8 +128,13 @@ class LoopState:
         return float(self.loss(losses))
 
     def wait(self) -> None:
-        """Waits until the devices have made the last part of a loop."""
+        """Waits until the devices have made the last part of a loop.
+
+        Raises:
+            CutIntegersError: Its steps have made integers that do not fit.
+        """
         jax.block_until_ready(self._newest_losses)
+        cut_integers.check(self._cut)
 
     def _unknown(self, name: str, always: str) -> KeyError:
         names = sorted({**self.values, **self.fetched})

@@ -14,6 +14,8 @@ from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.padding import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -297,7 +299,12 @@ class Running:
     named: Outputs
 
     def finish(self) -> Predicted:
-        """Waits for the predictions; returns them without padding."""
+        """Waits for the predictions; returns them without padding.
+
+        Raises:
+            CutIntegersError: They have integers that do not fit.
+        """
+        cut_integers.check(self.outputs.get(CUT, {}))
         predictions = with_host_tensors(
             jax.tree.map(self._cut, self.outputs["predictions"]),
             finish=np.asarray,

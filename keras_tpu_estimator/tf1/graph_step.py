@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.engine.program.cut_integers import flags
 from keras_tpu_estimator.engine.program.outputs import check_concatenable
 from keras_tpu_estimator.engine.program.outputs import metrics_of
 from keras_tpu_estimator.engine.program.outputs import outputs_of
 from keras_tpu_estimator.engine.program.outputs import same_on_all
 from keras_tpu_estimator.engine.program.outputs import splits
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
@@ -153,6 +155,7 @@ class GraphStep:
                 )
             },
             REPORTS: {},
+            CUT: False,
         }
         run = cores.per_core(
             functools.partial(self._per_core, compiled),
@@ -182,9 +185,10 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        results = iter(
-            primitive.run(lifted, key, args, cores.axes, self._by_device)
+        found, cut = primitive.run(
+            lifted, key, args, cores.axes, self._by_device
         )
+        results = iter(found)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
         if "loss" in outputs:
@@ -199,6 +203,9 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
+        outputs[CUT] = flags(
+            dict(zip(lifted.wide.values(), cut, strict=True)), cores
+        )
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])

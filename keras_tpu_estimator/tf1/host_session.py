@@ -171,6 +171,6 @@ def _operations(graph: CalledGraph) -> list[Any]:
 
 def _of_cores(rows: np.ndarray) -> np.ndarray:
     """The mean of what is one number; else what the first core has."""
-    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.floating):
+    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.inexact):
         return np.asarray(rows.mean(), rows.dtype)
     return np.asarray(rows[0])

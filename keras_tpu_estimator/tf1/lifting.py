@@ -41,12 +41,14 @@ class Lifted:
             then the new values of `changes`.
         reads: The names of the variables that it takes.
         changes: Those of the variables that it assigns.
+        wide: Names of the results that JAX has in fewer bits, by position.
     """
 
     module: bytes = dataclasses.field(repr=False)
     avals: tuple[jax.core.ShapedArray, ...]
     reads: tuple[str, ...]
     changes: tuple[str, ...]
+    wide: Mapping[int, str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,12 +164,15 @@ class Pruned:
             raise _explained(error, self.ops) from error
         _, results = jax_internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
-        count = len(self.fetches) + len(changes)
+        names = [*(t.name for t in self.fetches), *changes]
+        count = len(names)
+        wide = jax_internals.cut_by_jax(results[:count])
         return Lifted(
             module.code,
             _avals(results[:count], self.fetches),
             module.variables,
             changes,
+            {number: names[number] for number in wide},
         )
 
 

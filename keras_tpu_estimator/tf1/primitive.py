@@ -24,7 +24,7 @@ def run(
     args: Sequence[Any],
     axes: tuple[str, ...],
     by_device: bool = False,
-) -> list[jax.Array]:
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Runs a lifted step.
 
     Args:
@@ -36,12 +36,14 @@ def run(
             Defaults to `False`.
 
     Returns:
-        What was fetched, and then the new values of what it changes.
+        What was fetched, and then the new values of what it changes; and for
+        each result of `lifted.wide` where its numbers were cut off.
     """
     results: list[jax.Array] = _step.bind(
         key, *args, lifted=lifted, axes=axes, by_device=by_device
     )
-    return results
+    count = len(lifted.avals)
+    return results[:count], results[count:]
 
 
 def _run_alone(*args: Any, **settings: Any) -> Any:
@@ -50,7 +52,9 @@ def _run_alone(*args: Any, **settings: Any) -> Any:
 
 def _abstract(*args: Any, lifted: Lifted, **settings: Any) -> Any:
     del args, settings
-    return list(lifted.avals)
+    avals = [*lifted.avals]
+    cut = [jax.core.ShapedArray(avals[n].shape, bool) for n in lifted.wide]
+    return avals + cut
 
 
 def _lower(
@@ -68,7 +72,13 @@ def _lower(
         return tuned(function) if function else None
 
     return jax_internals.inlined(
-        context, lifted.module, GRAPH_SCOPE, operands, replacement, by_device
+        context,
+        lifted.module,
+        GRAPH_SCOPE,
+        operands,
+        replacement,
+        by_device,
+        checked=[*lifted.wide],
     )
 
 

@@ -17,6 +17,7 @@ from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
 from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.warm_start.casting import cast
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.tf1.batch_functions import call_batched
 from keras_tpu_estimator.tf1.building import building
@@ -124,6 +125,12 @@ def _values(
                 f"{checkpoint!r}. Restore its size."
             )
     return {
-        name: value.astype(variables[name].dtype.base_dtype.as_numpy_dtype)
+        name: cast(
+            value,
+            np.dtype(variables[name].dtype.base_dtype.as_numpy_dtype),
+            name,
+            sources[name],
+            checkpoint,
+        )
         for name, value in values.items()
     }

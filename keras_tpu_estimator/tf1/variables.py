@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
@@ -160,7 +161,15 @@ def _initial_values(
             model.variables, model.local, given, local
         )
     # `jax.numpy` would compile a copy for each shape.
-    copied: ArraysByPath = jax.device_put({**made, **rest})
+    fitting = {
+        name: as_dtype(
+            value,
+            jax.dtypes.canonicalize_dtype(value.dtype),
+            f"The initial value of {name!r}",
+        )
+        for name, value in {**made, **rest}.items()
+    }
+    copied: ArraysByPath = jax.device_put(fitting)
     return copied
 
 
@@ -185,7 +194,9 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
     shape, number = map(tf.get_static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
-    return jax.numpy.full(tuple(shape), number)
+    dtype = jax.dtypes.canonicalize_dtype(number.dtype)
+    name = f"The initial value {tensor.op.name!r}"
+    return jax.numpy.full(tuple(shape), as_dtype(number, dtype, name))
 
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:

@@ -24,6 +24,8 @@ from keras_tpu_estimator.engine.device.scan import scan_with_newest
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.cut_integers import of_steps
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
 from keras_tpu_estimator.engine.program.steps import STEP_LOSS
@@ -41,7 +43,7 @@ from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # What of the outputs leaves the device in PREDICT.
-_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
+_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
 class DeviceLoop:
@@ -266,7 +268,7 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
-        outputs = cores.whole_on_hosts(outputs | newest)
+        outputs = cores.whole_on_hosts(of_steps(outputs) | newest)
         return assigned, metrics, losses, outputs
 
     def _run_one(

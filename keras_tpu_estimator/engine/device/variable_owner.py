@@ -23,6 +23,7 @@ from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
@@ -190,7 +191,11 @@ class VariableOwner:
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
         """Takes what user code assigns to variables in a call."""
         cast = {
-            path: value.astype(values[path].dtype)
+            path: as_dtype(
+                value,
+                values[path].dtype,
+                f"The value that is assigned to {path!r}",
+            )
             for path, value in assigned.items()
         }
         if values.on_edit is not None:

@@ -11,12 +11,18 @@ from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
+from keras_tpu_estimator.ground.base.dtype_changes import check_fits
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.shown import some
 
 _NUMBERS = "biufc"
 # What only the host's processor has.
 _LONG = "gG"
+_ADVICE = (
+    "Devices have 32 bits by default. Hash ids into a smaller range in "
+    "input_fn, scale numbers, split them into two features, or leave the "
+    "feature out."
+)
 # So many batches without an example, one after another, are a mistake.
 _MOST_EMPTY = 10_000
 
@@ -219,22 +225,16 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
 
 
 def check_range(stacked: StackedSteps) -> None:
-    """Checks that wide integers fit the 32 bits that devices have for them."""
+    """Checks that numbers fit the 32 bits that devices have for them."""
     for name, leaf in stacked.leaves:
-        narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
-            continue
         steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
-        bounds = np.iinfo(narrow)
-        for extreme in (steps.min(initial=0), steps.max(initial=0)):
-            if not bounds.min <= extreme <= bounds.max:
-                raise ValueError(
-                    f"{name} should fit {narrow}: devices have no "
-                    f"{leaf.dtype} by default. Expected numbers from "
-                    f"{bounds.min} to {bounds.max}. Received {extreme}. Hash "
-                    "ids into a smaller range in input_fn, split them into "
-                    "two features, or leave the feature out."
-                )
+        check_array(name, steps)
+
+
+def check_array(name: str, array: np.ndarray) -> None:
+    """Checks that the numbers of an array fit the 32 bits that devices have."""
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    check_fits(array, narrow, name, _ADVICE)
 
 
 def check_size(batch: Batch, size: int | None) -> None:

@@ -220,13 +220,10 @@ class TracedModelFn:
             predictions, Mapping
         ):
             predictions = {}
-        tensors = self.options.outputs(_as_tensors({**predictions, **named}))
-        return {
-            name: tensor
-            if tensor.ndim
-            else outputs.same_on_all(self.example.cores, tensor)
-            for name, tensor in tensors.items()
-        }
+        tensors: dict[str, jax.Array] = self.options.outputs(
+            _as_tensors({**predictions, **named})
+        )
+        return tensors
 
 
 def _as_tensors(nest: Nest) -> Nest:

@@ -570,6 +570,25 @@ def around_jax_layers(
     layer._create_variables, layer._get_init_seed = create_named, init_seed
 
 
+def around_assignment(
+    fitting: Callable[[keras.Variable, Any], Any],
+) -> None:
+    """Lets `fitting` see each value that a variable is assigned from now on.
+
+    Keras cuts integers of 64 bits to 32. `fitting` receives the variable and
+    the value, and returns what is assigned.
+    """
+    assign = keras.Variable.assign
+    if hasattr(assign, "__wrapped__"):
+        return
+
+    @functools.wraps(assign)
+    def fitting_assign(self: keras.Variable, value: Any) -> Any:
+        return assign(self, fitting(self, value))
+
+    keras.Variable.assign = fitting_assign
+
+
 def around_creation(
     wrap: Callable[
         [Callable[..., None], keras.Variable, Any, dict[str, Any]], None
