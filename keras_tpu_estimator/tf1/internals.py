@@ -155,6 +155,16 @@ def saved_names(saver: Any) -> dict[str, str]:
     }
 
 
+def make_eval_step() -> None:
+    """Makes the number of batches that an evaluation has counted.
+
+    It is a variable of the default graph, unless that already contains one.
+    """
+    from tensorflow.python.training import evaluation
+
+    evaluation._get_or_create_eval_step()
+
+
 def static_value(tensor: Any) -> Any:
     """Returns the value of a tensor of a graph, or `None` if it varies.
 

@@ -14,7 +14,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
+from keras_tpu_estimator.spec.hooks.graph_session import graph_session
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
@@ -116,7 +116,7 @@ class TensorFlowHook(LoopHook):
     def open(self, session: Session) -> None:
         """Finds out about the graph."""
         self._asked: set[str] = set()
-        self._session = GraphSession(session, self._asked)
+        self._session = graph_session(session, self._asked)
         self._hooked: HookedGraph = session.graph
 
     def begin(self) -> None:
