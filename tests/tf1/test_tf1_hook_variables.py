@@ -46,9 +46,7 @@ class Counting(tf.train.SessionRunHook):
             initializer=tf.zeros_initializer(),
             collections=[tf.GraphKeys.LOCAL_VARIABLES],
         )
-        self.more = tf.group(
-            self.runs.assign_add(1), self.here.assign_add(0.5)
-        )
+        self.more = tf.group(self.runs.assign_add(1), self.here.assign_add(0.5))
 
     def before_run(self, run_context):
         return tf.train.SessionRunArgs([self.runs, self.stop])

@@ -14,9 +14,9 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-from keras_tpu_estimator.spec.hooks.graph_session import graph_session
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
+from keras_tpu_estimator.spec.hooks.graph_session import graph_session
 from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.spec.hooks.session import Session
