@@ -178,6 +178,8 @@ def graph_session(
 @functools.cache
 def _known_to_tensorflow() -> type[GraphSession]:
     """The class that a `tf.train.Saver` accepts."""
-    from tensorflow.python.client.session import SessionInterface
+    import tensorflow as tf
 
-    return type("TensorFlowSession", (GraphSession, SessionInterface), {})
+    # The last base but `object`, which has no public name.
+    interface = tf.compat.v1.Session.__mro__[-2]
+    return type("TensorFlowSession", (GraphSession, interface), {})
