@@ -14,10 +14,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-<<<<<<< HEAD
 from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
-=======
->>>>>>> wt-programs
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.spec.hooks.graph_session import graph_session
