@@ -569,7 +569,8 @@ OWN = (
     "fast_dev_run stall_timeout_secs progress debug_nans micro_batches "
     "dtype_policy remat keep_best resume_input input_state_max_bytes "
     "export_backend export_timeout_secs checkpoint_format host_timeout_secs "
-    "layout_map shard_optimizer executables random_bits metric_writers"
+    "layout_map shard_optimizer executables random_bits metric_writers "
+    "max_input_shapes"
 )
 
 

@@ -24,7 +24,6 @@ from keras_tpu_estimator.engine.device.scan import scan_with_newest
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.cut_integers import of_steps
 from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
@@ -268,7 +267,9 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
-        outputs = cores.whole_on_hosts(of_steps(outputs) | newest)
+        # Each host reads the flags of its own devices.
+        cut = outputs.pop(CUT, {})
+        outputs = cores.whole_on_hosts(outputs | newest) | {CUT: cut}
         return assigned, metrics, losses, outputs
 
     def _run_one(

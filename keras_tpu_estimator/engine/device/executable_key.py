@@ -140,7 +140,7 @@ def _compiler(device: jax.Device) -> str:
 def _processor() -> str:
     """What tells processors with other instructions apart."""
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = [line.partition(":") for line in file]
     except OSError:  # Not on Linux.
         return f"{platform.machine()} {platform.processor()}"
