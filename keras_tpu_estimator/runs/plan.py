@@ -63,7 +63,7 @@ class LoopPlan:
         self._compiled: set[int] = set()
         # Those that were planned, which are compiled by the time they run.
         self._sizes: set[int] = set()
-        # Where the distance to the next end was measured from.
+        # The starts of the distance to the next end.
         self._passed: set[int | None] = set()
 
     @property

@@ -60,7 +60,7 @@ def host_run(
 ) -> HostRun | None:
     """Returns what a hook runs, if it needs nothing of a step.
 
-    What is only read, and not fed, needs no session: see `of_variables`.
+    Values that are only read need no session: see `of_variables`.
     """
     leaves = [
         element_of(model.graph, each) for each in jax.tree.leaves(fetches)

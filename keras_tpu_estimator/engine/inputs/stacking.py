@@ -237,7 +237,7 @@ class Stacker:
 
 
 class RunLengths:
-    """How many steps to stack at once if the shapes of batches change.
+    """The numbers of steps to stack if the shapes of batches change.
 
     Each number of steps is compiled for each shape. While shapes change, runs
     of one shape therefore have few lengths: `chunk`, or a power of eight.
