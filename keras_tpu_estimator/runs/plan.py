@@ -167,8 +167,8 @@ class LoopPlan:
 
     def _measure(self, steps: int, seconds: float) -> None:
         """Decides how many steps loops have, by the time that one took."""
-        # What a new size takes is mostly the time to compile it, and what a
-        # short rest before an end takes is mostly the time between loops.
+        # A loop of a new size spends most of its time in compilation, and a
+        # short rest before an end spends it between loops.
         is_rest = 2 * steps < self._size and 2 * seconds < self._target
         if steps in self._compiled and not is_rest:
             self._recent = [*self._recent[-4:], (steps, seconds)]

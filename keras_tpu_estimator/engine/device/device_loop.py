@@ -267,7 +267,7 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
-        # Each host reads the flags of its own devices.
+        # Each process reads the flags of its devices.
         cut = outputs.pop(CUT, {})
         outputs = cores.whole_on_hosts(outputs | newest) | {CUT: cut}
         return assigned, metrics, losses, outputs
