@@ -111,7 +111,7 @@ class AgreedSteps:
         Args:
             size: What this host would have.
         """
-        chiefs: int = self._exchange.chiefs(lambda: size)
+        chiefs: int = self._exchange.from_chief(lambda: size)
         return chiefs
 
     def give_up(self) -> None:

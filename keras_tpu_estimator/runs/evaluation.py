@@ -247,14 +247,17 @@ class EvaluationLoop:
         hook_list.begin()
         self._runtime.values.take_up(self._loop_state.values, self._step)
         hook_list.after_create_session()
-        with self._outfeed, call.told_of_errors():
+        with self._outfeed, call.reported_errors():
             for staged in begin_loops(first, self._infeed, hook_list):
                 hooked = hook_list.before_run()
                 if staged is None:
                     break
                 hooked.start()
                 self._run_loop(staged, hooked.fetches)
-                if call.any(hooked.after_run()) or self._done == self._steps:
+                if (
+                    call.any(hooked.after_run(), "the end of a run")
+                    or self._done == self._steps
+                ):
                     break
             hook_list.run_is_made()
             self._loop_state.wait()

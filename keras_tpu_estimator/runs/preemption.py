@@ -19,6 +19,11 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
+def _most(values: list[list[int]]) -> list[int]:
+    """Returns the maximum of each column."""
+    return [max(column) for column in zip(*values, strict=True)]
+
+
 class Preemption(SessionRunHook):
     """Inside its `with` block, a signal ends training as a hook would.
 
@@ -46,11 +51,12 @@ class Preemption(SessionRunHook):
         Args:
             stops: Whether hooks want to stop here.
         """
-        said = exchange.gather([stops, self._signals.received or 0])
-        received = max(number for _, number in said)
+        stops, received = exchange.agree(
+            [stops, self._signals.received or 0], _most, "the end of a loop"
+        )
         if received:
             self._signals.received = signal.Signals(received)
-        return bool(received) or any(each for each, _ in said)
+        return bool(received or stops)
 
     def __enter__(self) -> Self:
         self._signals.__enter__()

@@ -284,7 +284,7 @@ class TrainingLoop:
                 hook_list.begin()
                 self._runtime.values.take_up(values, self._step)
                 hook_list.after_create_session(states.resuming)
-                with self._outfeed, self._call.told_of_errors():
+                with self._outfeed, self._call.reported_errors():
                     for staged in self._begin_loops(first):
                         hooked = hook_list.before_run()
                         if staged is None:
@@ -301,12 +301,12 @@ class TrainingLoop:
                     hook_list.run_is_made()
                     self._loop_state.wait()
                 is_interrupted = self._call.any(
-                    self._positions.is_interrupted()
+                    self._positions.is_interrupted(), "the end of training"
                 )
                 self._positions.at_end(is_interrupted)
                 hook_list.end(is_interrupted)
-                # What was assigned last is compared, too.
-                self._call.barrier()
+                # The last assigned values are compared as well.
+                self._call.barrier("the end of train")
         loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
 

@@ -83,11 +83,11 @@ class TrainingSession(Session):
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Whether something is so on any host; all hosts ask at once."""
-        return self._call.any(is_so)
+        return self._call.any(is_so, "session.is_so_anywhere")
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait."""
-        return self._call.by_chief(action)
+        return self._call.by_chief(action, "session.by_chief")
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""
@@ -100,8 +100,8 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
-        # Those of all hosts, which compare what was assigned.
-        self._call.barrier()
+        # All hosts save, and compare assigned values first.
+        self._call.barrier("session.save_checkpoint")
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()
