@@ -47,7 +47,7 @@ def main(count: int) -> None:
     """Prints the milliseconds and the requests of an agreement."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % probe.getsockname()[1]
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
     service = _jax.get_distributed_runtime_service(address, count, **_TIMEOUTS)
     clients = [
         _jax.get_distributed_runtime_client(

@@ -444,6 +444,12 @@ def test_evaluations_leave_nothing_with_the_coordinator(two):
     assert [each["keys"] for each in both(two, "remembered")] == [[], []]
 
 
+def test_a_loop_takes_eight_requests(two):
+    """Four for its input, and four for the question whether to stop."""
+    for each in both(two, "requests"):
+        assert 0 < each["requests"] <= 8 * each["loops"]
+
+
 def test_a_nan_of_one_host_ends_all(four, base):
     assert four.code == 1
     errors = [result["error"] for result in four.each("not_a_number")]

@@ -32,8 +32,10 @@ from keras_tpu_estimator.ground.hosts.problem import Problem
 _logger = logging.getLogger("keras_tpu_estimator")
 
 _FOLDER = "agreed"
-# The interval of a waiting process's looks at the failures of others.
+# The interval of a waiting process's looks at the failures of others. It grows
+# with their number, so that looks do not delay the agreement itself.
 _LOOK_MSECS = 500
+_LOOK_MSECS_PER_PROCESS = 4
 
 T = TypeVar("T")
 
@@ -367,8 +369,9 @@ class HostExchange:
     def _wait_for_result(self, others: Membership, patience: float) -> bytes:
         """Reads the result, unless a process fails or is too late."""
         until = time.monotonic() + patience
+        interval = max(_LOOK_MSECS, _LOOK_MSECS_PER_PROCESS * others.count)
         while True:
-            result = others.store.read(self._result(), _LOOK_MSECS)
+            result = others.store.read(self._result(), interval)
             if result is not None:
                 return result
             others.check()
