@@ -15,7 +15,6 @@ from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -23,11 +22,9 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.prediction import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
-
-# Of a loop whose length is a time: its second one has so many steps at most.
-_TIMED_STEPS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +33,7 @@ class LoweredLoop:
 
     Attributes:
         step: What it repeats.
-        steps: How often one program does.
+        steps: How often one program can do so.
         examples: Those of a step, of all hosts that share it.
         store: The variables of the program.
         arguments: Shapes and places of what it takes, as
@@ -62,7 +59,6 @@ class LoweredLoop:
         input_fn: InputFn,
         mode: str,
         machine: Machine,
-        steps: int | None = None,
     ) -> Self:
         """The loop of a call of `train`, `evaluate` or `predict`.
 
@@ -74,8 +70,6 @@ class LoweredLoop:
             mode: A value of `ModeKeys`.
             machine: The devices. In PREDICT those of its host are used, for
                 hosts predict by themselves.
-            steps: Those of the call, of which a loop has no more. Defaults to
-                `None`, for many.
 
         Raises:
             ValueError: Settings, model, input and machine do not fit each
@@ -91,7 +85,7 @@ class LoweredLoop:
             step, batches = _of_prediction(context, input_fn)
             length = 1
         else:
-            step, batches = _of_steps(context, input_fn, mode, steps)
+            step, batches = _of_steps(context, input_fn, mode)
             length = jax.tree.leaves(batches)[0].shape[0]
         loop = context.runtime.loop
         traced = loop.trace(step, batches)
@@ -140,9 +134,9 @@ class LoweredLoop:
 
 
 def _of_steps(
-    context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
+    context: EstimatorContext, input_fn: InputFn, mode: str
 ) -> tuple[Step, Nest]:
-    """A step of TRAIN or EVAL, and what one program scans."""
+    """A step of TRAIN or EVAL, and all batches that a program has room for."""
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
@@ -156,7 +150,7 @@ def _of_steps(
             f"{batch.examples} examples: all hosts would run it as one core "
             "does. Let input_fn give batches of params['batch_size']."
         )
-    steps = _steps_of_a_run(context, mode, batch, most)
+    steps = _room(context, mode, batch)
 
     def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
         return abstract_array((steps, *leaf.shape[1:]), leaf.dtype)
@@ -164,7 +158,9 @@ def _of_steps(
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
     layout = context.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
-    staged = StagedSteps(mode, batch, batches, True, is_part)
+    staged = StagedSteps(
+        mode, batch, batches, range(1), ends_loop=True, is_part=is_part
+    )
     return staged.prepare(context.runtime), batches
 
 
@@ -188,21 +184,13 @@ def _of_prediction(
     ), batches
 
 
-def _steps_of_a_run(
-    context: EstimatorContext, mode: str, batch: StackedSteps, most: int | None
-) -> int:
-    """How many steps are staged at once for a loop: the first of several."""
+def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:
+    """Returns how many steps like these a device program has room for."""
     if context.config.fast_dev_run:
         return 1
-    iterations: IterationsPerLoop = (
-        context.config.tpu_config.iterations
-        if mode == ModeKeys.TRAIN
-        else STEPS_PER_RUN
-    )
-    is_timed = iterations.unit == "seconds"
-    steps = _TIMED_STEPS if is_timed else iterations.value
+    iterations = context.iterations if mode == ModeKeys.TRAIN else STEPS_PER_RUN
     return even_share(
-        min(steps, most or steps),
+        LoopPlan(iterations, None).room,
         batch.step_bytes,
         context.placement.request(mode, {}, True, 1).stack_size,
     )

@@ -145,16 +145,15 @@ class Plan:
         if options.store is not None:
             options.store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(
-            call.context, call.input_fn, call.mode, machine, call.steps
-        )
+        loop = LoweredLoop.of(call.context, call.input_fn, call.mode, machine)
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
             loop.lowered, board, kinds, loop.examples, options.quick
         )
         compiling_secs = time.perf_counter() - lowered
-        found = figures.of(compiled, board, loop.steps, kinds)
+        has_loop = call.mode != ModeKeys.PREDICT
+        found = figures.of(compiled, board, loop.steps, kinds, has_loop)
         return cls(
             board,
             call.mode,

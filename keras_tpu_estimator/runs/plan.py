@@ -10,6 +10,11 @@ from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 # Where nobody chooses: long enough for the time between loops not to count, and
 # short enough for clocks and signals, which are looked at between loops.
 _UNCHOSEN = IterationsPerLoop(1, "seconds")
+# Steps of one program in a loop without a number of steps. More of them are
+# several runs of the program, whose overhead is small by then.
+_TIMED_ROOM = 64
+# Steps that such a loop reads at once. The first step waits for all of them.
+_TIMED_CHUNK = 32
 
 
 class LoopPlan:
@@ -17,7 +22,7 @@ class LoopPlan:
 
     With a count, every loop has that many steps and the last one the rest.
     With a duration, the first loop has one step and the others as many as
-    recent ones suggest: a power of two, so that few programs are compiled.
+    recent ones suggest.
     With neither, that is about a second, and loops end where hooks want it.
 
     Args:
@@ -60,12 +65,16 @@ class LoopPlan:
         self._clock = clock
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
-        self._compiled: set[int] = set()
 
     @property
     def chunk(self) -> int:
         """How many steps are usually wanted at once."""
-        return self._size
+        return _TIMED_CHUNK if self._is_timed else self._target
+
+    @property
+    def room(self) -> int:
+        """How many small steps one program of a loop has room for."""
+        return _TIMED_ROOM if self._is_timed else self._target
 
     @property
     def is_timed(self) -> bool:
@@ -84,12 +93,16 @@ class LoopPlan:
         """Whether all steps have been made."""
         return self._to_run is not None and self._to_run <= 0
 
-    @property
-    def next_size(self) -> int:
-        """How long a loop may be that is planned after all others have run."""
+    def next_size(self, unchosen: int) -> int:
+        """How long a loop may be that is planned after all others have run.
+
+        Args:
+            unchosen: The most steps if no length of loops was chosen.
+        """
+        size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
-            return self._size
-        return max(1, min(self._size, self._to_run))
+            return size
+        return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
         """Ends loops at some steps, unless their length was chosen.
@@ -129,7 +142,7 @@ class LoopPlan:
             if self._next_end is None:
                 return self._size
         left = self._next_end - self._planned
-        # One that is somewhat longer, rather than one more to compile.
+        # One that is somewhat longer, rather than a short one after it.
         return left if left <= 2 * self._size else self._size
 
     def ran(self, steps: int, counted: int | None = None) -> None:
@@ -142,15 +155,12 @@ class LoopPlan:
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
-        # What a new size takes is mostly the time to compile it.
-        is_known = steps in self._compiled
-        self._compiled.add(steps)
-        if self._is_timed and self._last is not None and is_known:
+        # The first loop takes mostly the time to compile its program.
+        if self._is_timed and self._last is not None:
             self._recent = [*self._recent[-4:], (steps, now - self._last)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
-            wanted = min(wanted, 8 * steps)
-            self._size = 1 << (wanted.bit_length() - 1)
+            self._size = min(wanted, 8 * steps)
         self._last = now

@@ -95,12 +95,20 @@ class Stack:
 
     Args:
         steps: How many there will be, at most.
+        room: How many steps there is memory for. Defaults to `steps`.
     """
 
-    def __init__(self, buffers: Buffers, like: StackedSteps, steps: int):
+    def __init__(
+        self,
+        buffers: Buffers,
+        like: StackedSteps,
+        steps: int,
+        room: int = 0,
+    ):
         leaves, self._structure = jax.tree.flatten((like.features, like.labels))
+        rows = max(steps, room)
         self._leaves = [
-            buffers.empty((steps, *leaf.shape[1:]), leaf.dtype)
+            buffers.empty((rows, *leaf.shape[1:]), leaf.dtype)
             for leaf in leaves
         ]
         self.steps = 0
@@ -116,7 +124,8 @@ class Stack:
         """All of them."""
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        return StackedSteps(features, labels, may_stay=True)
+        room = jax.tree.unflatten(self._structure, self._leaves)
+        return StackedSteps(features, labels, may_stay=True, room=room)
 
 
 def is_ready(stacked: StackedSteps) -> bool:
@@ -134,11 +143,19 @@ class Stacker:
         pieces: Yields steps, stacked in any number. Those that may not stay
             are read before the next ones are asked for.
         stack_size: How much is taken at once.
+        room: How many steps to take at most, and to have memory for in each
+            stack, as far as `stack_size` allows. Defaults to any number.
     """
 
-    def __init__(self, pieces: Iterator[StackedSteps], stack_size: StackSize):
+    def __init__(
+        self,
+        pieces: Iterator[StackedSteps],
+        stack_size: StackSize,
+        room: int | None = None,
+    ):
         self._pieces = pieces
         self._max_bytes = stack_size
+        self._room = room
         self._rest: StackedSteps | None = None
         self._buffers = Buffers()
 
@@ -150,26 +167,30 @@ class Stacker:
         piece = self._next()
         if piece is None:
             return None
-        steps = even_share(steps, piece.step_bytes, self._max_bytes)
+        size = piece.step_bytes, self._max_bytes
+        steps = room = even_share(steps, *size)
+        if self._room is not None:
+            room = even_share(self._room, *size)
+            steps = min(steps, room)
         piece = self._at_most(steps, piece)
-        size = piece.examples
+        examples = piece.examples
         if is_ready(piece):
             if piece.steps < steps:
                 self._rest = self._next()
             if (
                 piece.steps == steps
                 or self._rest is None
-                or self._rest.examples != size
+                or self._rest.examples != examples
             ):
                 return piece
-        stack = Stack(self._buffers, piece, steps)
-        while piece is not None and piece.examples == size:
+        stack = Stack(self._buffers, piece, steps, room)
+        while piece is not None and piece.examples == examples:
             stack.add(piece)
             missing = steps - stack.steps
             if not missing:
                 return stack.stacked()
             piece = self._next()
-            if piece is not None and piece.examples == size:
+            if piece is not None and piece.examples == examples:
                 piece = self._at_most(missing, piece)
         self._rest = piece
         return stack.stacked()

@@ -40,17 +40,20 @@ T = TypeVar("T")
 # The feature that tells in PREDICT which rows are padding.
 IS_PADDING = "is_padding"
 
+# The metrics over all steps so far, where a program counts them itself.
+METRIC_VALUES = "metric_values"
 # Outputs that are equal on all cores; the others are concatenated.
-SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
+SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
 
-# Outputs that are wanted of the last step only: a list of `Collected`, tensors
-# by the names that hooks fetch them under, and numbers to report.
+# Outputs that are wanted of the last step only, beside those metrics: a list of
+# `Collected`, tensors by the names that hooks fetch them under, and numbers to
+# report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 # The loss of a step, beside the mean over the steps before it.
 STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
-NEWEST = (SUMMARIES, NAMED, REPORTS)
+NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
 # The global step after each step that does not count itself once.
 STEP_NUMBERS = "step_numbers"
 
