@@ -4,7 +4,6 @@ Run it with `python examples/digits.py`. It takes less than a minute.
 """
 
 import logging
-import time
 
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
@@ -109,14 +108,7 @@ def main(steps=800, model_dir=None):
     """Trains, evaluates and predicts; returns the evaluation's results."""
     estimator = make_estimator(model_dir)
 
-    # The first loop compiles; what comes after it is timed.
-    estimator.train(train_input_fn, steps=min(steps, 100))
-    start = time.perf_counter()
     estimator.train(train_input_fn, max_steps=steps)
-    seconds = time.perf_counter() - start
-    if steps > 100:
-        print(f"{(steps - 100) / seconds:.0f} steps per second")
-
     result = estimator.evaluate(held_out_input_fn)
     print(f"accuracy on {HELD_OUT} held-out images: {result['accuracy']:.3f}")
 

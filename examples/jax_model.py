@@ -129,7 +129,7 @@ def main(steps=800, model_dir=None):
         for row, label in zip(
             estimator.predict(held_out_input_fn),
             load()[1][-HELD_OUT:],
-            strict=True,
+            strict=False,
         )
     )
     print(f"{right} of them were read right, as `predict` says")

@@ -378,9 +378,14 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             for batch in itertools.islice(batches, last):
                 chosen = batch.select(predict_keys)
                 if yield_single_examples:
-                    yield from chosen.rows()
+                    yield from self._rows(chosen)
                 else:
                     yield chosen.predictions
+
+    @staticmethod
+    def _rows(batch: Predicted) -> Iterator[Any]:
+        """The predictions of single examples."""
+        return batch.rows()
 
     def _predicted(
         self,

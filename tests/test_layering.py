@@ -401,7 +401,7 @@ REMOVERS = {
     "workflow.exporters",
 }
 _REMOVES = {"unlink", "rmdir", "rmtree", "removedirs", "rm", "rm_file"}
-_REMOVES_FILES = {"remove", "remove_tree"}
+_REMOVES_FILES = {"remove"}
 _FILE_MODULES = {"os", "shutil", "paths", "filesystem", "shared_files"}
 
 
@@ -473,7 +473,7 @@ def test_what_removes_files_is_seen() -> None:
         "weakref.finalize(self, shutil.rmtree, folder)\n"
         "names.remove(a)\n"
         "pathlib.Path(a).unlink()\n"
-        "paths.remove_tree(a)\n"
+        "paths.remove(a)\n"
     )
     assert sorted(removals(tree)) == [1, 2, 4, 5]
 

@@ -9,6 +9,7 @@ from tests.torture import disks
 from tests.torture import formats
 from tests.torture import killing
 from tests.torture import saves
+from tests.torture import users
 from tests.torture.figures import ViolationError
 from tests.torture.operations import FLAW
 from tests.torture.operations import FULL
@@ -84,6 +85,14 @@ def test_costs(tmp_path):
     head, row = table.splitlines()
     assert len(head) == len(row)
     assert row.split() == ["seconds", *["0.25"] * len(costs.WAYS)]
+
+
+def test_links_threads_and_edits(tmp_path):
+    for name in ("links", "threads", "edits"):
+        (tmp_path / name).mkdir()
+    assert users.link(str(tmp_path / "links"), saves_of_each=4)
+    assert users.look_on_threads(str(tmp_path / "threads"), steps=8)
+    assert users.edit_at_saves(str(tmp_path / "edits"), (saves.WHOLE,))
 
 
 def test_a_lost_checkpoint_is_noticed(tmp_path):

@@ -2,11 +2,14 @@
 
 import contextlib
 import contextvars
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -91,6 +94,16 @@ class BatchConfig:
         )(function)
 
 
+CallInGraph: TypeAlias = Callable[
+    [BatchConfig, Callable[..., Nest], list[Nest]], Nest
+]
+
+# Set while a graph of TensorFlow 1 is built for a server.
+_call_in_graph: contextvars.ContextVar[CallInGraph | None] = (
+    contextvars.ContextVar("call_in_graph", default=None)
+)
+
+
 def inference_on_tpu(
     computation: Callable[..., Nest],
     inputs_to_tpu: Sequence[Nest],
@@ -103,8 +116,9 @@ def inference_on_tpu(
     """Runs a computation, and has the exported model batch its requests.
 
     For use in a `model_fn`. The whole of `model_fn` is compiled anyway, and it
-    is the whole of it whose requests are put together; outside an export this
-    is a call of `computation`.
+    is the whole of it whose requests are put together. In a graph of TensorFlow
+    1 that is exported, it is those of `computation`. Outside an export this is
+    a call of `computation`.
 
     The counterpart of the function of this name in TensorFlow's TPU estimator.
 
@@ -135,15 +149,17 @@ def inference_on_tpu(
             f"{type(inputs_to_tpu).__name__}. Put a single one into a list."
         )
     if max_batch_size:
-        _request(
-            BatchConfig(
-                num_batch_threads,
-                max_batch_size,
-                batch_timeout_micros,
-                allowed_batch_sizes,
-                max_enqueued_batches,
-            )
+        config = BatchConfig(
+            num_batch_threads,
+            max_batch_size,
+            batch_timeout_micros,
+            allowed_batch_sizes,
+            max_enqueued_batches,
         )
+        call = _call_in_graph.get()
+        if call is not None:
+            return call(config, computation, list(inputs_to_tpu))
+        _request(config)
     return computation(*inputs_to_tpu)
 
 
@@ -190,12 +206,54 @@ def model_fn_inference_on_tpu(
     >>> spec.mode, spec.predictions["y"]
     ('infer', array([2., 2.]))
     """
-    if batch_config is not None:
-        _request(batch_config)
-    call = BoundModelFn(
+    bound = BoundModelFn(
         model_fn, {} if params is None else params, config, checks_params=False
     )
-    return call(features, labels, ModeKeys.PREDICT, {"use_tpu": True})
+
+    def call(features: Features) -> Spec:
+        return bound(features, labels, ModeKeys.PREDICT, {"use_tpu": True})
+
+    in_graph = _call_in_graph.get()
+    if batch_config is None:
+        return call(features)
+    if in_graph is not None:
+        batched = functools.partial(in_graph, batch_config)
+        return _batched_spec(call, features, batched)
+    _request(batch_config)
+    return call(features)
+
+
+def _batched_spec(
+    call: Callable[[Features], Spec],
+    features: Features,
+    batched: Callable[[Callable[..., Nest], list[Nest]], Nest],
+) -> Spec:
+    """Returns the spec of a function, with tensors that run on batches."""
+    specs: list[Spec] = []
+
+    def computation(features: Features) -> Nest:
+        spec = call(features)
+        specs.append(spec)
+        outputs = (spec.export_outputs or {}).items()
+        tensors = {name: output.tensors for name, output in outputs}
+        return {"predictions": spec.predictions, "outputs": tensors}
+
+    made = batched(computation, [features])
+    spec = specs[-1]
+    outputs = {
+        name: copy.copy(output)
+        for name, output in (spec.export_outputs or {}).items()
+    }
+    for name, output in outputs.items():
+        output.tensors = made["outputs"][name]
+    # Nothing else of it leaves the function.
+    return spec._replace(
+        predictions=made["predictions"],
+        export_outputs=outputs or None,
+        loss=None,
+        train_op=None,
+        host_call=None,
+    )
 
 
 def _request(config: BatchConfig) -> None:
@@ -213,3 +271,17 @@ def batching_requests() -> Iterator[list[BatchConfig]]:
         yield requested
     finally:
         _requested.reset(token)
+
+
+@contextlib.contextmanager
+def batching_in_graph(call: CallInGraph) -> Iterator[None]:
+    """Puts batch functions into the graph that a `with` block builds.
+
+    Args:
+        call: Calls a function of nests of tensors on batches of requests.
+    """
+    token = _call_in_graph.set(call)
+    try:
+        yield
+    finally:
+        _call_in_graph.reset(token)

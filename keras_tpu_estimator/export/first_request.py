@@ -1,4 +1,4 @@
-"""A script: loads a SavedModel as a server would, and runs it once.
+"""A script: loads a SavedModel as a server would, and answers requests.
 
 It is run by its path, in a process of its own, and imports nothing of this
 package. It says on its standard output what went wrong, if anything did.
@@ -29,27 +29,31 @@ def main() -> None:
 
 
 def run(folder: str, case: dict[str, Any]) -> None:
-    """Loads one metagraph and writes down its outputs."""
+    """Loads one metagraph and writes down its outputs for each request."""
     import tensorflow as tf
 
-    with np.load(case["features"]) as file:
-        arrays = [file[name] for name in file.files]
+    # All that signatures return has to be computable, text included. Host
+    # functions may refuse the unusual numbers of later requests.
+    results = case["results"]
     graph = tf.Graph()
     with graph.as_default(), tf.compat.v1.Session() as session:
         tf.compat.v1.saved_model.load(session, case["tags"], folder)
-        layouts = {
-            name: array.astype(
-                graph.get_tensor_by_name(name).dtype.as_numpy_dtype
-            )
-            for name, array in zip(case["feeds"], arrays, strict=True)
-        }
-        # All that signatures return has to be computable, text included.
-        outputs, _ = session.run((case["fetches"], case["results"]), layouts)
-    wide = [
-        output.astype("float32") if output.dtype.kind == "V" else output
-        for output in outputs
-    ]
-    np.savez(case["outputs"], *wide)
+        for path in case["requests"]:
+            with np.load(f"{path}.in.npz") as file:
+                arrays = [file[name] for name in file.files]
+            feeds = {
+                name: array.astype(
+                    graph.get_tensor_by_name(name).dtype.as_numpy_dtype
+                )
+                for name, array in zip(case["feeds"], arrays, strict=True)
+            }
+            outputs, _ = session.run((case["fetches"], results), feeds)
+            results = []
+            wide = [
+                output.astype("float32") if output.dtype.kind == "V" else output
+                for output in outputs
+            ]
+            np.savez(f"{path}.out.npz", *wide)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def export_folder(
         yield temporary, final
         shared_files.replace(temporary, final)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            paths.remove(temporary)
         if not existed:
             with contextlib.suppress(OSError):
                 os.rmdir(base)

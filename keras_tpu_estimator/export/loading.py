@@ -30,7 +30,7 @@ from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class Request:
     """Inputs to try an exported model with, and what JAX makes of them.
 
     Attributes:
@@ -53,7 +53,8 @@ class LoadedModel:
         known: Values of all variables by path that there are.
         paths: Paths of those that the model reads.
         local: Paths of those among these that belong to no checkpoint.
-        trial: How the model can be checked.
+        assigned: Paths of those among these that the model gives new values.
+        trial: Requests, one after another, by which the model can be checked.
     """
 
     served: ServedModelFn
@@ -62,7 +63,8 @@ class LoadedModel:
     known: Mapping[str, jax.Array]
     paths: Sequence[str]
     local: Sequence[str]
-    trial: Trial
+    assigned: Sequence[str]
+    trial: Sequence[Request]
 
     @functools.cached_property
     def values(self) -> dict[str, np.ndarray]:
@@ -81,15 +83,20 @@ class LoadedModel:
         return self.program.step(ModeKeys.PREDICT, example)
 
     def function(self, step: Step) -> Callable[..., Nest]:
-        """A step as a function of values by path and flat features."""
+        """A step as a function of values by path and flat features.
+
+        It returns the predictions, and the values that it assigns by path.
+        """
         local = {path: np.asarray(self.known[path]) for path in self.local}
+        assigned = self.assigned
 
         def function(
             values: AnyArraysByPath, features: Sequence[TensorLike]
-        ) -> Nest:
+        ) -> tuple[Nest, AnyArraysByPath]:
             inputs = _inputs(self._nest(features))
-            _, outputs = step.function({**values, **local}, *inputs)
-            return outputs["predictions"]
+            new, outputs = step.function({**values, **local}, *inputs)
+            state = {path: new.get(path, values[path]) for path in assigned}
+            return outputs["predictions"], state
 
         return function
 
@@ -105,7 +112,7 @@ def load_model(
     checkpoint: str,
     features: Nest,
 ) -> LoadedModel:
-    """Traces a model, reads its values, and runs it once.
+    """Traces a model, reads its values, and runs it on each sample.
 
     Args:
         served: The user's function.
@@ -117,7 +124,7 @@ def load_model(
         ValueError: The model does not fit the features or the checkpoint.
     """
     specs, nest = jax.tree.flatten(features)
-    samples = shapes.samples(specs)
+    samples, *others = shapes.samples(specs)
     distributed = DistributedProgram(program)
     step = distributed.prepare(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
@@ -127,21 +134,28 @@ def load_model(
             known = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
+    local = tuple(
+        path
+        for path in step.reads
+        if is_accumulator(program.store.variables[path])
+    )
     loaded = LoadedModel(
         served=served,
         program=program,
         features=features,
         known=known,
         paths=step.reads,
-        local=tuple(
-            path
-            for path in step.reads
-            if is_accumulator(program.store.variables[path])
-        ),
-        trial=Trial(samples, ()),
+        local=local,
+        assigned=[path for path in step.assigned if path not in local],
+        trial=(),
     )
-    outputs = _run_on_host(loaded.function(step), loaded.values, samples)
-    return dataclasses.replace(loaded, trial=Trial(samples, outputs))
+    function, current = loaded.function(step), loaded.values
+    trial = []
+    for sample in (samples, *others):
+        outputs, state = _run_on_host(function, current, sample)
+        current = current | state
+        trial.append(Request(sample, jax.tree.leaves(outputs)))
+    return dataclasses.replace(loaded, trial=trial)
 
 
 def _inputs(features: Features) -> tuple[Features, jax.Array]:
@@ -153,12 +167,12 @@ def _run_on_host(
     function: Callable[..., Nest],
     values: Mapping[str, np.ndarray],
     features: Sequence[np.ndarray],
-) -> list[np.ndarray]:
-    """The flat outputs, computed on the CPU if JAX can."""
+) -> tuple[Nest, dict[str, np.ndarray]]:
+    """What the function returns, computed on the CPU if JAX can."""
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         device = Machine.here().first
     with jax.default_device(device):
-        outputs = jax.jit(function)(values, features)
-    return [np.asarray(output) for output in jax.tree.leaves(outputs)]
+        returned = jax.jit(function)(values, features)
+    return jax.tree.map(np.asarray, returned)

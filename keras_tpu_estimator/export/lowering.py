@@ -13,7 +13,7 @@ from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export import stablehlo
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import Trial
+from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class LoweredModel:
         outputs: The nest of the program's outputs.
         signatures: What each signature returns.
         batch_config: How requests are put together, or `None`.
-        trial: How the model can be checked.
+        assigned: Paths of the variables that it gives new values.
+        trial: Requests by which the model can be checked.
     """
 
     exported: jax.export.Exported
@@ -42,19 +43,20 @@ class LoweredModel:
     outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
-    trial: Trial
+    assigned: Sequence[str]
+    trial: Sequence[Request]
 
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
-    ) -> list["tf.Tensor"]:
+    ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
         """Calls the model with TensorFlow's tensors.
 
         Args:
             variables: The variables, in the order of `values`.
-            features: The flat features.
+            features: The flat features, in the model's dtypes.
 
         Returns:
-            The flat outputs.
+            The flat outputs, and new values of variables by path.
         """
         import tensorflow as tf
 
@@ -83,19 +85,15 @@ class LoweredModel:
 
         if self.batch_config is not None:
             run = self.batch_config.batched(run)
-        dtypes = [spec.dtype for spec in self.exported.in_avals]
-        results = run(
-            *(
-                tf.cast(feature, dtype)
-                for feature, dtype in zip(
-                    features, dtypes[len(variables) :], strict=True
-                )
-            )
-        )
-        return [
+        results = run(*features)
+        results = [
             tf.ensure_shape(result, shape)
             for result, shape in zip(results, sizes, strict=True)
         ]
+        count = self.outputs.num_leaves
+        # JAX returns what has names in their order.
+        state = zip(sorted(self.assigned), results[count:], strict=True)
+        return results[:count], dict(state)
 
 
 def lower(loaded: LoadedModel) -> LoweredModel:
@@ -104,14 +102,23 @@ def lower(loaded: LoadedModel) -> LoweredModel:
     Raises:
         ValueError: The model does not fit TensorFlow.
     """
+    if loaded.assigned and loaded.served.batch_config is not None:
+        raise ValueError(
+            "A model whose requests are put together must not assign "
+            f"variables. Received assignments of: {sorted(loaded.assigned)}. "
+            "Leave out the batching, or what is random or counts in mode "
+            f"{loaded.served.mode!r}."
+        )
     exported = _exported(loaded)
+    outputs, _ = jax.tree_util.treedef_children(exported.out_tree)
     return LoweredModel(
         exported=exported,
         module=stablehlo.for_tensorflow(exported.mlir_module_serialized),
         values=loaded.values,
-        outputs=exported.out_tree,
+        outputs=outputs,
         signatures=loaded.served.signatures,
         batch_config=loaded.served.batch_config,
+        assigned=loaded.assigned,
         trial=loaded.trial,
     )
 

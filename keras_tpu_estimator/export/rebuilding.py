@@ -20,7 +20,7 @@ import numpy as np
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import Trial
+from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.plain_ops import in_plain_ops
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
@@ -43,35 +43,34 @@ class RebuiltModel:
         inputs: Names of its variables, in the order of `values`, and then of
             its flat features.
         results: Names of its outputs.
-        dtypes: The dtypes of its flat features.
         values: Values of the variables by path.
         outputs: The nest of the program's outputs.
         signatures: What each signature returns.
         batch_config: How requests are put together, or `None`.
-        trial: How the model can be checked.
+        trial: Requests by which the model can be checked.
     """
 
     graph: "GraphDef"
     inputs: Sequence[str]
     results: Sequence[str]
-    dtypes: Sequence[str]
     values: Mapping[str, np.ndarray]
     outputs: jax.tree_util.PyTreeDef
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
-    trial: Trial
+    trial: Sequence[Request]
 
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
-    ) -> list["tf.Tensor"]:
+    ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
         """Calls the model with TensorFlow's tensors.
 
         Args:
             variables: The variables, in the order of `values`.
-            features: The flat features.
+            features: The flat features, in the model's dtypes.
 
         Returns:
-            The flat outputs.
+            The flat outputs, and new values of variables, of which there are
+            none.
         """
         import tensorflow as tf
 
@@ -87,12 +86,13 @@ class RebuiltModel:
 
         if self.batch_config is not None:
             run = self.batch_config.batched(run)
-        results = run(*map(tf.cast, features, self.dtypes))
+        results = run(*features)
         # A dtype policy widens what leaves the model.
+        outputs = self.trial[0].outputs
         return [
             tf.cast(result, output.dtype)
-            for result, output in zip(results, self.trial.outputs, strict=True)
-        ]
+            for result, output in zip(results, outputs, strict=True)
+        ], {}
 
 
 def rebuild(
@@ -109,9 +109,16 @@ def rebuild(
 
     Raises:
         ValueError: `model_fn` does more than Keras's symbols can.
-        UnservableError: Keras cannot rebuild it.
+        UnservableError: Keras cannot rebuild it, or it assigns variables.
         TimeoutError: It has not done so in time.
     """
+    if loaded.assigned:
+        raise UnservableError(
+            "A model that is rebuilt under Keras's TensorFlow backend must not "
+            "assign variables. Received assignments of: "
+            f"{sorted(loaded.assigned)}. Leave out what is random or counts in "
+            "mode 'infer', or use RunConfig(export_backend='jax')."
+        )
     leaves, nest = jax.tree.flatten(loaded.features)
     specs = [
         dataclasses.replace(spec, name=f"feature_{number}")
@@ -129,7 +136,6 @@ def rebuild(
         graph=graph,
         inputs=[*tensors["variables"], *tensors["features"]],
         results=tensors["outputs"],
-        dtypes=[spec.dtype.name for spec in specs],
         values={
             variable.path: np.asarray(variable.value)
             for variable in (

@@ -29,7 +29,8 @@ def build_raw_serving_input_receiver_fn(
 
     Args:
         features: Dict of anything with a shape and a dtype (tensors, arrays,
-            `tf.TensorSpec`s), batch first; or a single one.
+            `tf.TensorSpec`s), batch first; or a single one. The shape of a
+            placeholder may be unknown.
         default_batch_size: The batch size of requests. By default any.
 
     Returns:
@@ -190,25 +191,30 @@ def build_supervised_input_receiver_fn_from_input_fn(
 
 def _raw_specs(
     tensors: Nest, single: str, batch_size: int | None
-) -> dict[str, tuple[list[int | None], Any]]:
+) -> dict[str, tuple[list[int | None] | None, Any]]:
     """Shapes and dtypes of placeholders like these tensors."""
     if not isinstance(tensors, Mapping):
         tensors = {single: tensors}
-    specs = {}
+    specs: dict[str, tuple[list[int | None] | None, Any]] = {}
     for name, tensor in tensors.items():
         shape = getattr(tensor, "shape", None)
-        if shape is None or not hasattr(tensor, "dtype") or not len(shape):
+        is_unknown = getattr(shape, "rank", 0) is None
+        if is_unknown and batch_size is None:
+            specs[name] = (None, tensor.dtype)
+            continue
+        sizes = [] if shape is None or is_unknown else list(shape)
+        if not sizes or not hasattr(tensor, "dtype"):
             raise ValueError(
                 f"{name!r} should have a shape, batch first, and a dtype. "
                 f"Received: {shown(tensor)}. Pass "
                 "a tensor, an array or a tf.TensorSpec."
             )
-        specs[name] = ([batch_size, *shape[1:]], tensor.dtype)
+        specs[name] = ([batch_size, *sizes[1:]], tensor.dtype)
     return specs
 
 
 def _placeholders(
-    specs: Mapping[str, tuple[list[int | None], Any]],
+    specs: Mapping[str, tuple[list[int | None] | None, Any]],
 ) -> dict[str, "tf.Tensor"]:
     import tensorflow as tf
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
@@ -19,7 +20,7 @@ SINGLE_LABEL = "label"
 
 
 @dataclasses.dataclass(frozen=True)
-class ServingInputReceiver:
+class ServingInputReceiver(NamedTupleLike):
     """The inputs of a served model, and the features made of them.
 
     What a serving input receiver function returns. It is called in a
@@ -29,9 +30,10 @@ class ServingInputReceiver:
 
     Args:
         features: Dict of tensors, as `model_fn` reads them; a single tensor
-            becomes `{"feature": tensor}`.
-        receiver_tensors: Dict from input names to placeholders; a single one
-            becomes `{"input": placeholder}`.
+            becomes `{"feature": tensor}`. They may be sparse or ragged where
+            `model_fn` builds a TF1 graph; elsewhere sparse floats become dense.
+        receiver_tensors: Dict from input names to placeholders, which may be
+            sparse or ragged; a single one becomes `{"input": placeholder}`.
         receiver_tensors_alternatives: Dict from names to other sets of tensors
             that a request may give instead. Each adds signatures, named like
             'name:serving_default'. Defaults to none.
@@ -71,7 +73,7 @@ class ServingInputReceiver:
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorServingInputReceiver:
+class TensorServingInputReceiver(NamedTupleLike):
     """As `ServingInputReceiver`, for a `model_fn` whose features are a tensor.
 
     Args:
@@ -114,7 +116,7 @@ class TensorServingInputReceiver:
 
 
 @dataclasses.dataclass(frozen=True)
-class SupervisedInputReceiver:
+class SupervisedInputReceiver(NamedTupleLike):
     """Features and labels, for exporting a model in TRAIN or EVAL.
 
     Args:
@@ -144,7 +146,9 @@ class SupervisedInputReceiver:
 
     def __post_init__(self) -> None:
         for name in ("features", "labels"):
-            _check_tensors(name, getattr(self, name))
+            tensors = getattr(self, name)
+            _check_tensors(name, tensors)
+            _check_keys(name, tensors)
         _normalize_receivers(self)
 
     @property
@@ -193,13 +197,17 @@ def _features(features: Features) -> dict[str | int, "tf.Tensor"]:
     if features is not None and not isinstance(features, Mapping):
         features = {SINGLE_FEATURE: features}
     _check_tensors("features", features)
-    for key in features:
+    _check_keys("features", features)
+    return dict(features)
+
+
+def _check_keys(name: str, tensors: Nest) -> None:
+    for key in tensors if isinstance(tensors, Mapping) else ():
         if not isinstance(key, str | int):
             raise ValueError(
-                "The keys of `features` should be strings or integers. "
-                f"Received: {shown(key)}"
+                f"The keys of `{name}` must be strings or integers. "
+                f"Received: {shown(key)}. Rename that entry."
             )
-    return dict(features)
 
 
 def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:

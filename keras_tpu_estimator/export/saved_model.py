@@ -59,11 +59,13 @@ def _add_graphs(
     writes_variables = True
     for graph, tag_sets in graphs:
         with graph.graph.as_default():
-            # Tables, and what metrics count in.
-            main_op = tf.group(
-                tf.compat.v1.local_variables_initializer(),
-                tf.compat.v1.tables_initializer(),
-            )
+            main_op = graph.init_op
+            if main_op is None:
+                # Tables, and what metrics count in.
+                main_op = tf.group(
+                    tf.compat.v1.local_variables_initializer(),
+                    tf.compat.v1.tables_initializer(),
+                )
             for tags in tag_sets:
                 settings = {
                     "signature_def_map": graph.signatures,

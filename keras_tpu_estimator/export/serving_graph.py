@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.engine.inputs.sparse import dense
+from keras_tpu_estimator.export.composites import components
+from keras_tpu_estimator.export.dtype_checks import in_dtype
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver
@@ -22,6 +24,7 @@ from keras_tpu_estimator.export.shapes import feature_spec
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.outside_compilation import (
     with_host_tensors,
@@ -59,6 +62,8 @@ class ServingGraph:
         features: Names of the tensors that the model is given.
         outputs: Names of the tensors that the model returns.
         results: Names of all tensors that signatures return.
+        init_op: What runs when the model is loaded. Defaults to `None`, for
+            what initializes tables and the variables of one call.
     """
 
     graph: "tf.Graph"
@@ -68,6 +73,7 @@ class ServingGraph:
     features: tuple[str, ...]
     outputs: tuple[str, ...]
     results: tuple[str, ...]
+    init_op: Any = None
 
 
 def build_graph(
@@ -92,22 +98,35 @@ def build_graph(
     graph = tf.Graph()
     with graph.as_default():
         receiver = checked_receiver(receiver_fn(), kinds)
+        _check_sortable(receiver.features)
         paths, nest = jax.tree_util.tree_flatten_with_path(
             receiver.inputs, is_leaf=tf.is_tensor
         )
+        tensors = [dense(tensor) for _, tensor in paths]
         specs = [
             feature_spec(jax.tree_util.keystr(path) or "", tensor)
-            for path, tensor in paths
+            for (path, _), tensor in zip(paths, tensors, strict=True)
         ]
         # Each of them can be fed by itself, though one may be another.
-        features = [tf.identity(tensor) for _, tensor in paths]
+        features = [tf.identity(tensor) for tensor in tensors]
         check_fed(features, receiver.receiver_tensors, "the features")
         model = model_for(jax.tree.unflatten(nest, specs))
         variables = make_variables(model.values)
-        flat = model.call(
+        flat, state = model.call(
             [variable.read_value() for variable in variables.values()],
-            features,
+            [
+                in_dtype(feature, spec.dtype, spec.name)
+                for feature, spec in zip(features, specs, strict=True)
+            ],
         )
+        # Each request leaves them to the next one, as batches of `predict` do.
+        assignments = [
+            variables[path].assign(value, read_value=False)
+            for path, value in state.items()
+        ]
+        if assignments:
+            with tf.control_dependencies(assignments):
+                flat = [tf.identity(tensor) for tensor in flat]
         outputs = with_host_tensors(
             jax.tree.unflatten(model.outputs, flat),
             finish=lambda tensor: tensor,
@@ -123,6 +142,16 @@ def build_graph(
         outputs=tuple(tensor.name for tensor in flat),
         results=tuple(tensor.name for tensor in outputs.values()),
     )
+
+
+def _check_sortable(features: Features) -> None:
+    kinds = {type(k) for k in features} if isinstance(features, Mapping) else ()
+    if len(kinds) > 1:
+        raise ValueError(
+            "The keys of `features` must be all strings or all integers, "
+            "because JAX sorts them. Received: "
+            f"{list(features)}. Rename some of them."
+        )
 
 
 def checked_receiver(
@@ -182,7 +211,7 @@ def signature_defs(
                 for output, there in signature.names.items()
             }
             reason = _unusable(signature.method, inputs)
-            if reason is None and prefix and _unfed(tensors.values(), inputs):
+            if reason is None and prefix and _unfed(tensors, inputs):
                 reason = "its inputs are not enough to compute the outputs"
             if reason is None:
                 yield (
@@ -200,7 +229,8 @@ def _unusable(method: str, inputs: Mapping[str, "tf.Tensor"]) -> str | None:
     if method not in _OF_EXAMPLES:
         return None
     dtypes = [tensor.dtype.name for tensor in inputs.values()]
-    if dtypes == ["string"]:
+    is_dense = len(components(inputs)) == 1
+    if dtypes == ["string"] and is_dense:
         return None
     return (
         f"requests to {method} give one tensor of strings, but the inputs are "
@@ -226,17 +256,13 @@ def _signature(
 
 
 def _info(tensor: "tf.Tensor") -> "TensorInfo":
-    from tensorflow.core.protobuf import meta_graph_pb2
+    import tensorflow as tf
 
-    return meta_graph_pb2.TensorInfo(
-        name=tensor.name,
-        dtype=tensor.dtype.as_datatype_enum,
-        tensor_shape=tensor.shape.as_proto(),
-    )
+    return tf.compat.v1.saved_model.utils.build_tensor_info(tensor)
 
 
 def check_fed(
-    tensors: Iterable["tf.Tensor"], inputs: Mapping[str, "tf.Tensor"], what: str
+    tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str
 ) -> None:
     unfed = _unfed(tensors, inputs)
     if unfed:
@@ -246,12 +272,10 @@ def check_fed(
         )
 
 
-def _unfed(
-    tensors: Iterable["tf.Tensor"], inputs: Mapping[str, "tf.Tensor"]
-) -> set[str]:
+def _unfed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
     """Names of the placeholders that tensors need beside these inputs."""
-    fed = {tensor.ref() for tensor in inputs.values()}
-    waiting, seen, unfed = list(tensors), set(), set()
+    fed = {tensor.ref() for tensor in components(inputs)}
+    waiting, seen, unfed = components(tensors), set(), set()
     while waiting:
         tensor = waiting.pop()
         if tensor.ref() in fed or tensor.op.name in seen:

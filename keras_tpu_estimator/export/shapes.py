@@ -11,6 +11,8 @@ import numpy as np
 # and large enough for a few strides.
 _SAMPLE_BATCH = 3
 _SAMPLE_LENGTH = 16
+_UNUSUAL = (-300, -2, -1, 0, 3, 100_003)
+_SCALES = (1.0, 300.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +65,16 @@ def feature_spec(name: str, tensor: object) -> FeatureSpec:
     return FeatureSpec(name, tuple(tensor.shape), np.dtype(dtype))
 
 
-def samples(specs: Sequence[FeatureSpec]) -> list[np.ndarray]:
-    """Arrays to try a model with: the same ones for the same specs."""
+def samples(specs: Sequence[FeatureSpec]) -> list[list[np.ndarray]]:
+    """Arrays to try a model with: the same ones for the same specs.
+
+    The first are small numbers that every model takes. The second have
+    negative and large ones, and ids that are in no vocabulary.
+    """
     rng = np.random.default_rng(0)
-    return [_sample(rng, spec) for spec in specs]
+    return [
+        [draw(rng, spec) for spec in specs] for draw in (_sample, _extremes)
+    ]
 
 
 def symbolic(
@@ -101,13 +109,30 @@ def _symbolic(
     return result
 
 
-def _sample(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
-    shape = [
+def _extremes(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
+    shape, dtype = _sizes(spec), spec.dtype
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if np.issubdtype(dtype, np.integer):
+        bounds = np.iinfo(dtype)
+        numbers = np.clip(_UNUSUAL, bounds.min, bounds.max)
+        return rng.choice(numbers, shape).astype(dtype)
+    # Those of some rows are large, so that others still show small errors.
+    scale = rng.choice(_SCALES, (*shape[:1], *(1 for _ in shape[1:])))
+    return (rng.normal(size=shape) * scale).astype(dtype)
+
+
+def _sizes(spec: FeatureSpec) -> list[int]:
+    return [
         size
         if size is not None
         else (_SAMPLE_LENGTH if axis else _SAMPLE_BATCH)
         for axis, size in enumerate(spec.shape)
     ]
+
+
+def _sample(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
+    shape = _sizes(spec)
     if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
         # Numbers that are in every vocabulary.
         return rng.integers(0, 2, shape).astype(spec.dtype)

@@ -1,5 +1,6 @@
 """A `model_fn` as a functional Keras model, called with symbolic inputs."""
 
+import traceback
 from collections.abc import Callable
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import NoScopeError
 
@@ -55,10 +57,18 @@ def symbolic_model(
         raise ValueError(
             "`model_fn` cannot be made a Keras model. Expected only Keras's "
             "layers and keras.ops in mode 'infer'. Received "
-            f"{type(error).__name__}: {error} Put other functions into a "
-            "keras.layers.Layer, or use export_saved_model with "
-            "RunConfig(export_backend='jax')."
+            f"{type(error).__name__}{_place(error)}: {error} Put other "
+            "functions into a keras.layers.Layer, or use export_saved_model "
+            "with RunConfig(export_backend='jax')."
         ) from error
+
+
+def _place(error: Exception) -> str:
+    """Returns the last line of the user's code that an error comes from."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_of_user(frame.filename):
+            return f" at {frame.filename}:{frame.lineno}"
+    return ""
 
 
 def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:

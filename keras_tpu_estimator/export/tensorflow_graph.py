@@ -4,6 +4,7 @@ It is run by its path, in a process of its own, and imports nothing of this
 package. What it made, or what went wrong, is said on its standard output.
 """
 
+import functools
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -41,6 +42,8 @@ def make(config: str, path: str) -> dict[str, list[str]]:
     import keras
     import tensorflow as tf
 
+    compute_as_jax(tf)
+    keep_masks(keras)
     model = keras.models.model_from_json(config)
     trained = len(model.trainable_variables)
 
@@ -64,6 +67,97 @@ def make(config: str, path: str) -> dict[str, list[str]]:
         "features": names[features],
         "outputs": [tensor.name for tensor in traced.outputs],
     }
+
+
+def compute_as_jax(tf: Any) -> None:
+    """Has Keras cast and gather as JAX does, beyond the ranges too.
+
+    Floats that an integer cannot have become its largest or smallest value,
+    and NaN becomes 0. Where no row has an index, there is NaN, or an integer
+    that is its counterpart; TensorFlow would fail on a CPU.
+    """
+    cast, gather = tf.cast, tf.gather
+
+    def saturating(x: Any, dtype: Any, name: str | None = None) -> Any:
+        dtype = tf.as_dtype(dtype).base_dtype
+        if not (_is_float(x) and dtype.is_integer):
+            return cast(x, dtype, name)
+        low, high = cast(dtype.min, x.dtype), cast(dtype.max, x.dtype)
+        is_inside = tf.logical_and(x > low, x < high)
+        inside = cast(tf.where(is_inside, x, tf.zeros_like(x)), dtype)
+        below = tf.where(x <= low, tf.constant(dtype.min, dtype), inside)
+        return tf.where(x >= high, tf.constant(dtype.max, dtype), below, name)
+
+    def filling(
+        params: Any,
+        indices: Any,
+        validate_indices: Any = None,
+        axis: Any = None,
+        batch_dims: int = 0,
+        name: str | None = None,
+    ) -> Any:
+        settings = {"axis": axis, "batch_dims": batch_dims}
+        params, indices = map(tf.convert_to_tensor, (params, indices))
+        first = batch_dims if axis is None else axis
+        ranks = (params.shape.rank, indices.shape.rank)
+        is_known = isinstance(first, int) and None not in ranks
+        if is_known and first < 0:
+            first += params.shape.rank
+        is_constant = tf.get_static_value(indices) is not None
+        if not is_known or is_constant or batch_dims not in (0, first):
+            return gather(params, indices, name=name, **settings)
+        size = cast(tf.shape(params)[first], indices.dtype)
+        is_there = tf.logical_and(indices >= 0, indices < size)
+        nearest = tf.where(is_there, indices, tf.zeros_like(indices))
+        found = gather(params, nearest, name=name, **settings)
+        for _ in range(params.shape.rank - first - 1):
+            is_there = tf.expand_dims(is_there, -1)
+        missing = tf.constant(_missing(params.dtype), params.dtype)
+        return tf.where(is_there, found, missing)
+
+    tf.cast, tf.gather = saturating, filling
+
+
+def keep_masks(keras: Any) -> None:
+    """Has attention keep the masks of its inputs, as where it was trained."""
+    layer = keras.layers.MultiHeadAttention
+    call = layer.call
+
+    @functools.wraps(call)
+    def keeping(
+        self: Any,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        inputs = [each for each in (query, value, key) if each is not None]
+        masks = [getattr(each, "_keras_mask", None) for each in inputs]
+        try:
+            return call(self, query, value, key, *args, **kw)
+        finally:
+            for each, mask in zip(inputs, masks, strict=True):
+                each._keras_mask = mask
+
+    layer.call = keeping
+
+
+def _is_float(x: Any) -> bool:
+    """Whether this is a dense tensor of floats."""
+    import tensorflow as tf
+
+    is_dense = isinstance(x, tf.Tensor | tf.Variable)
+    return is_dense and bool(x.dtype.is_floating)
+
+
+def _missing(dtype: Any) -> Any:
+    """What JAX returns where no row has an index."""
+    if dtype.is_bool:
+        return True
+    if not dtype.is_integer:
+        return float("nan")
+    return dtype.max if dtype.is_unsigned else dtype.min
 
 
 def with_constants(

@@ -15,7 +15,9 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
+from keras_tpu_estimator.engine.inputs.checks import check_array
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
@@ -180,8 +182,10 @@ class EstimatorModel(SavedByWeights):
     def _host_metrics(self, mode: str) -> HostMetrics | None:
         """What `metric_fn` counts in a mode; none before its first step."""
         step = self.program.prepared.get(mode)
-        if mode not in self._made_metrics and step and step.metric_fn:
-            self._made_metrics[mode] = HostMetrics(step.metric_fn)
+        if step is not None and mode not in self._made_metrics:
+            metrics = self.program.host_metrics(step)
+            if metrics is not None:
+                self._made_metrics[mode] = metrics
         return self._made_metrics.get(mode)
 
     def _counting(self, mode: str, run: Any) -> Callable[..., Any]:
@@ -236,6 +240,9 @@ class EstimatorModel(SavedByWeights):
         """Makes the variables before Keras collects their values."""
         size = kwargs.get("batch_size") or 32
         if hasattr(x, "shape") or isinstance(x, dict):
+            for name, leaf in named_leaves(x, y):
+                if isinstance(leaf, np.ndarray):
+                    check_array(name, leaf)
             data = jax.tree.map(lambda array: array[:size], (x, y))
         elif iter(x) is not x:
             data = next(iter(x))

@@ -20,6 +20,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
 
@@ -58,8 +59,14 @@ class ProgramModel(keras.Model):
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The mean loss, which Keras resets and reports."""
-        return [self.program.loss_mean]
+        """The mean loss, and what tells callbacks how to compare others.
+
+        Keras resets and reports the loss. The logs of a step have the values
+        of the other metrics.
+        """
+        directions = self.program.directions()
+        others = [keras_internals.directed(directions)] if directions else []
+        return [self.program.loss_mean, *others]
 
     def prepare(
         self, mode: str, features: Features, labels: Labels = None

@@ -8,6 +8,7 @@ from keras_tpu_estimator.planning import operations
 from keras_tpu_estimator.planning.array_types import ArrayType
 from keras_tpu_estimator.planning.array_types import dtype_name
 from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.hlo import Module
 from keras_tpu_estimator.planning.loops import Run
 from keras_tpu_estimator.planning.operations import Operation
 
@@ -52,14 +53,18 @@ class Allocation:
         )
 
 
-def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
+def largest(
+    module: Module, runs: Iterable[Run], count: int = 5
+) -> tuple[Allocation, ...]:
     """The largest arrays that instructions make in a chip's large memory.
 
     Args:
+        module: The program.
+        runs: What it runs.
         count: How many kinds of them are wanted at most. Defaults to 5.
     """
     found = [
-        _of_array(array, run.instruction)
+        (array, run.instruction)
         for run in runs
         if not run.is_fused
         and run.instruction.opcode not in _NAMES
@@ -70,8 +75,15 @@ def largest(runs: Iterable[Run], count: int = 5) -> tuple[Allocation, ...]:
         for array in run.instruction.type
         if not array.space
     ]
-    found.sort(key=lambda each: -each.bytes)
-    return counted(found)[:count]
+    # Names cost time, so only candidates get one: each size is another kind.
+    sizes = sorted({array.padded_bytes for array, _ in found})[-count:]
+    named = [
+        _of_array(module, instruction, array)
+        for array, instruction in found
+        if array.padded_bytes >= sizes[0]
+    ]
+    named.sort(key=lambda each: -each.bytes)
+    return counted(named)[:count]
 
 
 def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
@@ -91,15 +103,20 @@ def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
     )
 
 
-def of_instruction(instruction: Instruction, size: int) -> Allocation:
+def of_instruction(
+    module: Module, instruction: Instruction, size: int
+) -> Allocation:
     """The largest array that an instruction makes, in a place of some size.
 
     Args:
-        instruction: The instruction, which returns an array at least.
+        module: The program.
+        instruction: Its instruction, which returns an array at least.
         size: Bytes of the place.
     """
     array = max(instruction.type, key=lambda array: array.padded_bytes)
-    return dataclasses.replace(_of_array(array, instruction), bytes=size)
+    return dataclasses.replace(
+        _of_array(module, instruction, array), bytes=size
+    )
 
 
 def shown_bytes(number: float) -> str:
@@ -117,9 +134,11 @@ def shown_bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _of_array(array: ArrayType, instruction: Instruction) -> Allocation:
+def _of_array(
+    module: Module, instruction: Instruction, array: ArrayType
+) -> Allocation:
     return Allocation(
-        operations.of(instruction),
+        operations.within(module, instruction),
         dtype_name(array.dtype),
         array.shape,
         array.padded_bytes,

@@ -4,6 +4,9 @@ import dataclasses
 
 from keras_tpu_estimator.planning.chips import Chip
 
+# How many times as long as the peaks an estimate is where they tell nothing.
+_LATENCY = 4.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
@@ -31,9 +34,17 @@ class Bounds:
 
     @property
     def by(self) -> str:
-        """Which of the first three takes longest."""
+        """Which of the first three takes longest, or "latency".
+
+        Latency limits a step if the compiler's estimate is several times as
+        long as each of the three. Many small operations take that time.
+        """
         names = ("compute", "memory", "network")
-        return max(names, key=lambda name: getattr(self, name))
+        longest = max(names, key=lambda name: getattr(self, name))
+        peak = getattr(self, longest)
+        if self.compiler is not None and self.compiler > _LATENCY * peak:
+            return "latency"
+        return longest
 
     @property
     def at_best(self) -> float:

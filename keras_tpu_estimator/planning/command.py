@@ -6,13 +6,12 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-import jax
-
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.ground.base import scripts
 from keras_tpu_estimator.ground.base import sources
 from keras_tpu_estimator.ground.storage import trusted
 from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.planning import shown_devices
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
@@ -21,6 +20,9 @@ from keras_tpu_estimator.planning.plans import Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
+
+# Options whose value is an argument of its own.
+_WITH_VALUE = ("--topology", "--save")
 
 _EPILOG = """\
 Every call of `train`, `evaluate` and `predict` is compiled for the topology in
@@ -50,7 +52,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="takes a fraction of the time, and tells no bytes and cycles",
+        help="takes a fraction of the time, shows no bytes, cycles and times",
     )
     parser.add_argument(
         "--save",
@@ -76,20 +78,23 @@ def main(name: str, arguments: Sequence[str]) -> int:
             whatever it is called.
 
     Returns:
-        0; 1 if something does not compile; 2 if there is nothing to plan.
+        0; 1 if something does not compile, or the script ends with an error;
+        2 if there is nothing to plan.
 
     Raises:
         Exception: The script raised it before it came to anything to plan.
     """
     parser = _parser(name)
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options, others = parser.parse_known_args(arguments[:end])
+    options, others = _parsed(parser, [*arguments[:end]])
     others += arguments[end + 1 :]
+    if options.script.endswith(".ipynb"):
+        parser.error(
+            f"SCRIPT must be a Python file. Received a notebook: "
+            f"{options.script}. Convert it by `jupyter nbconvert --to script`."
+        )
     # TensorFlow would say more than we do.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if "JAX_PLATFORMS" not in os.environ:
-        # The devices that there are have no part in it.
-        jax.config.update("jax_platforms", "cpu")
     names = [name for given in options.topology for name in given.split(",")]
     try:
         boards = topologies.parse_each(names)
@@ -97,23 +102,33 @@ def main(name: str, arguments: Sequence[str]) -> int:
         how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
-    rehearsal = Rehearsal(boards, options=how)
+    if len({board.num_cores for board in boards}) > 1:
+        sys.stderr.write(
+            f"`jax.device_count()` returns {boards[0].num_cores}, as on "
+            f"{boards[0].name}, the first topology.\n"
+        )
+    rehearsal = Rehearsal(boards, options=how, report=sys.stderr.write)
     try:
-        with compiling.without_cache(), rehearsing(rehearsal):
+        with (
+            shown_devices.shown(boards[0]),
+            compiling.without_cache(),
+            rehearsing(rehearsal),
+        ):
             run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    except SystemExit as end:
-        if end.code and not rehearsal.found:
+    except (SystemExit, Exception) as error:
+        is_end = isinstance(error, SystemExit) and not error.code
+        if not (rehearsal.found or is_end):
             raise
-    except Exception as error:
-        if not rehearsal.found:
-            raise
-        sys.stderr.write(
-            "The script ended with an error, after what is planned above: "
-            f"{type(error).__name__}: {error}\n"
-        )
+        if not is_end:
+            sys.stderr.write(
+                "The script ended with an error, after what is planned above: "
+                f"{type(error).__name__}: {error}\nLater calls are not "
+                "planned.\n"
+            )
+            return 1
     if not rehearsal.found:
         sys.stderr.write(
             f"{options.script} has called no estimator. Expected calls of "
@@ -121,6 +136,30 @@ def main(name: str, arguments: Sequence[str]) -> int:
         )
         return 2
     return any(isinstance(plan, Refusal) for plan in rehearsal.found)
+
+
+def _parsed(
+    parser: argparse.ArgumentParser, arguments: list[str]
+) -> tuple[argparse.Namespace, list[str]]:
+    """Parses arguments; those behind SCRIPT are the script's, but for two.
+
+    `--topology` and `--save` may also be written behind it.
+    """
+    before: list[str] = []
+    while arguments and arguments[0].startswith("-"):
+        before.append(arguments.pop(0))
+        if before[-1] in _WITH_VALUE and arguments:
+            before.append(arguments.pop(0))
+    script, behind = arguments[:1], arguments[1:]
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    own.add_argument("--topology", action="append", default=[])
+    own.add_argument("--save")
+    found, others = own.parse_known_args(behind)
+    for name in found.topology:
+        before += ["--topology", name]
+    if found.save is not None:
+        before += ["--save", found.save]
+    return parser.parse_args([*before, *script]), others
 
 
 def _store(folder: str | None) -> Executables | None:

@@ -1,7 +1,9 @@
 """Compiling a lowered loop for a board, with errors that its author can use."""
 
 import contextlib
+import math
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -9,6 +11,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
@@ -18,6 +21,7 @@ from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.oversized import Layout
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 # As the compiler finds it out early, and when it has laid out all arrays.
@@ -33,7 +37,9 @@ _OPERATION = re.compile(
 _PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
 # What is left free beside a batch that would fit.
-_MARGIN = 0.98
+_MARGIN = 0.95
+# TPUs pad batches to multiples of this.
+_ROUND = 8
 
 
 def compiled(
@@ -42,6 +48,7 @@ def compiled(
     arguments: Mapping[str, Nest] | None = None,
     batch_size: int | None = None,
     quick: bool = False,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> jax.stages.Compiled:
     """Compiles a program.
 
@@ -53,6 +60,7 @@ def compiled(
         batch_size: That of its steps. Defaults to `None`, likewise.
         quick: Whether the compiler takes little trouble, for a slower program.
             Defaults to `False`.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Raises:
         DoesNotFitError: It needs more memory than a core has.
@@ -75,8 +83,9 @@ def compiled(
         sizes = _needed(str(error))
         if sizes is None:
             raise _refused(str(error)) from error
+        layout = oversized.laid_out(lowered, in_graph=in_graph)
         raise _too_large(
-            lowered, board, sizes, arguments or {}, batch_size
+            layout, board, sizes, arguments or {}, batch_size
         ) from error
 
 
@@ -159,13 +168,12 @@ def _called_at(equation: jex.JaxprEqn) -> tuple[str, int]:
 
 
 def _too_large(
-    lowered: jax.stages.Lowered,
+    layout: Layout,
     board: Board,
     sizes: tuple[int, int],
     arguments: Mapping[str, Nest],
     batch_size: int | None,
 ) -> DoesNotFitError:
-    layout = oversized.laid_out(lowered)
     used, limit = layout.used or sizes[0], sizes[1]
     held = memory.held(arguments, layout.module)
     fitting = batch_size and _fitting(batch_size, used, limit, held, board)
@@ -203,8 +211,10 @@ def _fitting(
         # Gradients of all variables.
         model += held.get("variables", Held(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
-    size = int(batch_size * min(share, 1.0))
-    return max(0, size - size % board.num_cores)
+    unit = math.lcm(board.num_cores, _ROUND)
+    # The batch itself does not fit, whatever its shares say.
+    size = min(int(batch_size * share), batch_size - 1)
+    return max(0, size - size % (unit if size >= unit else board.num_cores))
 
 
 def _refused(said: str) -> CompileError:

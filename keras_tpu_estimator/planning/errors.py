@@ -60,8 +60,8 @@ class DoesNotFitError(RuntimeError):
         arguments: The bytes of weights, batches and other inputs by kind.
             Defaults to none.
         largest: The largest arrays that a step creates. Defaults to none.
-        batch_size: A batch size that fits, or 0 if none does. Defaults to
-            `None`: unknown.
+        batch_size: A batch size that may fit by an estimate, or 0 if none
+            does. Defaults to `None`: unknown.
 
     Example:
 
@@ -121,8 +121,8 @@ class DoesNotFitError(RuntimeError):
         )
         if self.batch_size:
             return (
-                f"A batch size of {self.batch_size} would fit by its shares: "
-                f"choose a smaller batch, or {spread}"
+                f"A batch size of {self.batch_size} may fit, estimated from "
+                f"the shares of memory. Plan it again with that, or {spread}"
             )
         if self.batch_size == 0:
             return (

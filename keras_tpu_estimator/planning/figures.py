@@ -1,12 +1,15 @@
 """The figures of a compiled loop, for each core and step."""
 
 import dataclasses
+import math
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Self
 
 import jax
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import allocations
 from keras_tpu_estimator.planning import bounds
@@ -113,6 +116,7 @@ def of(
     steps: int,
     arguments: Mapping[str, Nest],
     has_loop: bool | None = None,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> Figures:
     """The figures of a program.
 
@@ -121,6 +125,7 @@ def of(
         arguments: What it takes, by kind, such as "variables" and "input":
             nests of shapes with shardings.
         has_loop: As in `loops.split`. Defaults to `None`.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
 
@@ -133,7 +138,7 @@ def of(
     >>> figures.of(compiled, board, 1, {"input": (x, x)}).flops
     33554432.0
     """
-    module = hlo.parse(compiled.as_text() or "")
+    module = hlo.parse(compiled.as_text() or "", in_graph)
     parts = loops.split(module, steps, has_loop)
     held = memory.of(compiled, module, arguments, board.chip.core.memory_left)
     step, share = parts.step, parts.share
@@ -159,24 +164,26 @@ def of(
         sent,
         collectives.of(parts.others, board.num_cores),
         work.bytes_copied(step) * share,
-        state_copies.of(parts.body, steps),
+        state_copies.of(module, parts.body, steps),
         callbacks.of(step),
         kernels,
         not all(run.is_known for run in step),
         held,
         _aliases(compiled, module),
         limits,
-        allocations.largest(step),
+        allocations.largest(module, step),
     )
 
 
 def _cycles(runs: Iterable[Run], share: float) -> float | None:
+    """Adds up the compiler's estimates, unless it has none of some part."""
     found = [
         cycles * run.times
         for run in runs
         if not run.is_fused and (cycles := run.instruction.cycles) is not None
     ]
-    return sum(found) * share if found else None
+    total = sum(found) * share
+    return total if found and math.isfinite(total) else None
 
 
 def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:

@@ -2,13 +2,15 @@
 
 import dataclasses
 import functools
+import math
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.planning import array_types
 from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.source_lines import SourceLine
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -19,6 +21,9 @@ _CALLED = re.compile(
     r"%?([\w.\-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
+# What XLA writes in place of an estimate, the largest number of 64 bits, with
+# room for what it adds up.
+_NO_ESTIMATE = 2**60
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+),")
 _NO_LINES = SourceLines({}, {})
@@ -75,10 +80,16 @@ class Instruction:
         return found[1] if found else ""
 
     @property
-    def cycles(self) -> int | None:
-        """How long the compiler thinks that it takes."""
+    def cycles(self) -> float | None:
+        """The compiler's estimate; infinite where it writes that it has none.
+
+        `None` if it writes nothing, as of instructions that take no time.
+        """
         found = _CYCLES.search(self.text)
-        return int(found[1]) if found else None
+        if found is None:
+            return None
+        cycles = int(found[1])
+        return math.inf if cycles >= _NO_ESTIMATE else cycles
 
     def attribute(self, name: str) -> str | None:
         """The text of an attribute, such as "dim_labels".
@@ -125,13 +136,35 @@ class Module:
     parameters: tuple[ArrayType, ...] | None
     aliased: frozenset[int]
 
+    @functools.cached_property
+    def homes(self) -> dict[str, Computation]:
+        """The computations of instructions, by the instructions' names."""
+        return {
+            instruction.name: computation
+            for computation in self.computations.values()
+            for instruction in computation.instructions
+        }
 
-def parse(text: str) -> Module:
+    @functools.cached_property
+    def loops(self) -> dict[str, Instruction]:
+        """The loops, by the names of the computations that they repeat."""
+        return {
+            instruction.called["body"]: instruction
+            for computation in self.computations.values()
+            for instruction in computation.instructions
+            if "body" in instruction.called
+        }
+
+
+def parse(
+    text: str, in_graph: Callable[[str], SourceLine | None] | None = None
+) -> Module:
     """Reads a program.
 
     Args:
         text: What `jax.stages.Compiled.as_text` returns. What is written in
             another way than XLA has written it so far is left out.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
 
@@ -146,7 +179,7 @@ def parse(text: str) -> Module:
     ('tanh', ('x',))
     """
     header, computations, entry = "", {}, None
-    source = SourceLines.parse(text)
+    source = SourceLines.parse(text, in_graph)
     lines: list[Instruction] = []
     name, is_entry = "", False
     for line in text.splitlines():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from typing import Self
 
 import jax
@@ -20,6 +21,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling
+from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
 from keras_tpu_estimator.runs.plan import LoopPlan
@@ -41,6 +43,8 @@ class LoweredLoop:
         traced: The loop.
         lowered: The same for its devices.
         devices: Those, in their order.
+        parts_ahead: How many more inputs like its own are on the devices
+            while it runs. Defaults to 0.
     """
 
     step: Step
@@ -51,6 +55,7 @@ class LoweredLoop:
     traced: jax.stages.Traced
     lowered: jax.stages.Lowered
     devices: tuple[jax.Device, ...]
+    parts_ahead: int = 0
 
     @classmethod
     def of(
@@ -59,6 +64,7 @@ class LoweredLoop:
         input_fn: InputFn,
         mode: str,
         machine: Machine,
+        steps: int | None = None,
     ) -> Self:
         """The loop of a call of `train`, `evaluate` or `predict`.
 
@@ -70,22 +76,22 @@ class LoweredLoop:
             mode: A value of `ModeKeys`.
             machine: The devices. In PREDICT those of its host are used, for
                 hosts predict by themselves.
+            steps: Those of the call, of which no more wait on the devices.
+                Defaults to `None`, for many.
 
         Raises:
             ValueError: Settings, model, input and machine do not fit each
                 other, or the input is empty.
             CompileError: JAX cannot lower an operation for these devices.
         """
-        placement = dataclasses.replace(context.placement, machine=machine)
-        placement.check(mode)
-        context = dataclasses.replace(context, placement=placement)
+        context = _on(context, mode, machine)
         if machine.num_hosts > 1 and mode != ModeKeys.PREDICT:
             context.check_uses_all(machine.num_hosts)
         if mode == ModeKeys.PREDICT:
             step, batches = _of_prediction(context, input_fn)
-            length = 1
+            length, ahead = 1, 0
         else:
-            step, batches = _of_steps(context, input_fn, mode)
+            step, batches, ahead = _of_steps(context, input_fn, mode, steps)
             length = jax.tree.leaves(batches)[0].shape[0]
         loop = context.runtime.loop
         traced = loop.trace(step, batches)
@@ -98,6 +104,7 @@ class LoweredLoop:
             traced,
             compiling.lowered(traced),
             loop.devices(step),
+            ahead,
         )
 
     @property
@@ -133,10 +140,54 @@ class LoweredLoop:
         return outputs["predictions"]
 
 
+def signature(
+    context: EstimatorContext,
+    input_fn: InputFn,
+    mode: str,
+    machine: Machine,
+    steps: int | None = None,
+) -> Hashable:
+    """What is equal for calls of an estimator that run the same program.
+
+    One batch of the input is read, and nothing is traced.
+
+    Args:
+        context: An estimator's functions and settings.
+        input_fn: The user's function.
+        mode: A value of `ModeKeys`.
+        machine: The devices.
+        steps: As in `LoweredLoop.of`.
+
+    Raises:
+        ValueError: Settings, input and machine do not fit each other.
+    """
+    context = _on(context, mode, machine)
+    with context.pipeline(mode, input_fn, None, 1) as pipeline:
+        batch = pipeline.take(1)
+    if batch is None:
+        return ()
+    leaves, structure = jax.tree.flatten((batch.features, batch.labels))
+    ahead = 0
+    if mode != ModeKeys.PREDICT:
+        room = _room(context, mode, batch)
+        ahead = _parts_ahead(room, batch, steps)
+    kinds = ((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+    return ahead, str(structure), *kinds
+
+
+def _on(
+    context: EstimatorContext, mode: str, machine: Machine
+) -> EstimatorContext:
+    """An estimator that would run on a machine."""
+    placement = dataclasses.replace(context.placement, machine=machine)
+    placement.check(mode)
+    return dataclasses.replace(context, placement=placement)
+
+
 def _of_steps(
-    context: EstimatorContext, input_fn: InputFn, mode: str
-) -> tuple[Step, Nest]:
-    """A step of TRAIN or EVAL, and all batches that a program has room for."""
+    context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
+) -> tuple[Step, Nest, int]:
+    """A step of TRAIN or EVAL, what a program has room for, and parts ahead."""
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
@@ -161,7 +212,8 @@ def _of_steps(
     staged = StagedSteps(
         mode, batch, batches, range(1), ends_loop=True, is_part=is_part
     )
-    return staged.prepare(context.runtime), batches
+    ahead = _parts_ahead(steps, batch, most)
+    return staged.prepare(context.runtime), batches, ahead
 
 
 def _of_prediction(
@@ -182,6 +234,13 @@ def _of_prediction(
     return context.runtime.prepare(
         mode, first.features, first.is_padding
     ), batches
+
+
+def _parts_ahead(steps: int, batch: StackedSteps, most: int | None) -> int:
+    """Returns how many parts of a loop may wait on the devices."""
+    ahead = staging.parts_ahead(steps * batch.step_bytes)
+    # No more than the call has.
+    return ahead if most is None else min(ahead, -(-most // steps) - 1)
 
 
 def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:

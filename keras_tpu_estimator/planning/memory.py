@@ -37,6 +37,8 @@ class Memory:
         temporary: What it holds meanwhile; `None` if the compiler does not say.
         code: Its instructions, which are no part of what programs can have.
         limit: What programs can have.
+        beside: What else is on the core meanwhile, by kind, such as batches
+            that are staged ahead. Defaults to nothing.
 
     Example:
 
@@ -52,13 +54,19 @@ class Memory:
     temporary: int | None
     code: int | None
     limit: int
+    beside: Mapping[str, Held] = dataclasses.field(default_factory=dict)
+
+    @property
+    def held(self) -> dict[str, Held]:
+        """Its arguments and what is beside it, by kind."""
+        return {**self.arguments, **self.beside}
 
     @property
     def peak(self) -> int | None:
         """What it takes of that; `None` if it is not known."""
         if self.results is None or self.temporary is None:
             return None
-        given = sum(held.real for held in self.arguments.values())
+        given = sum(held.real for held in self.held.values())
         return given + self.results + self.temporary
 
     @property

@@ -3,8 +3,11 @@
 import dataclasses
 import re
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
+from keras_tpu_estimator.planning import graph_names
+from keras_tpu_estimator.planning import origins
 from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.source_lines import SourceLine
+from keras_tpu_estimator.planning.hlo import Module
 
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
 _TRANSFORMED = re.compile(
@@ -47,6 +50,23 @@ class Operation:
         return f"{text} (gradient)" if self.is_gradient else text
 
 
+def within(module: Module, instruction: Instruction) -> Operation:
+    """Returns the same as `of`, with copies named by what they copy.
+
+    Args:
+        module: The program of the instruction.
+    """
+    origin = origins.of(module, instruction)
+    return of(origin) if origin is instruction else copy_of(origin)
+
+
+def copy_of(origin: Instruction) -> Operation:
+    """Returns the operation that copies the result of an instruction."""
+    made = of(origin)
+    path = "/".join(filter(None, (made.layer, made.name)))
+    return dataclasses.replace(made, layer=path, name="copy")
+
+
 def of(instruction: Instruction) -> Operation:
     """Returns the operation that an instruction comes from."""
     if not instruction.op_name:
@@ -74,6 +94,10 @@ def parse(op_name: str) -> Operation:
     if argument is not None:
         layer, _, name = argument[1].rpartition("/")
         return Operation(layer, name)
+    in_graph = graph_names.of(op_name)
+    if in_graph is not None:
+        layer, _, name = in_graph.name.rpartition("/")
+        return Operation(layer, name, in_graph.is_gradient)
     plain = _TRANSFORMED.sub("", _CALLS.sub("", op_name))
     parts = [part for part in plain.split("/") if part not in _STRUCTURE]
     names = [part for part in parts if part]

@@ -8,10 +8,12 @@ import dataclasses
 import pathlib
 import re
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.planning import allocations
 from keras_tpu_estimator.planning import hlo
 from keras_tpu_estimator.planning.allocations import Allocation
@@ -44,11 +46,16 @@ class Layout:
     largest: tuple[Allocation, ...]
 
 
-def laid_out(lowered: jax.stages.Lowered, count: int = 5) -> Layout:
+def laid_out(
+    lowered: jax.stages.Lowered,
+    count: int = 5,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
+) -> Layout:
     """Has XLA write down a program that does not fit.
 
     Args:
         count: How many kinds of arrays are wanted at most. Defaults to 5.
+        in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
 
@@ -75,7 +82,7 @@ def laid_out(lowered: jax.stages.Lowered, count: int = 5) -> Layout:
         total = _TOTAL.search(
             _read(folder, "after_optimizations-memory-usage-report")
         )
-    module = hlo.parse(text)
+    module = hlo.parse(text, in_graph)
     return Layout(
         module if module.entry else None,
         int(total[1]) if total else None,
@@ -108,7 +115,7 @@ def _largest(
                 places[int(offset)] = int(size), made[name]
     largest = sorted(places.values(), key=lambda place: -place[0])
     return allocations.counted(
-        allocations.of_instruction(instruction, size)
+        allocations.of_instruction(module, instruction, size)
         for size, instruction in largest
         if size * _SMALLEST >= largest[0][0]
     )[:count]

@@ -83,7 +83,7 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
             f"({memory.share:.0%})"
         )
     yield "memory of a core", peak
-    kinds = {kind: held.real for kind, held in memory.arguments.items()}
+    kinds = {kind: held.real for kind, held in memory.held.items()}
     for kind, size in (
         *kinds.items(),
         ("results", memory.results),
@@ -114,6 +114,8 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "  is limited by", bounds.by
     for name in ("compute", "memory", "network"):
         yield f"  {name}, at least", durations.shown(getattr(bounds, name))
+    if bounds.by == "latency" and bounds.compiler is not None:
+        yield "  latency, about", durations.shown(bounds.compiler)
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:

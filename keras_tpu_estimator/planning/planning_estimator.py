@@ -57,8 +57,8 @@ class PlanningEstimator:
                 many as that.
             quick: Whether the compiler takes little trouble, which is a
                 fraction of the time for a large model. What is computed and
-                sent stays the same, and the memory nearly; bytes and cycles,
-                which do not, are left out. Defaults to `False`.
+                sent stays the same, and the memory nearly. Bytes, cycles and
+                times do not, so they are left out. Defaults to `False`.
 
         Returns:
             A `Plan`; for several topologies a tuple of them, with a `Refusal`

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 import jax
 
@@ -20,6 +21,7 @@ from keras_tpu_estimator.planning.errors import CompileError
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
+from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
 # What of a board may be in the way: its size, its compiler, its number of
@@ -36,12 +38,15 @@ class Call:
     Attributes:
         input_fn: The user's function, of which one batch is read.
         steps: How many it makes. Defaults to `None`, for many.
+        kept: What earlier calls have left on each core, by kind. Defaults to
+            nothing.
     """
 
     context: EstimatorContext
     input_fn: InputFn
     mode: str
     steps: int | None = None
+    kept: Mapping[str, Held] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +150,30 @@ class Plan:
         if options.store is not None:
             options.store.prepare()
         start = time.perf_counter()
-        loop = LoweredLoop.of(call.context, call.input_fn, call.mode, machine)
+        loop = LoweredLoop.of(
+            call.context, call.input_fn, call.mode, machine, call.steps
+        )
         lowered = time.perf_counter()
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
-            loop.lowered, board, kinds, loop.examples, options.quick
+            loop.lowered,
+            board,
+            kinds,
+            loop.examples,
+            options.quick,
+            loop.step.line_in_graph,
         )
         compiling_secs = time.perf_counter() - lowered
-        has_loop = call.mode != ModeKeys.PREDICT
-        found = figures.of(compiled, board, loop.steps, kinds, has_loop)
+        found = _with_others(
+            figures.of(
+                *(compiled, board, loop.steps, kinds),
+                has_loop=call.mode != ModeKeys.PREDICT,
+                in_graph=loop.step.line_in_graph,
+            ),
+            board,
+            call.kept,
+            loop.parts_ahead,
+        )
         return cls(
             board,
             call.mode,
@@ -185,12 +205,17 @@ class Refusal:
 
 
 def for_boards(
-    call: Call, boards: Iterable[Board], options: PlanOptions = AS_RUN
+    call: Call,
+    boards: Iterable[Board],
+    options: PlanOptions = AS_RUN,
+    kept: Mapping[str, Mapping[str, Held]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
     """Plans for each of several boards.
 
     Args:
         options: How. Defaults to as it is run.
+        kept: By the name of a board, what earlier calls have left on each of
+            its cores. Defaults to nothing.
 
     Returns:
         A plan for each, or why there is none.
@@ -198,7 +223,15 @@ def for_boards(
     Raises:
         Exception: As `Plan.of`, if there is a plan for none.
     """
-    found = tuple(_tried(call, board, options) for board in boards)
+    kept = kept or {}
+    found = tuple(
+        _tried(
+            dataclasses.replace(call, kept=kept.get(board.name, {})),
+            board,
+            options,
+        )
+        for board in boards
+    )
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
         raise refusals[0].error
@@ -210,6 +243,32 @@ def _tried(call: Call, board: Board, options: PlanOptions) -> Plan | Refusal:
         return Plan.of(call, board, options)
     except _PROBLEMS as error:
         return Refusal(board, call.mode, error)
+
+
+def _with_others(
+    found: Figures, board: Board, kept: Mapping[str, Held], ahead: int
+) -> Figures:
+    """Adds what is on a core beside a program.
+
+    Args:
+        kept: What earlier calls have left, by kind.
+        ahead: How many more inputs like its own there are.
+
+    Raises:
+        DoesNotFitError: The program fits only without it.
+    """
+    given = found.memory.arguments.get("input", Held(0, 0))
+    beside = dict(kept)
+    if ahead and given.real:
+        beside["input staged ahead"] = Held(
+            ahead * given.logical, ahead * given.real
+        )
+    memory = dataclasses.replace(found.memory, beside=beside)
+    if memory.peak is not None and memory.peak > memory.limit:
+        raise DoesNotFitError(
+            board.name, memory.peak, memory.limit, memory.held, found.largest
+        )
+    return dataclasses.replace(found, memory=memory)
 
 
 def _saved(

@@ -5,6 +5,8 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Hashable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,9 +16,11 @@ import numpy as np
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.planning import lowering
 from keras_tpu_estimator.planning import plan_table
 from keras_tpu_estimator.planning import plans
 from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN
 from keras_tpu_estimator.planning.plans import Call
 from keras_tpu_estimator.planning.plans import Plan
@@ -32,29 +36,36 @@ _MOST_CALLS = 1000
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """What is planned once.
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ByIdentity:
+    """An object that is equal to itself only, and stays alive.
 
     Attributes:
-        context: That of an estimator, itself and not one like it.
-        code: That of the input function: a closure is made anew for each call,
-            and its code is not.
+        value: The object.
     """
 
-    context: EstimatorContext
-    mode: str
-    code: Any
+    value: object
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Call) and (
-            self.context is other.context
-            and self.mode == other.mode
-            and self.code is other.code
-        )
+        return isinstance(other, _ByIdentity) and self.value is other.value
 
     def __hash__(self) -> int:
-        return hash((id(self.context), self.mode, id(self.code)))
+        return id(self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Key:
+    """What is equal for calls that are planned once.
+
+    Attributes:
+        context: The estimator, by identity.
+        mode: A value of `ModeKeys`.
+        program: What is equal for calls that run the same program.
+    """
+
+    context: _ByIdentity
+    mode: str
+    program: Hashable
 
 
 class Rehearsal:
@@ -66,6 +77,7 @@ class Rehearsal:
     Args:
         write: Takes each table. Defaults to `print`.
         options: How to plan. Defaults to as it is run.
+        report: Takes a line before each compilation. Defaults to none.
 
     Attributes:
         found: What was planned so far.
@@ -76,12 +88,16 @@ class Rehearsal:
         boards: Sequence[Board],
         write: Callable[[str], object] = print,
         options: PlanOptions = AS_RUN,
+        report: Callable[[str], object] = lambda line: None,
     ):
         self._boards = boards
         self._options = options
         self._write = write
-        self._calls: dict[_Call, tuple[Plan | Refusal, ...]] = {}
-        self._counts: collections.Counter[_Call] = collections.Counter()
+        self._report = report
+        self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
+        self._counts: collections.Counter[_Key] = collections.Counter()
+        # What each estimator's training keeps on the cores, by board.
+        self._kept: dict[_ByIdentity, dict[str, dict[str, Held]]] = {}
 
     @property
     def found(self) -> tuple[Plan | Refusal, ...]:
@@ -164,7 +180,11 @@ class Rehearsal:
         mode: str,
         steps: int | None = None,
     ) -> tuple[Plan | Refusal, ...]:
-        key = _Call(context, mode, getattr(input_fn, "__code__", input_fn))
+        key = _Key(
+            _ByIdentity(context),
+            mode,
+            self._program_of(Call(context, input_fn, mode, steps)),
+        )
         self._counts[key] += 1
         if self._counts[key] > _MOST_CALLS:
             raise RuntimeError(
@@ -174,7 +194,44 @@ class Rehearsal:
             )
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
-            found = plans.for_boards(call, self._boards, self._options)
+            kept = {} if mode == ModeKeys.TRAIN else self._kept
+            names = ", ".join(board.name for board in self._boards)
+            self._report(f"Compiling mode {mode!r} for {names} ...\n")
+            found = plans.for_boards(
+                call, self._boards, self._options, kept.get(key.context)
+            )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
+            if mode == ModeKeys.TRAIN:
+                self._kept[key.context] = _kept_after(found)
         return self._calls[key]
+
+    def _program_of(self, call: Call) -> Hashable:
+        """What is equal for calls that run the same program."""
+        try:
+            return lowering.signature(
+                call.context,
+                call.input_fn,
+                call.mode,
+                self._boards[0].machine(),
+                call.steps,
+            )
+        except ValueError:
+            # It may fit another board. The plan of this one has the error.
+            return _ByIdentity(call.input_fn)
+
+
+def _kept_after(
+    found: Iterable[Plan | Refusal],
+) -> dict[str, dict[str, Held]]:
+    """What a training leaves on each core for later calls, by board.
+
+    Variables are no part of it, because later calls use the same arrays.
+    """
+    return {
+        plan.board.name: {"slots kept from training": slots}
+        for plan in found
+        if isinstance(plan, Plan)
+        and (slots := plan.figures.memory.arguments.get("slots"))
+        and slots.real
+    }

@@ -1,20 +1,22 @@
 """The user's lines that the instructions of a compiled program come from."""
 
 import dataclasses
-import os
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
-from typing import NamedTuple
 from typing import Self
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.base.user_files import part_of_package
+from keras_tpu_estimator.planning import graph_names
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME = re.compile(
     r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?"
 )
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
 # As XLA has written it before it had tables.
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
@@ -25,24 +27,6 @@ _CALLERS = frozenset(
 )
 
 
-class SourceLine(NamedTuple):
-    """A line of the user's code.
-
-    Attributes:
-        file: The path of the file.
-        number: The number of the line.
-    """
-
-    file: str
-    number: int
-
-    def __str__(self) -> str:
-        # Files below this directory are shown as the user calls them.
-        path = os.path.relpath(self.file) if os.path.isabs(self.file) else ""
-        inside = path and not path.startswith(os.pardir)
-        return f"{path if inside else self.file}:{self.number}"
-
-
 @dataclasses.dataclass(frozen=True)
 class SourceLines:
     """The tables of stack frames in the text of a program.
@@ -50,14 +34,25 @@ class SourceLines:
     Attributes:
         frames: The lines of frames by number.
         callers: The number of the frame that has called a frame.
+        in_graph: Returns the line of an operation of a TensorFlow graph by
+            its name. Defaults to `None`: there is no graph.
     """
 
     frames: dict[int, SourceLine]
     callers: dict[int, int]
+    in_graph: Callable[[str], SourceLine | None] | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(
+        cls,
+        text: str,
+        in_graph: Callable[[str], SourceLine | None] | None = None,
+    ) -> Self:
         """Reads the tables, which stand before the first computation.
+
+        Args:
+            text: The program.
+            in_graph: See the class. Defaults to `None`.
 
         Example:
 
@@ -96,6 +91,7 @@ class SourceLines:
                 number: int(caller or 0) - offset
                 for number, (_, caller) in found.items()
             },
+            in_graph,
         )
 
     def of(self, text: str) -> SourceLine | None:
@@ -107,6 +103,10 @@ class SourceLines:
         Returns:
             The line; `None` if this package has made the instruction.
         """
+        named = _OP_NAME.search(text)
+        graph_name = graph_names.of(named[1]) if named else None
+        if graph_name is not None:
+            return self.in_graph(graph_name.name) if self.in_graph else None
         found = _FRAME_OF.search(text)
         if found is None:
             place = _PLACE.search(text)

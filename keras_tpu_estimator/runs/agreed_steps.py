@@ -98,8 +98,8 @@ class AgreedSteps:
             _check_whole(reports)
             return self._agreed(self._use(min(e.steps for e in reports)))
         if is_even and own.examples % self._topology.replicas_per_host == 0:
-            steps = self._use(min(e.steps for e in reports))
-            return self._agreed(steps, is_part=True)
+            part = self._use(min(e.steps for e in reports))
+            return self._agreed(part, is_part=True)
         return self._agreed(self._of_all())
 
     def chiefs_size(self, size: int) -> int:

@@ -15,15 +15,15 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory.unlisted import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import finding
 from keras_tpu_estimator.files.formats import reading
@@ -49,8 +49,6 @@ from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 
 # What takes its time, on one host longer than on others.
 _READS = "reads a checkpoint"
@@ -215,10 +213,14 @@ class EstimatorContext:
         """The prefix of the latest checkpoint that is whole, or `None`.
 
         Raises:
-            ValueError: There are checkpoints, but all are damaged.
+            ValueError: There are checkpoints, but all are corrupt, or the
+                `checkpoint` file names none of them.
         """
         with self.hosts.busy(_READS):
-            return finding.latest_intact(self.model_dir)
+            latest = finding.latest_intact(self.model_dir)
+            if latest is None:
+                check_listed(self.model_dir)
+            return latest
 
     def latest_of_all(self, call: HostExchange) -> str | None:
         """The same on several hosts, each of which reads some of its files.
@@ -244,7 +246,10 @@ class EstimatorContext:
                 formats.trust(prefix)
             return are_intact
 
-        return finding.latest_intact(self.model_dir, is_intact)
+        latest = finding.latest_intact(self.model_dir, is_intact)
+        if latest is None:
+            check_listed(self.model_dir)
+        return latest
 
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
         """Whether a checkpoint has come so far that there is nothing to do."""
@@ -308,6 +313,7 @@ class EstimatorContext:
         request = dataclasses.replace(
             request,
             room=room,
+            shapes=self._input_shapes[mode],
             source_of=source_of,
             pair_of=self.front_end.pair_of,
         )
@@ -328,18 +334,11 @@ class EstimatorContext:
             self.placement.cores.topology,
         )
 
-    def host_metrics(
-        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
-    ) -> HostMetrics | None:
-        """The metrics of a step's `metric_fn`, compiled at most once."""
-        if step.metric_fn is None:
-            return None
-        if step not in self._metrics:
-            self._metrics[step] = HostMetrics(step.metric_fn, own_names)
-        metrics = self._metrics[step]
-        metrics.reset()
-        return metrics
-
     @functools.cached_property
-    def _metrics(self) -> dict[Step, HostMetrics]:
-        return {}
+    def _input_shapes(self) -> dict[str, InputShapes]:
+        """The shapes of batches by mode, over all calls."""
+        most = self.config.max_input_shapes
+        return {
+            mode: InputShapes(mode, most)
+            for mode in (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+        }

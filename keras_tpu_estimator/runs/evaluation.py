@@ -45,6 +45,7 @@ from keras_tpu_estimator.runs.staging import StagedSteps
 from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -176,7 +177,12 @@ class Evaluation:
         _logger.info(
             "Saving dict for global step %d: %s",
             step,
-            ", ".join(f"{key} = {result[key]}" for key in sorted(result)),
+            ", ".join(
+                f"{key} = {result[key]}"
+                for key in sorted(result)
+                # Serialized images, for instance.
+                if not isinstance(result[key], bytes)
+            ),
         )
 
 
@@ -204,9 +210,10 @@ class EvaluationLoop:
         self._step = step
         self._infeed: StagedInput = infeed
         self._steps = steps
+        self._steps_by_shape = StepsByShape(step, self._runtime.program.store)
         self._done = 0
         self._loop_state = LoopState(values)
-        self._host_metrics = context.host_metrics(step)
+        self._host_metrics = context.runtime.program.host_metrics(step)
         self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()
@@ -251,6 +258,7 @@ class EvaluationLoop:
                 if call.any(hooked.after_run()) or self._done == self._steps:
                     break
             hook_list.run_is_made()
+        self._loop_state.wait()
         result = jax.tree.map(lambda a: np.asarray(a)[()], self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()
@@ -287,7 +295,9 @@ class EvaluationLoop:
 
     def _run_part(self, staged: StagedSteps, fetch: tuple[str, ...]) -> None:
         values = self._loop_state.values
-        step = staged.prepare(self._runtime)
+        step = self._steps_by_shape.of(
+            staged.shapes, lambda: staged.prepare(self._runtime)
+        )
         self._runtime.values.complete(values, step)
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
             *(step, values, self._metrics, staged.data, staged.steps),

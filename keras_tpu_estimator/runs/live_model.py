@@ -86,7 +86,7 @@ class LiveModel:
         return self._loop_state.values.without_edits()
 
     def __enter__(self) -> Self:
-        block = self._values.visible(self._loop_state.values)
+        block = self._values.shown.visible(self._loop_state.values)
         block.__enter__()
         self._blocks.append(block)
         return self

@@ -8,6 +8,8 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.step_values import StepValues
+from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
@@ -53,6 +55,7 @@ class LoopState:
         self._newest_losses = self.losses[0]
         # The global step of each loss, unless each step counts once.
         self._numbers: list[StepValues] = []
+        self._cut: Outputs = {}
         self._begins_loop = True
         self.fetched: Outputs = {}
         self.reports: Outputs = {}
@@ -83,6 +86,7 @@ class LoopState:
         self.losses.append(losses)
         if STEP_NUMBERS in outputs:
             self._numbers.append(outputs[STEP_NUMBERS])
+        self._cut = outputs.get(CUT, {})
         self.fetched = outputs[NAMED]
         self.reports = outputs[REPORTS]
         self.summaries = outputs[SUMMARIES]
@@ -123,8 +127,13 @@ class LoopState:
         return float(self.loss(losses))
 
     def wait(self) -> None:
-        """Waits until the devices have made the last part of a loop."""
+        """Waits until the devices have made the last part of a loop.
+
+        Raises:
+            CutIntegersError: Its steps have made integers that do not fit.
+        """
         jax.block_until_ready(self._newest_losses)
+        cut_integers.check(self._cut)
 
     def _unknown(self, name: str, always: str) -> KeyError:
         names = sorted({**self.values, **self.fetched})

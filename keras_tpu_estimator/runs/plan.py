@@ -145,22 +145,30 @@ class LoopPlan:
         # One that is somewhat longer, rather than a short one after it.
         return left if left <= 2 * self._size else self._size
 
-    def ran(self, steps: int, counted: int | None = None) -> None:
+    def ran(
+        self, steps: int, counted: int | None = None, is_known: bool = True
+    ) -> None:
         """Notes that a loop has ended just now.
 
         Args:
             steps: How many steps it had.
             counted: By how many the global step has grown. Defaults to `steps`.
+            is_known: Whether the call ran batches of these shapes before.
+                Defaults to `True`.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
-        # The first loop takes mostly the time to compile its program.
-        if self._is_timed and self._last is not None:
-            self._recent = [*self._recent[-4:], (steps, now - self._last)]
+        # Loops that compile take mostly the time for that, as does the first
+        # one, and a short rest before an end that between loops.
+        seconds = 0.0 if self._last is None else now - self._last
+        is_rest = 2 * steps < self._size and 2 * seconds < self._target
+        is_first = self._last is None
+        if self._is_timed and is_known and not (is_first or is_rest):
+            self._recent = [*self._recent[-4:], (steps, seconds)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
-            self._size = min(wanted, 8 * steps)
+            self._size = min(wanted, 8 * max(n for n, _ in self._recent))
         self._last = now

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from keras_tpu_estimator.ground.base.types import Nest
@@ -77,6 +78,12 @@ class Predicted:
             return
         for values in zip(*self.predictions.values(), strict=True):
             yield dict(zip(self.predictions, values, strict=True))
+
+    def with_own_rows(self) -> "Predicted":
+        """The same with as many examples as the predictions have rows."""
+        leaves = jax.tree.leaves(self.predictions)
+        rows = next((len(each) for each in leaves if np.ndim(each)), 0)
+        return dataclasses.replace(self, examples=rows)
 
     def _check_rows(self, name: str, values: Any) -> None:
         if np.shape(values)[:1] != (self.examples,):

@@ -14,6 +14,8 @@ from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.padding import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -27,6 +29,7 @@ from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
 from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.progress import Progress
 from keras_tpu_estimator.spec.hooks.progress import prediction_started
@@ -93,13 +96,13 @@ class Padded:
 
 
 class PaddedSteps:
-    """The single steps of an input, padded to one size.
+    """The single steps of an input, padded to the size asked for.
 
     A batch without examples is a step of padding alone: who asked with it may
     wait for the answer.
 
     Args:
-        size: The batch size to pad to; by default that of the first batch.
+        size: The batch size to pad to; by default batches stay as they are.
     """
 
     def __init__(self, pipeline: Pipeline, size: int | None):
@@ -112,8 +115,8 @@ class PaddedSteps:
         if batch is None:
             return None
         features = batch.step(0).features
-        self._size = max(self._size or 1, batch.examples)
-        return Padded(*pad(features, self._size), batch.examples)
+        size = max(self._size or 1, batch.examples)
+        return Padded(*pad(features, size), batch.examples)
 
 
 class PredictionLoop:
@@ -138,7 +141,7 @@ class PredictionLoop:
         self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
         self._made = 0
-        self._prepared: dict[object, Step] = {}
+        self._prepared = StepsByShape(step, self._runtime.program.store)
         # Steps under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: ArraysByPath = {}
@@ -227,13 +230,15 @@ class PredictionLoop:
         """The program's step for batches of this shape."""
         leaves, nest = jax.tree.flatten(padded.features)
         shapes = (nest, *((leaf.shape, leaf.dtype) for leaf in leaves))
-        if shapes not in self._prepared:
+
+        def prepare() -> Step:
             step = self._runtime.prepare(
                 ModeKeys.PREDICT, padded.features, padded.is_padding
             )
             self._runtime.values.complete(self._values, step)
-            self._prepared[shapes] = step
-        return self._prepared[shapes]
+            return step
+
+        return self._prepared.of(shapes, prepare)
 
     def _up_to_date(
         self, running: "Running", names: Iterable[str]
@@ -294,7 +299,12 @@ class Running:
     named: Outputs
 
     def finish(self) -> Predicted:
-        """Waits for the predictions; returns them without padding."""
+        """Waits for the predictions; returns them without padding.
+
+        Raises:
+            CutIntegersError: They have integers that do not fit.
+        """
+        cut_integers.check(self.outputs.get(CUT, {}))
         predictions = with_host_tensors(
             jax.tree.map(self._cut, self.outputs["predictions"]),
             finish=np.asarray,

@@ -116,10 +116,8 @@ class StopSignals:
     it waits for the devices, so a thread of its own watches for signals, too.
 
     Handlers that are not Python's own are left alone, and so is everything
-    outside the main thread. Processes that are forked off do as usual.
-
-    Attributes:
-        received: The first signal, or `None`.
+    outside the main thread. Processes that are forked off do as usual. A block
+    inside another one receives the signals of the outer block.
 
     Example:
 
@@ -130,14 +128,27 @@ class StopSignals:
     """
 
     def __init__(self) -> None:
-        self.received: signal.Signals | None = None
+        self._received: signal.Signals | None = None
+        self._outer: StopSignals | None = None
         self._replaced: dict[int, Any] = {}
         self._writer: socket.socket | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def received(self) -> signal.Signals | None:
+        """The first signal, or `None`."""
+        if self._received is None and self._outer is not None:
+            return self._outer.received
+        return self._received
+
+    @received.setter
+    def received(self, number: signal.Signals) -> None:
+        self._received = number
+
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self
+        self._outer = _ACTIVE[-1] if _ACTIVE else None
         for number, pythons in _PYTHONS.items():
             if signal.getsignal(number) == pythons:
                 self._replaced[number] = signal.signal(number, self._handle)

@@ -1,6 +1,7 @@
 """What stands for the calls of estimators while a script is rehearsed."""
 
 import contextlib
+import os
 from collections.abc import Generator
 from collections.abc import Iterator
 from typing import Any
@@ -41,13 +42,28 @@ class Rehearsal(Protocol):
         """Takes the place of what exports."""
 
 
+# Processes that a script starts inherit it.
+_PLANNED = "KERAS_TPU_ESTIMATOR_PLANNED"
 # One for all threads of a script.
 _running: list[Rehearsal] = []
 
 
 def running() -> Rehearsal | None:
-    """The rehearsal that is going on, if there is one."""
-    return _running[-1] if _running else None
+    """The rehearsal that is going on, if there is one.
+
+    Raises:
+        RuntimeError: It is that of the process that has started this one.
+    """
+    if _running:
+        return _running[-1]
+    if _PLANNED in os.environ:
+        raise RuntimeError(
+            "`plan` must not start other processes that use estimators, "
+            "because it plans the calls of its own process only. Received a "
+            "call in a process that the script has started. Plan the script "
+            "of that process."
+        )
+    return None
 
 
 @contextlib.contextmanager
@@ -61,7 +77,11 @@ def rehearsing(rehearsal: Rehearsal) -> Iterator[None]:
     None
     """
     _running.append(rehearsal)
+    before = os.environ.get(_PLANNED)
+    os.environ[_PLANNED] = "1"
     try:
         yield
     finally:
         _running.pop()
+        if before is None:
+            del os.environ[_PLANNED]

@@ -106,6 +106,8 @@ class Saver:
         self.wait()
         values = self._loop_state.values
         version, has_run = values.version, values.runs > 0
+        # Nothing is saved of steps that went wrong.
+        self._loop_state.wait()
         if has_run and np.isnan(self._loop_state.fetch("loss")):
             return
         path = os.path.join(os.fsdecode(directory), basename)

@@ -171,8 +171,21 @@ def stage_ahead(
 def _depth(staged: StagedSteps) -> int:
     """How many parts may wait that are as large."""
     rows = len(jax.tree.leaves(staged.data)[0])
-    size = rows * staged.stacked.step_bytes
+    return _parts_waiting(rows * staged.stacked.step_bytes)
+
+
+def _parts_waiting(size: int) -> int:
     return min(max(2, _WAITING_BYTES // max(size, 1)), _MOST_WAITING)
+
+
+def parts_ahead(size: int) -> int:
+    """Returns how many parts are on the devices beside the running one.
+
+    Args:
+        size: The bytes of each.
+    """
+    # One more than may wait: the thread has copied it and waits for room.
+    return _parts_waiting(size) + 1
 
 
 def begin_loops(

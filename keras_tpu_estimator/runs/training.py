@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterator
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.runs.step_counting import StepCounting
+from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
 from keras_tpu_estimator.runs.training_hooks import TrainingReport
 from keras_tpu_estimator.runs.training_hooks import training_hooks
@@ -232,7 +232,7 @@ class TrainingLoop:
         self._positions = positions
         self._call = call
         self._preemption = preemption
-        self._steps_by_shapes: dict[Any, Step] = {}
+        self._steps = StepsByShape(step, self._runtime.program.store)
         self._none_counted = self._runtime.program.metrics_state()
         self._summaries = EveryFewSteps(
             self._context.metric_writer(),
@@ -240,7 +240,8 @@ class TrainingLoop:
         )
         self._outfeed = Outfeed(self._consume)
         self._metrics = TrainingMetrics(
-            self._context.host_metrics(step, REPORT_NAMES), self._outfeed
+            self._runtime.program.host_metrics(step, REPORT_NAMES),
+            self._outfeed,
         )
 
     def run(
@@ -298,6 +299,7 @@ class TrainingLoop:
                         if stops or self._plan.is_done:
                             break
                     hook_list.run_is_made()
+                self._loop_state.wait()
                 is_interrupted = self._call.any(
                     self._positions.is_interrupted()
                 )
@@ -340,23 +342,22 @@ class TrainingLoop:
         self._loop_state.start_loop()
         steps, metrics = 0, self._none_counted
         before = self._loop_state.values.step
+        known = len(self._steps)
         for staged in parts_of_loop(first, self._infeed):
             metrics = self._run_part(staged, metrics, fetch)
             steps += staged.stacked.steps
         counted = steps
         if not self._step.counts_once:
             counted = self._loop_state.values.step - before
-        self._plan.ran(steps, counted)
+        self._plan.ran(steps, counted, is_known=len(self._steps) == known)
 
     def _run_part(
         self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
     ) -> MetricsState:
         values = self._loop_state.values
-        # The shape of a last, smaller batch is new, and its step with it.
-        shapes = staged.shapes
-        if shapes not in self._steps_by_shapes:
-            self._steps_by_shapes[shapes] = staged.prepare(self._runtime)
-        step = self._steps_by_shapes[shapes]
+        step = self._steps.of(
+            staged.shapes, lambda: staged.prepare(self._runtime)
+        )
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
         assigned, metrics, losses, outputs = self._runtime.loop.run(

@@ -29,6 +29,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             graph.as_default(),
             internals.shards(cores),
             internals.whole_variables(),
+            internals.initialized_values(),
         ):
             if seed is not None:
                 v1.set_random_seed(seed)
@@ -38,6 +39,16 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
         _is_building.reset(token)
 
 
+@contextlib.contextmanager
+def in_any_graph() -> Iterator[None]:
+    """Lets a `TF1ModelFn` add to the program's own graph in a `with` block."""
+    token = _is_building.set(True)
+    try:
+        yield
+    finally:
+        _is_building.reset(token)
+
+
 def is_building() -> bool:
-    """Whether the current code runs in a block of `building`."""
+    """Returns whether the current code runs in such a block."""
     return _is_building.get()

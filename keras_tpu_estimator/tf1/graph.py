@@ -12,6 +12,7 @@ from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.building import building
+from keras_tpu_estimator.tf1.scaffolds import GraphScaffold
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of
 from keras_tpu_estimator.tf1.spec import Spec
 
@@ -27,7 +28,7 @@ class ModelGraph:
         variables: The variables that belong to the model, by name.
         local: Those that belong to one call, such as what metrics count in.
         trainable: The names of those that are trained.
-        scaffold: The `tf.train.Scaffold`, or `None`.
+        scaffold: What the program has set of its `tf.train.Scaffold`.
     """
 
     graph: Any
@@ -36,7 +37,7 @@ class ModelGraph:
     variables: dict[str, Any]
     local: dict[str, Any]
     trainable: frozenset[str]
-    scaffold: Any
+    scaffold: GraphScaffold
 
 
 def build(

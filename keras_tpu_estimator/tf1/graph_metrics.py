@@ -6,8 +6,9 @@ compute what goes in, and the rest runs in a session on the host.
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.tf1.graph_cut import Cut
@@ -35,17 +36,14 @@ class GraphMetrics(Metrics):
         with graph.as_default():
             # Which graph it was that batches of this size had.
             number = tf.constant([len(self._graphs)], tf.int32)
-            wanted = {
-                name: [tf.identity(t) if tf.is_tensor(t) else t for t in pair]
-                for name, pair in pairs.items()
-            }
+            wanted = jax.tree.map(
+                lambda t: tf.identity(t) if tf.is_tensor(t) else t, dict(pairs)
+            )
             local = {v.op.name: v for v in v1.local_variables()}
-        fetches = [each for pair in wanted.values() for each in pair]
+        fetches = jax.tree.leaves(wanted)
         part = cut(graph, fetches, local)
         part = dataclasses.replace(part, boundary=[number, *part.boundary])
-        names = {
-            name: [each.name for each in pair] for name, pair in wanted.items()
-        }
+        names = jax.tree.map(lambda each: each.name, wanted)
         self._graphs.append(_Cut(part, names))
         self._dtypes = dtypes_of(part.boundary)
         return part.boundary
@@ -64,13 +62,9 @@ class _Cut:
     """The host's part of a graph, and the names of its metrics there."""
 
     part: Cut
-    names: Mapping[str, Sequence[str]]
+    names: Mapping[str, tuple[Nest, Nest]]
 
     def session(self) -> MetricSession:
         graph = self.part.graph()
         element = graph.graph.as_graph_element
-        pairs = {
-            name: (element(value), element(update))
-            for name, (value, update) in self.names.items()
-        }
-        return MetricSession(graph, pairs)
+        return MetricSession(graph, jax.tree.map(element, dict(self.names)))

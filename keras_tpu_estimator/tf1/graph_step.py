@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.engine.program.cut_integers import flags
 from keras_tpu_estimator.engine.program.outputs import check_concatenable
 from keras_tpu_estimator.engine.program.outputs import metrics_of
 from keras_tpu_estimator.engine.program.outputs import outputs_of
 from keras_tpu_estimator.engine.program.outputs import same_on_all
 from keras_tpu_estimator.engine.program.outputs import splits
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
@@ -42,6 +44,7 @@ from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
 from keras_tpu_estimator.tf1.step_writers import taken_out
+from keras_tpu_estimator.tf1.summaries import Recorded
 from keras_tpu_estimator.tf1.summaries import recorded
 from keras_tpu_estimator.tf1.variables import REPEATS
 from keras_tpu_estimator.tf1.variables import SEED
@@ -80,6 +83,7 @@ class GraphStep:
         self._mode, self._example = mode, example.without_data()
         self._metric_fn: HostFunction | None = None
         self._host_call: HostFunction | None = None
+        self._own_host_call: HostCall | None = None
         self._hooks: tuple[Hook, ...] = model.spec.hooks
         training = mode == ModeKeys.TRAIN
         done = [model.spec.train_op] if training else []
@@ -92,7 +96,7 @@ class GraphStep:
             model,
             flat,
             done,
-            recorded(model.graph) if training else [],
+            self._summaries() if training else [],
             example.is_split,
             counts=training,
         )
@@ -100,6 +104,8 @@ class GraphStep:
             check_trained(model, self._outputs.pruned, example)
         self.local = self._outputs.local
         self.counts_once = not training or self._outputs.pruned.counts_once()
+        if training and self.counts_once and self._own_host_call is not None:
+            self._own_host_call.steps_counted = 1
         self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
 
     def of_all_cores(self) -> Step:
@@ -121,11 +127,16 @@ class GraphStep:
             host_call=self._host_call,
             hooks=self._hooks,
             scaffold=as_ours(
-                model.scaffold, self._mode, model.graph, model.variables
+                model.scaffold,
+                self._mode,
+                model.graph,
+                model.variables,
+                {name: model.local[name] for name in self.local},
             ),
             named=self._outputs,
             graph=FetchedGraph(model),
             counts_once=self.counts_once,
+            line_in_graph=self._outputs.pruned.line_of,
         )
 
     def _run(
@@ -144,6 +155,7 @@ class GraphStep:
                 )
             },
             REPORTS: {},
+            CUT: False,
         }
         run = cores.per_core(
             functools.partial(self._per_core, compiled),
@@ -173,9 +185,10 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        results = iter(
-            primitive.run(lifted, key, args, cores.axes, self._by_device)
+        found, cut = primitive.run(
+            lifted, key, args, cores.axes, self._by_device
         )
+        results = iter(found)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
         if "loss" in outputs:
@@ -190,6 +203,9 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
+        outputs[CUT] = flags(
+            dict(zip(lifted.wide.values(), cut, strict=True)), cores
+        )
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])
@@ -199,6 +215,11 @@ class GraphStep:
                 stays, values[REPEATS] + 1, jnp.uint32(0)
             )
         return changed, outputs
+
+    def _summaries(self) -> list[Recorded]:
+        """Returns the summaries of training."""
+        model = self._model
+        return recorded(model.graph, model.scaffold.summary_op)
 
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
         """The tensors of the graph that leave the device."""
@@ -213,9 +234,10 @@ class GraphStep:
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            host_call = HostCall.of(spec.host_call)
-            self._host_call = HostFunction(*host_call)
-            self._hooks = (*self._hooks, CloseHostCall(host_call[0]))
+            own, dtypes = HostCall.of(spec.host_call)
+            self._own_host_call = own
+            self._host_call = HostFunction(own, dtypes)
+            self._hooks = (*self._hooks, CloseHostCall(own))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
@@ -28,6 +29,7 @@ from keras_tpu_estimator.tf1.hook_runs import host_run
 from keras_tpu_estimator.tf1.hook_runs import of_variables
 from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
+from keras_tpu_estimator.tf1.spec import Spec
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 ArraysByPath = Mapping[str, Any]
@@ -63,11 +65,13 @@ class FetchedGraph:
 
     Attributes:
         graph: The graph of TensorFlow.
+        fetched: What each run fetches without hooks.
         found: What was found out so far of its tensors.
     """
 
     def __init__(self, model: ModelGraph):
         self.graph = model.graph
+        self.fetched = _fetched(model.spec)
         self._model = model
         self.found: dict[Any, _Part | None] = {}
 
@@ -176,6 +180,13 @@ class FetchedGraph:
         if run is None or run.assigned:
             return None
         return _Part(run.names, lambda values: run.run(values)[0])
+
+
+def _fetched(spec: Spec) -> Any:
+    """Returns the fetches of each run in TensorFlow's estimator."""
+    if spec.mode == ModeKeys.TRAIN:
+        return [spec.train_op, spec.loss]
+    return spec.predictions if spec.mode == ModeKeys.PREDICT else [spec.loss]
 
 
 def _one(name: str, dtype: Any) -> _Part:

@@ -30,10 +30,15 @@ class HostCall(GraphFunction):
     Args:
         function: The user's function.
         dtypes: As in `GraphFunction`.
+
+    Attributes:
+        steps_counted: How many steps a run has counted when it is called, since
+            programs read the global step of before. Defaults to 0.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: Nest):
         super().__init__(function, dtypes)
+        self.steps_counted = 0
         self._sessions: dict[Any, _HostSession] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +47,8 @@ class HostCall(GraphFunction):
         shapes = shapes_of(tensors)
         if shapes not in self._sessions:
             self._sessions[shapes] = _HostSession(self._function, tensors)
-        self._sessions[shapes].run(jax.tree.leaves(tensors))
+        step = recording.get_step() - self.steps_counted
+        self._sessions[shapes].run(jax.tree.leaves(tensors), step)
 
     def close(self) -> None:
         """Ends the sessions; the event files are whole then."""
@@ -125,9 +131,9 @@ class _HostSession:
         self._graph = graph
         self._run = graph.callable(_operations(graph))
 
-    def run(self, leaves: list[Any]) -> None:
+    def run(self, leaves: list[Any], step: int) -> None:
         """Runs what the function returned, with the tensors, flat."""
-        self._graph.set_step(recording.get_step())
+        self._graph.set_step(step)
         self._run(*leaves)
 
     def close(self) -> None:
@@ -165,6 +171,6 @@ def _operations(graph: CalledGraph) -> list[Any]:
 
 def _of_cores(rows: np.ndarray) -> np.ndarray:
     """The mean of what is one number; else what the first core has."""
-    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.floating):
+    if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.inexact):
         return np.asarray(rows.mean(), rows.dtype)
     return np.asarray(rows[0])

@@ -16,6 +16,8 @@ from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.sparse import dense
+from keras_tpu_estimator.engine.inputs.sparse import in_dense_tensors
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import reachable
@@ -23,6 +25,8 @@ from keras_tpu_estimator.tf1.input_session import InputSession
 
 # What TensorFlow says of tensors that have no values yet.
 _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
+# Dense features of columns have -1 for a missing id.
+_MISSING = {"f": 0, "i": -1}
 # The states of random ops and of Python functions are not a dataset's own.
 _IGNORE_STATE = 1
 
@@ -48,7 +52,7 @@ def source_in_graph(
             if not is_eager or not _WANTS_EAGER.search(str(error)):
                 raise
             with internals.eagerly():
-                return _Eager(source_of(call()))
+                return _Eager(source_of(_dense(call())))
         if isinstance(value, tf.data.Dataset):
             return _of_dataset(graph, value)
         if not any(map(tf.is_tensor, jax.tree.leaves(value, _is_leaf))):
@@ -62,7 +66,10 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
 
     variant = tf.data.experimental.to_variant(dataset)
     if getattr(variant, "graph", None) is not graph:
-        return _Eager(source_of(dataset))
+        with internals.eagerly():
+            return _Eager(source_of(_dense(dataset)))
+    dataset = _dense(dataset)
+    variant = tf.data.experimental.to_variant(dataset)
     definition = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant,
         external_state_policy=_IGNORE_STATE,
@@ -85,10 +92,21 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
         return _Eager(source_of(copy), graph)
 
 
+def _dense(value: Any) -> Any:
+    """A dataset with dense tensors, or another value as it is."""
+    import tensorflow as tf
+
+    is_dataset = isinstance(value, tf.data.Dataset)
+    return in_dense_tensors(value, _MISSING) if is_dataset else value
+
+
 def _of_tensors(graph: Any, value: Any) -> BatchSource:
     """The source of tensors of the graph, or of a nest of them."""
     import tensorflow as tf
 
+    value = jax.tree.map(
+        lambda each: dense(each, _MISSING), value, is_leaf=tf.is_tensor
+    )
     sparse = tf.SparseTensor | tf.RaggedTensor
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         if isinstance(leaf, sparse):

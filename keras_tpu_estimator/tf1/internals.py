@@ -4,6 +4,7 @@
 """
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -143,6 +144,29 @@ def whole_variables() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def initialized_values() -> Iterator[None]:
+    """Gives variables the method `initialized_value` in a `with` block.
+
+    TensorFlow has removed it. As in TensorFlow 1.15, it reads a variable that
+    has a value, and takes the initial value of another one.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import variables
+
+    def initialized_value(self: Any) -> Any:
+        with ops.init_scope():
+            return tf.cond(
+                tf.compat.v1.is_variable_initialized(self),
+                self.read_value,
+                lambda: self.initial_value,
+            )
+
+    with _replaced(variables.Variable, "initialized_value", initialized_value):
+        yield
+
+
 def saved_names(saver: Any) -> dict[str, str]:
     """The names of variables by those that a `tf.train.Saver` has for them."""
     variables = saver._var_list
@@ -153,6 +177,41 @@ def saved_names(saver: Any) -> dict[str, str]:
         for name, each in variables.items()
         if hasattr(each, "op")
     }
+
+
+def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Returns a function whose variables are those of the graph around it.
+
+    Args:
+        body: Builds the function, given tensors like the inputs.
+        inputs: Tensors of the graph.
+    """
+    from tensorflow.python.framework import function
+
+    def of_shapes(*own: Any) -> Any:
+        for tensor, like in zip(own, inputs, strict=True):
+            tensor.set_shape(like.shape)
+        return body(*own)
+
+    dtypes = [each.dtype for each in inputs]
+    define = function.Defun(*dtypes, capture_resource_var_by_value=False)
+    return define(of_shapes)
+
+
+def is_saver(value: Any) -> bool:
+    """Returns whether a value is a `tf.train.Saver`."""
+    import tensorflow as tf
+
+    return isinstance(value, tf.compat.v1.train.Saver)
+
+
+def has_own_retention(saver: Any) -> bool:
+    """Returns whether a `tf.train.Saver` keeps files as nobody does by default.
+
+    The defaults are those of `tf.train.Saver` and of `RunConfig`.
+    """
+    kept = (saver._max_to_keep, saver._keep_checkpoint_every_n_hours)
+    return kept != (5, 10000)
 
 
 def set_control_inputs(op: Any, others: Sequence[Any]) -> None:

@@ -5,6 +5,7 @@
 
 import functools
 import io
+import re
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -101,6 +102,7 @@ def inlined(
     operands: Sequence[Any],
     replacement: Callable[[Any], Callable[..., jax.Array] | None],
     draws_by_device: bool = False,
+    checked: Sequence[int] = (),
 ) -> list[Any]:
     """Calls a module inside the one that JAX is lowering.
 
@@ -113,9 +115,12 @@ def inlined(
             operands for JAX to put in its place, or `None` to leave it.
         draws_by_device: Whether random bits are those of the device's own
             generator. Defaults to `False`.
+        checked: Positions of results, each of which adds one: where its
+            numbers are others than those of the module. Defaults to none.
 
     Returns:
-        Its results as JAX has them, as many as it expects.
+        Its results as JAX has them, as many as it expects, and then what
+        `checked` adds.
     """
     parsed = ir.Module.parse(module)
     for number, op in enumerate(list(_operations(parsed))):
@@ -135,8 +140,10 @@ def inlined(
     fitting = [_as(t, x) for t, x in zip(inputs, operands, strict=True)]
     reference = ir.FlatSymbolRefAttr.get(merged)
     results = func.CallOp(outputs, reference, fitting).results
-    wanted = [_type_of(aval) for aval in context.avals_out]
-    return [_as(t, x) for t, x in zip(wanted, results, strict=False)]
+    count = len(context.avals_out) - len(checked)
+    wanted = [_type_of(aval) for aval in context.avals_out[:count]]
+    fitted = [_as(t, x) for t, x in zip(wanted, results, strict=False)]
+    return fitted + [_differs(results[n], fitted[n]) for n in checked]
 
 
 _BY_JAX = "kte_by_jax"
@@ -152,6 +159,31 @@ _DRAWN = np.array([0, 1 << 32, 0], np.uint64)
 def _as(kind: Any, value: Any) -> Any:
     """A value of a type: 64-bit numbers stay so inside, if not in JAX."""
     return value if value.type == kind else stablehlo.convert(kind, value)
+
+
+def cut_by_jax(types: Sequence[str]) -> list[int]:
+    """The positions of integers that JAX has in fewer bits.
+
+    Args:
+        types: The types of tensors, as MLIR writes them.
+
+    Example:
+
+    >>> cut_by_jax(["tensor<2xi64>", "tensor<f64>", "tensor<ui64>"])
+    [0, 2]
+    """
+    return [
+        number
+        for number, kind in enumerate(types)
+        if re.search(r"[<x]u?i64>$", kind) and aval_of(kind).dtype.itemsize < 8
+    ]
+
+
+def _differs(wide: Any, narrow: Any) -> Any:
+    """Where a value is another one in a narrower type."""
+    back = stablehlo.convert(wide.type, narrow)
+    direction = stablehlo.ComparisonDirectionAttr.get("NE")
+    return stablehlo.compare(wide, back, direction)
 
 
 def _replace(

@@ -1,6 +1,7 @@
 """From a TF1 graph to a pure function: a StableHLO module of a whole step."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.definitions import definition_of
@@ -22,6 +24,7 @@ from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
 from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.refusals import source_line_of
 from keras_tpu_estimator.tf1.rewriting import needs_key
 from keras_tpu_estimator.tf1.rewriting import rewritten
 from keras_tpu_estimator.tf1.step_counting import counts_once
@@ -38,12 +41,14 @@ class Lifted:
             then the new values of `changes`.
         reads: The names of the variables that it takes.
         changes: Those of the variables that it assigns.
+        wide: Names of the results that JAX has in fewer bits, by position.
     """
 
     module: bytes = dataclasses.field(repr=False)
     avals: tuple[jax.core.ShapedArray, ...]
     reads: tuple[str, ...]
     changes: tuple[str, ...]
+    wide: Mapping[int, str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,6 +120,21 @@ class Pruned:
         """The variables that cores come to have different values of."""
         return frozenset(varying_variables(self.body, self.library, is_split))
 
+    def line_of(self, name: str) -> SourceLine | None:
+        """Returns the user's line that made an operation, by its name.
+
+        Names of operations inside of functions are not those of the graph.
+        """
+        op = self._ops_by_name.get(name)
+        return None if op is None else source_line_of(op)
+
+    @functools.cached_property
+    def _ops_by_name(self) -> dict[str, Any]:
+        """The operations whose names no function also has inside."""
+        functions = self.library.values()
+        inside = {each.name for f in functions for each in f.node_def}
+        return {op.name: op for op in self.ops if op.name not in inside}
+
     def counts_once(self) -> bool:
         """Returns whether each run adds one to the global step."""
         return counts_once(self.body, self.library, self.effects)
@@ -144,12 +164,15 @@ class Pruned:
             raise _explained(error, self.ops) from error
         _, results = jax_internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
-        count = len(self.fetches) + len(changes)
+        names = [*(t.name for t in self.fetches), *changes]
+        count = len(names)
+        wide = jax_internals.cut_by_jax(results[:count])
         return Lifted(
             module.code,
             _avals(results[:count], self.fetches),
             module.variables,
             changes,
+            {number: names[number] for number in wide},
         )
 
 

@@ -44,7 +44,7 @@ class TF1ModelFn:
         with warnings.catch_warnings():
             # Of tf.layers: that one ought to use Keras.
             warnings.filterwarnings("ignore", r"`tf\.(layers|nn)\.")
-            warnings.filterwarnings("ignore", r"`layer\.apply` is deprecated")
+            warnings.filterwarnings("ignore", r"`[Ll]ayer\.\w+` is deprecated")
             return self._function(*args, **kwargs)
 
 

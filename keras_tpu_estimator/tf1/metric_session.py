@@ -10,6 +10,7 @@ import jax
 import keras
 
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostValue
 from keras_tpu_estimator.tf1.host_graph import CalledGraph
 from keras_tpu_estimator.tf1.host_graph import GraphFunction
 from keras_tpu_estimator.tf1.host_graph import HostGraph
@@ -24,20 +25,25 @@ class MetricSession:
 
     Args:
         graph: The graph.
-        pairs: By name the value of each metric, and what counts a batch.
+        pairs: By name the value of each metric, which may be a nest, and what
+            counts a batch.
     """
 
     def __init__(self, graph: HostGraph, pairs: Mapping[str, tuple[Any, Any]]):
         self.graph = graph
         self._names = list(pairs)
-        self._update = graph.callable([update for _, update in pairs.values()])
-        self._read = graph.callable([value for value, _ in pairs.values()])
+        updates = [update for _, update in pairs.values()]
+        values = [value for value, _ in pairs.values()]
+        self._update = graph.callable(jax.tree.leaves(updates))
+        self._nest = jax.tree.structure(values)
+        self._read = graph.callable(jax.tree.leaves(values))
 
     def count(self, tensors: Nest) -> dict[str, Any]:
         """Counts a batch, and returns the values of the metrics."""
         leaves = jax.tree.leaves(tensors)
         self._update(*leaves)
-        return dict(zip(self._names, self._read(*leaves), strict=True))
+        values = jax.tree.unflatten(self._nest, self._read(*leaves))
+        return dict(zip(self._names, values, strict=True))
 
 
 class Metrics(GraphFunction, abc.ABC):
@@ -84,7 +90,7 @@ class Metrics(GraphFunction, abc.ABC):
             number.assign(new)
         evaluation = self._evaluations[int(number.value)]
         values = evaluation.count(self.key(tensors), tensors)
-        return {name: (value, None) for name, value in values.items()}
+        return {name: (HostValue(v), None) for name, v in values.items()}
 
     def take(self, key: Any, tensors: Nest) -> MetricSession:
         """A session that has counted nothing, for arrays of a key."""

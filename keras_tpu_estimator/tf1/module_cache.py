@@ -9,13 +9,12 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from collections.abc import Sequence
 
 import jax
 
-from keras_tpu_estimator.ground.storage import shared_files
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.tf1 import jax_internals
 
@@ -43,8 +42,9 @@ def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
         return lift()
     form = f"form {jax_internals.FORM}"
     path = os.path.join(directory, f"tf1-{_digest([form, *parts])}")
-    if os.path.isfile(path):
-        return _read(path)
+    module = _read(path)
+    if module is not None:
+        return module
     module = lift()
     # Who cannot write there goes without.
     with contextlib.suppress(OSError):
@@ -61,17 +61,26 @@ def _digest(parts: Sequence[bytes | str]) -> str:
     return digest.hexdigest()
 
 
-def _read(path: str) -> Module:
-    with open(path, "rb") as file:
-        variables = json.loads(file.readline())
-        return Module(file.read(), tuple(variables))
+def _read(path: str) -> Module | None:
+    """Reads a module, unless its file is missing, corrupt or not readable."""
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.readline())
+            code = file.read()
+        if header["digest"] != _digest([code]):
+            return None
+        return Module(code, tuple(header["variables"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _write(path: str, module: Module) -> None:
-    """Writes a file that is whole when it has its name."""
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=directory, delete=False) as file:
-        file.write(json.dumps(module.variables).encode() + b"\n")
+    """Writes a file that other users of the directory can read."""
+    header = {"variables": module.variables, "digest": _digest([module.code])}
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with (
+        commit.replacing(path) as partial,
+        open(partial, "wb") as file,
+    ):
+        file.write(json.dumps(header).encode() + b"\n")
         file.write(module.code)
-    shared_files.replace(file.name, path)

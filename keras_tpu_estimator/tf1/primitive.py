@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.extend.core import Primitive
 
+from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.ground.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1 import jax_internals
@@ -16,8 +17,6 @@ from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
 from keras_tpu_estimator.tf1.module_ops import groups_of
 from keras_tpu_estimator.tf1.module_ops import windowed
 
-_NAME = "tf1_step"
-
 
 def run(
     lifted: Lifted,
@@ -25,7 +24,7 @@ def run(
     args: Sequence[Any],
     axes: tuple[str, ...],
     by_device: bool = False,
-) -> list[jax.Array]:
+) -> tuple[list[jax.Array], list[jax.Array]]:
     """Runs a lifted step.
 
     Args:
@@ -37,12 +36,14 @@ def run(
             Defaults to `False`.
 
     Returns:
-        What was fetched, and then the new values of what it changes.
+        What was fetched, and then the new values of what it changes; and for
+        each result of `lifted.wide` where its numbers were cut off.
     """
     results: list[jax.Array] = _step.bind(
         key, *args, lifted=lifted, axes=axes, by_device=by_device
     )
-    return results
+    count = len(lifted.avals)
+    return results[:count], results[count:]
 
 
 def _run_alone(*args: Any, **settings: Any) -> Any:
@@ -51,7 +52,9 @@ def _run_alone(*args: Any, **settings: Any) -> Any:
 
 def _abstract(*args: Any, lifted: Lifted, **settings: Any) -> Any:
     del args, settings
-    return list(lifted.avals)
+    avals = [*lifted.avals]
+    cut = [jax.core.ShapedArray(avals[n].shape, bool) for n in lifted.wide]
+    return avals + cut
 
 
 def _lower(
@@ -69,7 +72,13 @@ def _lower(
         return tuned(function) if function else None
 
     return jax_internals.inlined(
-        context, lifted.module, _NAME, operands, replacement, by_device
+        context,
+        lifted.module,
+        GRAPH_SCOPE,
+        operands,
+        replacement,
+        by_device,
+        checked=[*lifted.wide],
     )
 
 
@@ -83,7 +92,7 @@ def _total(
     return total
 
 
-_step = Primitive(_NAME)
+_step = Primitive(GRAPH_SCOPE)
 _step.multiple_results = True
 _step.def_impl(_run_alone)
 _step.def_abstract_eval(_abstract)

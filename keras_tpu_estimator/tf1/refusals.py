@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import collectives
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1 import random_ops
@@ -72,7 +73,13 @@ def check_platform(module: bytes, platform: str) -> None:
 
 
 def line_of(op: Any) -> str:
-    """The line of the user's code that made an operation."""
+    """Returns the line of the user's code that made an operation, in words."""
+    line = source_line_of(op)
+    return "an unknown line" if line is None else f"{line.file}:{line.number}"
+
+
+def source_line_of(op: Any) -> SourceLine | None:
+    """Returns the line of the user's code that made an operation, if known."""
     packages = ("tensorflow", "tensorboard", "keras_tpu_estimator")
     between = (
         *(_folder_of(each) for each in packages if each in sys.modules),
@@ -80,8 +87,8 @@ def line_of(op: Any) -> str:
     )
     for frame in reversed(op.traceback):
         if not frame.filename.startswith(between):
-            return f"{frame.filename}:{frame.lineno}"
-    return "an unknown line"
+            return SourceLine(frame.filename, frame.lineno)
+    return None
 
 
 def _folder_of(package: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from keras_tpu_estimator.ground.base import scripts
 from keras_tpu_estimator.ground.base.logs import join_tensorflow
 from keras_tpu_estimator.tf1 import deprecations
+from keras_tpu_estimator.tf1 import library_logs
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
@@ -47,5 +48,6 @@ def _behave_as_tf1() -> None:
     v1.disable_tensor_equality()
     give_back()
     deprecations.silence()
+    library_logs.silence()
     # At the verbosity of tf.logging.
     join_tensorflow()

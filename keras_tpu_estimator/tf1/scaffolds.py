@@ -4,47 +4,174 @@ Its `init_op` and `init_fn` run in a session with the variables of the graph,
 and its `saver` says under which names evaluation and prediction read variables.
 """
 
+import contextlib
+import dataclasses
+import types
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.local_values import LocalInit
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.spec import Spec
 
+# By field, the collection in which TensorFlow looks for it and enters what it
+# makes itself.
+_COLLECTIONS = {
+    "init_op": "init_op",
+    "ready_op": "ready_op",
+    "ready_for_local_init_op": "ready_for_local_init_op",
+    "local_init_op": "local_init_op",
+    "summary_op": "summary_op",
+    "saver": "savers",
+}
+_WITHOUT_EFFECT = ("ready_op", "ready_for_local_init_op")
 
-def scaffold_of(spec: Spec, use_tpu: bool) -> Any:
-    """The `tf.train.Scaffold` of a spec, or `None`; called in the graph."""
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphScaffold:
+    """The fields of a `tf.train.Scaffold` that a program has set.
+
+    Each field is `None` where TensorFlow would make a default.
+
+    Attributes:
+        init_op: Gives variables initial values if there is no checkpoint.
+        init_feed_dict: What is fed to it.
+        init_fn: Called after it with a session.
+        local_init: Gives variables of one call their values in each call.
+        summary_op: The summaries of training.
+        saver: Names the variables in checkpoints.
+    """
+
+    init_op: Any = None
+    init_feed_dict: Mapping[Any, Any] | None = None
+    init_fn: Any = None
+    local_init: LocalInit | None = None
+    summary_op: Any = None
+    saver: Any = None
+
+
+def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
+    """Reads the `tf.train.Scaffold` of a spec; called in the graph."""
+    import tensorflow as tf
+
+    scaffold = _given(spec)
+    if scaffold is None and use_tpu and not isinstance(spec, EstimatorSpec):
+        if spec.scaffold_fn is not None:
+            raise ValueError(
+                "`scaffold_fn` should return a tf.train.Scaffold. Received: "
+                "None. Return tf.compat.v1.train.Scaffold()."
+            )
+    kind = tf.compat.v1.train.Scaffold
+    if scaffold is None:
+        scaffold = kind()
+    collected = {
+        name: tf.compat.v1.get_collection(key)
+        for name, key in _COLLECTIONS.items()
+    }
+    if type(scaffold).finalize is not kind.finalize:
+        with _open(tf.compat.v1.get_default_graph()):
+            scaffold.finalize()
+    own = {
+        name: _own(name, getattr(scaffold, name), collected[name])
+        for name in _COLLECTIONS
+    }
+    _warn(own)
+    local = own["local_init_op"]
+    if local is not None:
+        local = LocalInit(local, scaffold.local_init_feed_dict)
+    return GraphScaffold(
+        own["init_op"],
+        scaffold.init_feed_dict,
+        scaffold.init_fn,
+        local,
+        own["summary_op"],
+        own["saver"],
+    )
+
+
+def _given(spec: Spec) -> Any:
     if isinstance(spec, EstimatorSpec):
         return spec.scaffold
-    if spec.scaffold_fn is None:
-        return None
-    scaffold = spec.scaffold_fn()
-    if scaffold is None and use_tpu:
-        raise ValueError(
-            "`scaffold_fn` should return a tf.train.Scaffold. Received: None. "
-            "Return tf.compat.v1.train.Scaffold()."
+    return None if spec.scaffold_fn is None else spec.scaffold_fn()
+
+
+@contextlib.contextmanager
+def _open(graph: Any) -> Iterator[None]:
+    """Keeps a graph from being finalized, since hooks still add to it."""
+    graph.finalize = lambda: None
+    try:
+        yield
+    finally:
+        del graph.finalize
+
+
+def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
+    """Returns a field's value, unless `finalize` made it by default."""
+    import tensorflow as tf
+
+    if len(collected) == 1 and value is None:
+        return collected[0]
+    made = tf.compat.v1.get_collection(_COLLECTIONS[name])
+    is_new = any(value is each for each in made[len(collected) :])
+    return None if is_new else value
+
+
+def _warn(own: Mapping[str, Any]) -> None:
+    """Warns of fields that are set and have no effect here."""
+    for name in _WITHOUT_EFFECT:
+        if own[name] is not None:
+            warn_once(
+                f"`{name}` of a tf.train.Scaffold has no effect: variables "
+                "have their values before the first step. Leave it out."
+            )
+    saver = own["saver"]
+    if saver is None:
+        return
+    if not internals.is_saver(saver):
+        warn_once(
+            "The `saver` of a tf.train.Scaffold has no effect, because it is "
+            f"a {type(saver).__name__}: checkpoints have the variables of the "
+            "graph under their names. Leave it out, or pass a tf.train.Saver."
         )
-    return scaffold
+    elif internals.has_own_retention(saver):
+        warn_once(
+            "`max_to_keep` and `keep_checkpoint_every_n_hours` of the `saver` "
+            "of a tf.train.Scaffold have no effect. Set keep_checkpoint_max "
+            "and keep_checkpoint_every_n_hours in RunConfig."
+        )
 
 
 def as_ours(
-    scaffold: Any, mode: str, graph: Any, variables: Mapping[str, Any]
+    scaffold: GraphScaffold,
+    mode: str,
+    graph: Any,
+    variables: Mapping[str, Any],
+    local: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Scaffold:
     """What a step does before it is run first.
 
     In TRAIN a `saver` with names of its own is refused.
+
+    Args:
+        scaffold: What the program has set.
+        mode: A value of `ModeKeys`.
+        graph: The graph.
+        variables: Its variables by name.
+        local: Those of one call that the step has. Defaults to none.
     """
-    if scaffold is None:
-        return Scaffold()
     is_init = scaffold.init_op is not None or scaffold.init_fn is not None
-    init_fn = _Init(scaffold, graph, variables) if is_init else None
+    init_fn = _Init(scaffold, graph, variables, local) if is_init else None
     restored = _renamed(scaffold.saver, variables)
     if restored and mode == ModeKeys.TRAIN:
         raise NotImplementedError(
@@ -58,10 +185,11 @@ def as_ours(
 
 def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
     """By the names that a saver has for variables their own, if they differ."""
-    names = {} if saver is None else internals.saved_names(saver)
+    if saver is None or not internals.is_saver(saver):
+        return {}
     return {
         saved: name
-        for saved, name in names.items()
+        for saved, name in internals.saved_names(saver).items()
         if name in variables and saved != name
     }
 
@@ -69,26 +197,32 @@ def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
 class _Init:
     """What a scaffold runs, in a session with the variables of its graph."""
 
-    def __init__(self, scaffold: Any, graph: Any, variables: Mapping[str, Any]):
-        self._init_op = scaffold.init_op
-        self._fed = scaffold.init_feed_dict
-        self._init_fn = scaffold.init_fn
+    def __init__(
+        self,
+        scaffold: GraphScaffold,
+        graph: Any,
+        variables: Mapping[str, Any],
+        local: Mapping[str, Any],
+    ):
+        self._scaffold = scaffold
         self._graph = graph
         self._variables = variables
+        self._local = local
 
     def __call__(self, scaffold: Scaffold, session: InitSession) -> None:
         """Runs it; what has changed are initial values."""
         del scaffold
+        own = self._scaffold
         before: dict[str, np.ndarray] = session.run(
             {name: name for name in self._variables}
         )
-        with host_session(self._graph) as own:
-            load_values(own, self._variables, before)
-            if self._init_op is not None:
-                own.run(self._init_op, self._fed)
-            if self._init_fn is not None:
-                self._init_fn(own)
-            after = own.run(dict(self._variables))
+        with host_session(self._graph) as host:
+            load_values(host, self._variables, before)
+            if own.init_op is not None:
+                host.run(own.init_op, own.init_feed_dict)
+            if own.init_fn is not None:
+                own.init_fn(host)
+            after = host.run(dict(self._variables))
         session.assign(
             {
                 name: value
@@ -96,3 +230,9 @@ class _Init:
                 if not np.array_equal(value, before[name])
             }
         )
+        if own.local_init is not None and self._local:
+            # Once more: it may read what was initialized.
+            made = own.local_init.values(
+                self._variables, self._local, after, self._local
+            )
+            session.assign(made)

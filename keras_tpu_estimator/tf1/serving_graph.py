@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from keras_tpu_estimator.export.batching import batching_in_graph
 from keras_tpu_estimator.export.receivers import Receiver
 from keras_tpu_estimator.export.receivers import ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -17,7 +17,9 @@ from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
 from keras_tpu_estimator.files.formats import reading
 from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.warm_start.casting import cast
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.tf1.batch_functions import call_batched
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.scaffolds import scaffold_of
@@ -43,10 +45,20 @@ class ServedTF1ModelFn(ServedModelFn):
         if metrics is None and spec.eval_metrics is not None:
             metrics = spec.eval_metrics.call(spec.eval_metrics.tensors)
         return {
-            f"metrics/{name}/{part}": tensor
+            f"metrics/{name}/{part}": _as_tensor(each)
             for name, pair in (metrics or {}).items()
-            for part, tensor in zip(("value", "update_op"), pair, strict=True)
+            for part, each in zip(("value", "update_op"), pair, strict=True)
         }
+
+
+def _as_tensor(each: Any) -> Any:
+    """An operation as an empty tensor, as signatures have tensors only."""
+    import tensorflow as tf
+
+    if not isinstance(each, tf.Operation):
+        return each
+    with tf.control_dependencies([each]):
+        return tf.constant([], name="metric_op_wrapper")
 
 
 def build_tf1_graph(
@@ -65,16 +77,14 @@ def build_tf1_graph(
     hide_gpus()
     with building(seed) as graph:
         receiver = checked_receiver(receiver_fn(), kinds)
-        check_fed(
-            jax.tree.leaves(receiver.inputs, is_leaf=tf.is_tensor),
-            receiver.receiver_tensors,
-            "the features",
-        )
+        check_fed(receiver.inputs, receiver.receiver_tensors, "the features")
         spec: Any
-        spec, outputs = served.outputs_of(receiver.inputs)
+        with batching_in_graph(call_batched):
+            spec, outputs = served.outputs_of(receiver.inputs)
         scaffold = scaffold_of(spec, use_tpu=False)
         signatures = dict(signature_defs(receiver, served.signatures, outputs))
         variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+    init_op = scaffold.local_init and scaffold.local_init.op
     names = as_ours(scaffold, served.mode, graph, variables).sources
     check_any(served.signatures, signatures)
     return ServingGraph(
@@ -85,6 +95,7 @@ def build_tf1_graph(
         features=(),
         outputs=(),
         results=(),
+        init_op=getattr(init_op, "op", init_op),
     )
 
 
@@ -114,6 +125,12 @@ def _values(
                 f"{checkpoint!r}. Restore its size."
             )
     return {
-        name: value.astype(variables[name].dtype.base_dtype.as_numpy_dtype)
+        name: cast(
+            value,
+            np.dtype(variables[name].dtype.base_dtype.as_numpy_dtype),
+            name,
+            sources[name],
+            checkpoint,
+        )
         for name, value in values.items()
     }

@@ -4,9 +4,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.model_fn import spec
+from keras_tpu_estimator.spec.model_fn.export_outputs import (
+    check_export_outputs,
+)
+from keras_tpu_estimator.spec.model_fn.export_outputs import signature_outputs
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
 
@@ -32,8 +41,8 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
             `(value, update_op)`, as `tf.metrics` makes them.
         export_outputs: Dict from signature names to export outputs.
         scaffold_fn: Called in the graph, as where `init_from_checkpoint` is
-            called. Returns a `tf.train.Scaffold`, of which `init_op`,
-            `init_fn` and `saver` count.
+            called. Returns a `tf.train.Scaffold`; a warning names those of its
+            fields that have no effect.
         host_call: A pair `(function, tensors)`. The function builds a graph
             for a session on the host, and returns what is to be run there
             after every step, such as `all_v2_summary_ops()`.
@@ -89,8 +98,8 @@ class EstimatorSpec(spec.EstimatorSpec):
         export_outputs: As in `TPUEstimatorSpec`.
         training_chief_hooks: More hooks for training.
         training_hooks: As in `TPUEstimatorSpec`.
-        scaffold: A `tf.train.Scaffold`, of which `init_op`, `init_fn` and
-            `saver` count.
+        scaffold: A `tf.train.Scaffold`; a warning names those of its fields
+            that have no effect. Defaults to `tf.train.Scaffold()`.
         evaluation_hooks: As in `TPUEstimatorSpec`.
         prediction_hooks: As in `TPUEstimatorSpec`.
         host_call: As in `TPUEstimatorSpec`.
@@ -107,7 +116,9 @@ class EstimatorSpec(spec.EstimatorSpec):
         import tensorflow as tf
 
         kind = tf.compat.v1.train.Scaffold
-        if not isinstance(self.scaffold, kind | None):
+        if self.scaffold is None:
+            _set(self, "scaffold", kind())
+        if not isinstance(self.scaffold, kind):
             raise TypeError(
                 "`scaffold` should be a tf.train.Scaffold. Received: "
                 f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
@@ -118,7 +129,8 @@ class EstimatorSpec(spec.EstimatorSpec):
         )
         _set(self, "training_chief_hooks", hooks)
         _check_common(self)
-        _set(self, "eval_metric_ops", _metric_ops(self.eval_metric_ops))
+        taken = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
+        _set(self, "eval_metric_ops", _metric_ops(self.eval_metric_ops, taken))
 
 
 Spec = TPUEstimatorSpec | EstimatorSpec
@@ -148,6 +160,27 @@ def _check_common(record: Spec) -> None:
         _set(record, "predictions", predictions)
     _check_required(record)
     _check_train_op(record.train_op)
+    if record.export_outputs is not None:
+        is_used = record.mode == ModeKeys.PREDICT
+        check_export_outputs(record.export_outputs, are_used=is_used)
+    _set(record, "export_outputs", _export_outputs(record))
+
+
+def _export_outputs(record: Spec) -> Any:
+    """Returns the export outputs, in PREDICT with the default one."""
+    import tensorflow as tf
+
+    given, predictions = record.export_outputs, record.predictions
+    if record.mode != ModeKeys.PREDICT or tf.executing_eagerly():
+        return given
+    # An export explains what is wrong with the names of others.
+    is_plain = tf.is_tensor(predictions) or (
+        isinstance(predictions, Mapping)
+        and all(isinstance(name, str) for name in predictions)
+    )
+    if given is None and not is_plain:
+        return None
+    return signature_outputs(given, predictions)
 
 
 def _check_required(record: Spec) -> None:
@@ -167,7 +200,10 @@ def _check_required(record: Spec) -> None:
 def _check_train_op(op: Any) -> None:
     import tensorflow as tf
 
-    if op is None or isinstance(op, tf.Operation) or tf.is_tensor(op):
+    if op is None:
+        return
+    if isinstance(op, tf.Operation) or tf.is_tensor(op):
+        _check_graph("train_op", op)
         return
     raise TypeError(
         "`train_op` should be an operation or a tensor of the graph, such "
@@ -176,7 +212,9 @@ def _check_train_op(op: Any) -> None:
     )
 
 
-def _metric_ops(metric_ops: Any) -> dict[str, tuple[Any, Any]]:
+def _metric_ops(
+    metric_ops: Any, own_names: OwnNames
+) -> dict[str, tuple[Any, Any]]:
     """The metrics of the graph, those of Keras as pairs."""
     import tensorflow as tf
 
@@ -185,15 +223,22 @@ def _metric_ops(metric_ops: Any) -> dict[str, tuple[Any, Any]]:
             name: _of_keras(metric) if hasattr(metric, "updates") else metric
             for name, metric in metric_ops.items()
         }
-    pairs = check_metric_ops(metric_ops)
+    pairs = check_metric_ops(metric_ops, own_names)
     for name, pair in pairs.items():
-        for each in pair:
+        for each in jax.tree.leaves(pair[1]):
             if not isinstance(each, tf.Operation):
                 _as_tensor(f"eval_metric_ops[{name!r}]", each)
     return {
-        name: (_as_tensor(name, value), update)
+        name: (_metric_value(f"eval_metric_ops[{name!r}]", value), update)
         for name, (value, update) in pairs.items()
     }
+
+
+def _metric_value(name: str, value: Any) -> Any:
+    """The tensors of a metric's value, which may be a nest of tuples."""
+    if isinstance(value, list | tuple):
+        return tuple(_metric_value(name, each) for each in value)
+    return _as_tensor(name, value)
 
 
 def _of_keras(metric: Any) -> tuple[Any, Any]:
@@ -206,10 +251,13 @@ def _of_keras(metric: Any) -> tuple[Any, Any]:
             f"The metric {metric.name!r} was never updated. Expected a call "
             "of its `update_state` with this batch before it is returned."
         )
-    known = {variable.op.name for variable in v1.local_variables()}
-    for variable in metric.variables:
-        if variable.op.name not in known:
-            v1.add_to_collection(v1.GraphKeys.LOCAL_VARIABLES, variable)
+    for update in metric.updates:
+        _check_graph(f"eval_metric_ops[{metric.name!r}]", update)
+    for key in (v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.METRIC_VARIABLES):
+        known = {variable.op.name for variable in v1.get_collection(key)}
+        for variable in metric.variables:
+            if variable.op.name not in known:
+                v1.add_to_collection(key, variable)
     return metric.result(), tf.group(*metric.updates)
 
 
@@ -241,9 +289,25 @@ def _as_tensor(name: str, value: Any) -> Any:
     import tensorflow as tf
 
     try:
-        return tf.convert_to_tensor(value)
+        tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"`{name}` should be a tensor of the graph that model_fn builds. "
             f"Received: {value!r} of type {type(value).__name__}"
         ) from error
+    _check_graph(name, tensor)
+    return tensor
+
+
+def _check_graph(name: str, element: Any) -> None:
+    """Raises a ValueError if something is of another graph than the spec."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or element.graph is graph:
+        return
+    raise ValueError(
+        f"`{name}` must be in the default graph, which this call of model_fn "
+        f"builds. Received: {element!r} of another graph. Make it inside "
+        "model_fn, and keep no tensors between calls."
+    )

@@ -51,11 +51,17 @@ def taken_out(
     others = {op.name for op in reachable(graph, wanted)}
     part = _Part.of(graph, definition, writing, runs, others)
     with graph.as_default():
-        reads = [_read(handle) for handle in part.variables.values()]
+        reads = [_read(each, part) for each in part.variables.values()]
         rows = [_row(each) for each in (*part.boundary.values(), *reads)]
+    before = [_all_before(each.op) for each in reads]
     for op in waiting:
-        # As what writes would have read them: before what waited for it.
-        first = (read.op for read in reads)
+        # As what writes would have read them: before what waited for it. Some
+        # operations have waited only for the writer to be opened.
+        first = [
+            read.op
+            for read, names in zip(reads, before, strict=True)
+            if op.name not in names
+        ]
         internals.set_control_inputs(op, [*op.control_inputs, *first])
     return StepWriter(part.cut(definition), part.names), rows
 
@@ -267,11 +273,44 @@ def _around(
     return boundary, variables
 
 
-def _read(handle: Any) -> Any:
+def _read(handle: Any, part: _Part) -> Any:
+    """Reads a variable when the host's operations would have read it."""
     import tensorflow as tf
 
     dtype = handle.op.get_attr("dtype")
-    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    readers = [
+        op
+        for op in part.ops
+        if op.name in part.kept
+        and any(each.op is handle.op for each in op.inputs)
+    ]
+    waited = _waited_for(readers, part.kept)
+    internals.set_control_inputs(value.op, waited)
+    return value
+
+
+def _all_before(op: Any) -> set[str]:
+    """Returns the names of all operations that one waits for."""
+    stack, found = [op], set[str]()
+    while stack:
+        each = stack.pop()
+        if each.name not in found:
+            found.add(each.name)
+            stack += [*each.control_inputs, *(t.op for t in each.inputs)]
+    return found
+
+
+def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
+    """Lists the devices' operations that those of the host wait for."""
+    stack, found = [*ops], dict[str, Any]()
+    while stack:
+        op = stack.pop()
+        for each in (*op.control_inputs, *(t.op for t in op.inputs)):
+            if each.name not in found and each.type != "VarHandleOp":
+                found[each.name] = each
+                stack += [each] if each.name in kept else []
+    return [op for op in found.values() if op.name not in kept]
 
 
 def _row(tensor: Any) -> Any:

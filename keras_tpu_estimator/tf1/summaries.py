@@ -45,16 +45,53 @@ class Recorded:
         return Collected(self.summary, None).split(is_split)
 
 
-def recorded(graph: Any) -> list[Recorded]:
-    """The summaries that `tf.summary` has collected in a graph.
+class NumberedImages(Image):
+    """Images as TF1 names them: 'x/image', or 'x/image/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each image."""
+        return _each(self, Image.serialized, reduced)
+
+
+class NumberedSounds(Audio):
+    """Sounds as TF1 names them: 'x/audio', or 'x/audio/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each sound."""
+        return _each(self, Audio.serialized, reduced)
+
+
+def _each(
+    summary: Image | Audio, serialized: Callable[[Any, Any], bytes], rows: Any
+) -> bytes:
+    """Returns records, with numbers where several may have been asked for."""
+    if summary.max_outputs == 1:
+        return serialized(summary, rows)
+    # Messages in a row are one message with all their values.
+    return b"".join(
+        serialized(
+            dataclasses.replace(summary, tag=f"{summary.tag}/{number}"),
+            rows[number : number + 1],
+        )
+        for number in range(len(rows))
+    )
+
+
+def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
+    """Returns the summaries of a graph.
 
     Args:
         graph: The graph.
+        summary_op: The `summary_op` of a scaffold. Defaults to `None`, for the
+            summaries that `tf.summary` has collected.
     """
     import tensorflow as tf
 
+    tensors = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    if summary_op is not None:
+        tensors = _merged(summary_op)
     found, left = [], []
-    for tensor in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
+    for tensor in tensors:
         each = _recorded(tensor.op) if tensor.graph is graph else None
         if each is None:
             left.append(tensor.op.name)
@@ -63,6 +100,21 @@ def recorded(graph: Any) -> list[Recorded]:
     if left:
         _logger.warning("These summaries cannot be written: %s", left)
     return found
+
+
+def _merged(summary_op: Any) -> list[Any]:
+    """Lists the summaries that an operation merges, each once."""
+    import tensorflow as tf
+
+    found: dict[str, Any] = {}
+    waiting = tf.nest.flatten(summary_op)[::-1]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.op.type in ("Identity", "MergeSummary"):
+            waiting += tensor.op.inputs[::-1]
+        else:
+            found.setdefault(tensor.name, tensor)
+    return list(found.values())
 
 
 def _recorded(op: Any) -> Recorded | None:
@@ -94,7 +146,7 @@ def _histogram(tag: str, op: Any) -> tuple[Summary, Any]:
 
 def _image(tag: str, op: Any) -> tuple[Summary, Any]:
     count = op.get_attr("max_images")
-    return Image(tag=tag, max_outputs=count), _as_bytes
+    return NumberedImages(tag=f"{tag}/image", max_outputs=count), _as_bytes
 
 
 def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
@@ -102,7 +154,10 @@ def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
 
     rate = tf.get_static_value(op.inputs[2])
     count = op.get_attr("max_outputs")
-    return Audio(tag=tag, sample_rate=int(rate), max_outputs=count), _same
+    summary = NumberedSounds(
+        tag=f"{tag}/audio", sample_rate=int(rate), max_outputs=count
+    )
+    return summary, _same
 
 
 def _as_bytes(images: jax.Array) -> jax.Array:

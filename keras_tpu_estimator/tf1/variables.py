@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
@@ -73,7 +74,11 @@ def enter_seed(store: VariableStore, seed: int) -> None:
     """
     # Of one call, so that it is in no checkpoint.
     variable = _keras_variable(
-        SEED, shape=(), dtype="uint32", synchronization="on_read"
+        SEED,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
     )
     value = jax.numpy.uint32(seed % 2**32)
     store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
@@ -88,7 +93,11 @@ def enter_repeats(store: VariableStore) -> None:
     if REPEATS in store.variables:
         return
     variable = _keras_variable(
-        REPEATS, shape=(), dtype="uint32", synchronization="on_read"
+        REPEATS,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
     )
     store.add(
         {REPEATS: variable},
@@ -140,10 +149,27 @@ def _initial_values(
     _report(model.graph, drawing, len(wanted))
     with host_session(model.graph) as session:
         load_values(session, variables, known)
-        session.run([op for n, op in initializers.items() if n not in known])
+        session.run(
+            [op for n, op in initializers.items() if n not in known],
+            model.scaffold.init_feed_dict if drawn else None,
+        )
         rest = session.run({name: variables[name] for name in drawn})
+    local = [name for name in wanted if name in model.local]
+    if local and model.scaffold.local_init is not None:
+        given = {**made, **rest, **values}
+        rest |= model.scaffold.local_init.values(
+            model.variables, model.local, given, local
+        )
     # `jax.numpy` would compile a copy for each shape.
-    copied: ArraysByPath = jax.device_put({**made, **rest})
+    fitting = {
+        name: as_dtype(
+            value,
+            jax.dtypes.canonicalize_dtype(value.dtype),
+            f"The initial value of {name!r}",
+        )
+        for name, value in {**made, **rest}.items()
+    }
+    copied: ArraysByPath = jax.device_put(fitting)
     return copied
 
 
@@ -168,7 +194,9 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
     shape, number = map(tf.get_static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
-    return jax.numpy.full(tuple(shape), number)
+    dtype = jax.dtypes.canonicalize_dtype(number.dtype)
+    name = f"The initial value {tensor.op.name!r}"
+    return jax.numpy.full(tuple(shape), as_dtype(number, dtype, name))
 
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:

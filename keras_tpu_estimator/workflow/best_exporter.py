@@ -144,7 +144,7 @@ class BestExporter(SavedModelExporter):
             TypeError: As `export_saved_model` does.
             RuntimeError: As `export_saved_model` does.
         """
-        current = _numbers(eval_result)
+        current = _numbers(eval_result or {})
         best = self._best(estimator.model_dir, export_path, current)
         if best is not None and not self._is_better(best, eval_result):
             return None
@@ -155,7 +155,8 @@ class BestExporter(SavedModelExporter):
             eval_result,
             is_the_final_export,
         )
-        _store(export_path, current)
+        if current:
+            _store(export_path, current)
         return path
 
     def _best(

@@ -7,6 +7,7 @@ checkpoints already.
 import logging
 from collections.abc import Callable
 from collections.abc import Iterable
+from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.shown import shown
@@ -49,13 +50,24 @@ class EarlyStoppingHook(SessionRunHook):
     ) -> None:
         """Asks if it is time."""
         del run_values
-        step = int(run_context.session.run("global_step"))
+        step = _global_step(run_context.session)
         if not self._timer.should_trigger_for_step(step):
             return
         self._timer.update_last_triggered_step(step)
         if self._should_stop_fn():
             _logger.info("Early stopping at step %d.", step)
             run_context.request_stop()
+
+
+def _global_step(session: Any) -> int:
+    """Returns the global step, also from a `tf.train.MonitoredSession`."""
+    step = session.run("global_step")
+    if step is None:  # There it is the name of an operation.
+        import tensorflow as tf
+
+        variable = tf.compat.v1.train.get_global_step(session.graph)
+        step = session.run(variable)
+    return int(step)
 
 
 def make_early_stopping_hook(

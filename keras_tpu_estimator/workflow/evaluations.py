@@ -13,6 +13,7 @@ from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.exporter import check_distinct
 from keras_tpu_estimator.workflow.exporter import validate_exporters
 from keras_tpu_estimator.workflow.specs import EvalSpec
+from keras_tpu_estimator.workflow.specs import hooks_that_run
 
 Clock = Callable[[], float]
 Evaluate = Callable[..., dict[str, Any]]
@@ -93,7 +94,10 @@ class Evaluation:
         """Evaluates where nothing is trained, saved or exported."""
         spec = self.spec
         self.metrics = self._estimator.evaluate(
-            spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=hooks_that_run(spec),
+            name=spec.name,
         )
         self.exports = [None for _ in self._exporters]
 
@@ -102,7 +106,10 @@ class Evaluation:
     ) -> None:
         spec = self.spec
         metrics = self.metrics = evaluate(
-            spec.input_fn, steps=spec.steps, hooks=spec.hooks, name=spec.name
+            spec.input_fn,
+            steps=spec.steps,
+            hooks=hooks_that_run(spec),
+            name=spec.name,
         )
         is_final = self._max_steps is not None and step >= self._max_steps
         self.exports = by_chief(

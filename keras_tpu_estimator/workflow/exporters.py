@@ -98,7 +98,7 @@ class SavedModelExporter(Exporter):
         for name in exports_in(export_path)[: -self._exports_to_keep]:
             path = os.path.join(export_path, name)
             with shared_files.left_if_in_use(path):
-                paths.remove_tree(path)
+                paths.remove(path)
 
 
 class LatestExporter(SavedModelExporter):

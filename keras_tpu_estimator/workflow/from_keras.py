@@ -56,8 +56,8 @@ def from_keras(
         class_weight: Dict from classes to weights of their examples in
             training, as `fit` takes it. Defaults to equal weights.
         **estimator_arguments: Other arguments of `TPUEstimator`:
-            `train_batch_size`, `eval_batch_size`, `predict_batch_size`,
-            `use_tpu`, ...
+            `train_batch_size`, which is required unless `use_tpu=False`,
+            `eval_batch_size`, `predict_batch_size`, ...
 
     Returns:
         A `TPUEstimator`.

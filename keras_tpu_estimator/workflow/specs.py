@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.ground.base.field_checks import tuple_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import suggesting
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -18,6 +19,8 @@ from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.hooks.validation import validate_listeners
 from keras_tpu_estimator.workflow.exporter import Exporter
 from keras_tpu_estimator.workflow.exporter import validate_exporters
+
+_HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)
 
 
 @suggesting
@@ -50,13 +53,14 @@ class TrainSpec:
     max_steps: int | None = None
     hooks: Iterable[Hook] | None = None
     saving_listeners: Iterable[CheckpointSaverListener] | None = None
+    _adopted: tuple[Hook, ...] = _HOOKS_THAT_RUN
 
     def __post_init__(self) -> None:
         _check_input_fn(self.input_fn)
         if self.max_steps is not None:
             check_int("max_steps", self.max_steps, minimum=1)
         listeners = validate_listeners(self.saving_listeners)
-        object.__setattr__(self, "hooks", validate_hooks(self.hooks))
+        _set_hooks(self)
         object.__setattr__(self, "saving_listeners", listeners)
 
 
@@ -105,6 +109,7 @@ class EvalSpec:
     start_delay_secs: float = 120
     throttle_secs: float = 600
     throttle_steps: int | None = dataclasses.field(default=None, kw_only=True)
+    _adopted: tuple[Hook, ...] = _HOOKS_THAT_RUN
 
     def __post_init__(self) -> None:
         _check_input_fn(self.input_fn)
@@ -121,8 +126,20 @@ class EvalSpec:
         if self.throttle_steps is not None:
             check_int("throttle_steps", self.throttle_steps, minimum=1)
         exporters = validate_exporters(self.exporters)
-        object.__setattr__(self, "hooks", validate_hooks(self.hooks))
+        _set_hooks(self)
         object.__setattr__(self, "exporters", exporters)
+
+
+def hooks_that_run(spec: TrainSpec | EvalSpec) -> tuple[Hook, ...]:
+    """Returns the hooks of a spec, those of TensorFlow as this package's."""
+    return spec._adopted
+
+
+def _set_hooks(spec: TrainSpec | EvalSpec) -> None:
+    """Keeps the program's own hooks, and others that run for them."""
+    given = tuple_of("hooks", spec.hooks, Hook, "hook")
+    object.__setattr__(spec, "hooks", given)
+    object.__setattr__(spec, "_adopted", validate_hooks(given))
 
 
 def _check_input_fn(input_fn: Any) -> None:

@@ -18,6 +18,7 @@ from keras_tpu_estimator.workflow.evaluations import Evaluations
 from keras_tpu_estimator.workflow.listener import EvaluationListener
 from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import TrainSpec
+from keras_tpu_estimator.workflow.specs import hooks_that_run
 
 
 def train_and_evaluate(
@@ -109,7 +110,7 @@ def _train(
     """Trains, and tells evaluators of the end."""
     estimator.train(
         spec.input_fn,
-        hooks=spec.hooks,
+        hooks=hooks_that_run(spec),
         max_steps=spec.max_steps,
         saving_listeners=(*(spec.saving_listeners or ()), *listeners),
     )

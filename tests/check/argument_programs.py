@@ -217,9 +217,7 @@ PROGRAMS = {
     "parsed strings in a column": refused(
         embedded(f'{_LIST}("s", NAMES)'), examples(_STRING)
     ),
-    "sparse": depends(
-        "pass", mapped(f"i={_SPARSE}", NUMBERS), stops=True, is_quick=True
-    ),
+    "sparse": depends("pass", mapped(f"i={_SPARSE}", NUMBERS), is_quick=True),
     "sparse, made dense": depends(
         "pass", mapped(f"i=tf.sparse.to_dense({_SPARSE})", NUMBERS)
     ),

@@ -313,7 +313,7 @@ def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
     assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
     assert "tf.reduce_mean     1  `keras.ops.mean`" in printed
-    assert "No name or argument that was checked stops it" in printed
+    assert "No name or argument that was checked stops it: python" in printed
     assert "Not checked: values that the source does not show" in printed
 
 
@@ -482,6 +482,10 @@ def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
     assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
     assert "\nMissing, in a branch\n  tf.nowhere  main.py:4\n" in printed
+    assert (
+        "No name or argument that was checked stops it, unless it comes to the "
+        "name listed above as in a branch: python" in printed
+    )
     assert main(["check", str(tmp_path / "main.py"), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["names"]
     assert (found["verdict"], found["grade"]) == ("missing", "in_branch")

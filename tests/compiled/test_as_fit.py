@@ -1,6 +1,7 @@
 """Input, metrics and files of `from_keras`, as those of Keras's `fit`."""
 
 import json
+import os
 
 import keras
 import numpy as np
@@ -400,3 +401,81 @@ def test_a_dtype_policy_without_effect_warns():
     estimator = estimator_of(compiled(), config=config)
     with pytest.warns(UserWarning, match="'mixed_bfloat16'.*has no effect"):
         estimator.train(generated(X, Y), steps=1)
+
+
+def monitors(folder):
+    """Callbacks that have to find out whether a metric should rise."""
+    return [
+        keras.callbacks.EarlyStopping("accuracy", patience=1),
+        keras.callbacks.ReduceLROnPlateau("auc", patience=1, factor=0.5),
+        keras.callbacks.ModelCheckpoint(
+            f"{folder}/{{epoch}}.weights.h5",
+            "accuracy",
+            save_best_only=True,
+            save_weights_only=True,
+        ),
+    ]
+
+
+def test_callbacks_find_the_direction_of_metrics(tmp_path):
+    made = []
+    for name in ("fit", "train"):
+        callbacks = monitors(tmp_path / name)
+        if name == "fit":
+            history = compiled().fit(
+                X, Y, BATCH, 20, verbose=0, callbacks=callbacks, shuffle=False
+            )
+        else:
+            history = keras.callbacks.History()
+            estimator_of(compiled(), STEPS, True).train(
+                generated(X, Y), [*callbacks, history], steps=20 * STEPS
+            )
+        made.append((history.epoch, sorted(os.listdir(tmp_path / name))))
+        assert callbacks[0].monitor_op is keras.ops.greater
+    assert made[0] == made[1]
+    assert len(made[0][0]) < 20
+
+
+def test_callbacks_find_the_direction_by_other_names_and_of_validation():
+    stopping = [
+        keras.callbacks.EarlyStopping(name) for name in ("acc", "val_acc")
+    ]
+    mae = keras.callbacks.EarlyStopping("val_mae")
+    model = compiled()
+    model.compile("adam", "mse", metrics=["accuracy", "mae"])
+    estimator = estimator_of(model, metric_names_map={"accuracy": "acc"})
+    estimator.train(
+        generated(X, Y),
+        [*stopping, mae],
+        steps=STEPS,
+        validation=lambda params: (X, Y),
+    )
+    assert {each.monitor_op for each in stopping} == {keras.ops.greater}
+    assert mae.monitor_op is keras.ops.less
+
+
+def test_metrics_without_a_direction_need_a_mode():
+    stopping = keras.callbacks.EarlyStopping("positives")
+    with pytest.raises(ValueError, match="Pass `mode='max'`"):
+        estimator_of(compiled()).train(generated(X, Y), [stopping], steps=4)
+    with pytest.raises(ValueError, match="Pass `mode='max'`"):
+        compiled().fit(X, Y, verbose=0, callbacks=[stopping])
+
+
+def test_the_estimator_model_has_the_direction_in_fit():
+    estimator = estimator_of(compiled())
+    model = kte.EstimatorModel.from_model_fn(estimator.model_fn)
+    stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=1)
+    history = model.fit(
+        X,
+        Y,
+        epochs=20,
+        verbose=0,
+        callbacks=[stopping],
+        validation_data=(X, Y),
+    )
+    assert stopping.monitor_op is keras.ops.greater
+    assert history.history["val_accuracy"][0] <= 1
+    assert model.evaluate(X, Y, verbose=0, return_dict=True).keys() == {
+        *("loss", "accuracy", "positives", "auc")
+    }

@@ -249,6 +249,8 @@ REFUSED = [
     ("export_timeout_secs", 0, ValueError, "None for any time"),
     ("input_state_max_bytes", -1, ValueError, "an int >= 0"),
     ("input_state_max_bytes", 1.5, ValueError, "an int >= 0"),
+    ("max_input_shapes", 0, ValueError, "an int >= 1, or None"),
+    ("max_input_shapes", True, ValueError, "an int >= 1, or None"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
     ("executables", "gs://a/b", ValueError, "a folder of this machine"),
     ("executables", 3, TypeError, "a path"),

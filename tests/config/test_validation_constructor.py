@@ -102,7 +102,8 @@ REFUSED = {
         {"train_batch_size": None},
         ValueError,
         "`train_batch_size` cannot be None with use_tpu=True. Received: None. "
-        "Pass the number of examples in a step over all cores",
+        "Pass the number of examples in a step over all cores, such as "
+        "`train_batch_size=64`, or `use_tpu=False`",
     ),
     "5 train_batch_size of zero": (
         {"train_batch_size": 0},

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 import pickle
+import platform
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from helpers import repeated
 from stored_programs import ran
 from stored_programs import store
 
+from keras_tpu_estimator.engine.device import executable_key
 from keras_tpu_estimator.engine.device import executables
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
@@ -391,6 +393,15 @@ def test_flags_are_a_part_of_the_key(program, monkeypatch):
     few = own.replace("device_count=8", "device_count=2")
     assert few != own
     assert other(few) == key
+
+
+def test_the_processor_is_a_part_of_the_key(program, monkeypatch):
+    lowered, own, devices = program
+    assert f"processor {platform.machine()}" in own.compiler
+    monkeypatch.setattr(executable_key, "_processor", lambda: "of another kind")
+    other = ExecutableKey.of("three", lowered, devices)
+    (found,) = own.unlike(other)
+    assert found.startswith("compiler (") and "another kind" in found
 
 
 def test_devices_are_a_part_of_the_key(program):

@@ -91,6 +91,64 @@ def test_waiting_for_a_directory_raises_no_error(tmp_path):
         writer.wait()
 
 
+def test_a_save_that_is_just_beginning_can_be_waited_for(tmp_path, monkeypatch):
+    """Another thread may ask between any two lines."""
+    start, looked = threading.Thread.start, []
+
+    def look():
+        wait_for(tmp_path)
+        looked.append(True)
+
+    def starting(thread):
+        if thread.name != "checkpoint-writer":
+            return start(thread)
+        other = threading.Thread(target=look)
+        other.start()
+        other.join(0.1)
+        start(thread)
+        looked.append(other)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    writer = Writer()
+    writer.start(tmp_path, lambda: None)
+    writer.wait()
+    (other,) = (each for each in looked if each is not True)
+    other.join()
+    assert True in looked
+
+
+def test_two_that_write_into_a_directory_are_waited_for(gate, tmp_path):
+    first, second = Writer(), Writer()
+    written = []
+
+    def write():
+        gate.wait()
+        written.append("second")
+
+    second.start(tmp_path, write)
+    first.start(tmp_path, lambda: None)
+    first.wait()
+    threading.Timer(0.05, gate.set).start()
+    wait_for(tmp_path)
+    assert written == ["second"]
+    second.wait()
+
+
+def test_a_thread_that_cannot_start_is_not_waited_for(tmp_path, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    writer = Writer()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            writer.start(tmp_path, lambda: None)
+    assert not writer.is_busy
+    wait_for(tmp_path)
+    writer.start(tmp_path, lambda: None)
+    writer.wait()
+
+
 _ENDS_WHILE_WRITING = """
 import sys, threading
 from keras_tpu_estimator import checkpoints

@@ -130,6 +130,9 @@ def test_saves_leave_the_users_files_alone(tmp_path, users, way):
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_training_leaves_the_users_files_alone(tmp_path, users, shares):
+    # A training would refuse to begin beside it.
+    (tmp_path / "model.ckpt-99.h5").unlink()
+    del users["model.ckpt-99.h5"]
     estimator = estimator_of(
         model_fn_of(linear),
         tmp_path,
@@ -167,6 +170,40 @@ def remains(saved):
     for end in (".data-00000-of-00001", ".meta"):
         os.replace(other.prefix + end, saved.prefix + end)
     os.remove(other.prefix + ".index")
+
+
+@pytest.mark.parametrize("way", ["whole", "parts", "tensorflow", "orbax"])
+def test_retention_removes_links_and_not_their_targets(tmp_path, way):
+    """Old checkpoints may be moved to another disk, and linked to."""
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    disk.mkdir()
+    save(run, 10, way=way)
+    for path in run.glob("model.ckpt-10.*"):
+        shutil.move(path, disk / path.name)
+        path.symlink_to(disk / path.name)
+    before = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
+    assert checkpoints.read(str(run / "model.ckpt-10"))["table"][0] == 1.0
+    for step in (20, 30, 40):
+        save(run, step, way=way, best=2)
+    save_files.sweep(str(run))
+    assert not [*run.glob("model.ckpt-10.*")]
+    after = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
+    assert after == before
+
+
+def test_a_link_in_a_folder_of_orbax_is_not_followed(tmp_path):
+    run, disk = tmp_path / "run", tmp_path / "disk"
+    disk.mkdir()
+    saved = save(run, 10, way="orbax")
+    data = os.path.join(saved.tree, "d")
+    shutil.move(data, disk / "d")
+    os.symlink(disk / "d", data)
+    before = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
+    for step in (20, 30):
+        save(run, step, way="orbax", best=1)
+    assert not os.path.lexists(saved.tree)
+    after = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
+    assert after == before
 
 
 def test_what_a_killed_save_leaves_is_swept_up(tmp_path):

@@ -86,7 +86,7 @@ RECEIVERS = {
         r"\['x'\] should be numbers. Received: string. Convert it",
     ),
     "sparse": (
-        receiver_of(lambda tf, x: tf.sparse.from_dense(x), shape=(3, 4)),
+        receiver_of(lambda tf, x: tf.sparse.from_dense(x), "int32", (3, 4)),
         ValueError,
         r"\['x'\] should be a dense tensor. Received: SparseTensor.*to_dense",
     ),
@@ -258,15 +258,15 @@ def test_assets(assets, exception, message, estimator, tmp_path):
         estimator.export_saved_model(tmp_path, RAW, assets_extra=assets)
 
 
-def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [0, 1])
+def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch, number):
     build = front_end.build_graph
 
     def build_wrong(*args):
         graph = build(*args)
-        trial = graph.model.trial
-        wrong = dataclasses.replace(
-            trial, outputs=[output + 1 for output in trial.outputs]
-        )
+        wrong = [*graph.model.trial]
+        outputs = [output + 1 for output in wrong[number].outputs]
+        wrong[number] = dataclasses.replace(wrong[number], outputs=outputs)
         return dataclasses.replace(
             graph, model=dataclasses.replace(graph.model, trial=wrong)
         )
@@ -441,6 +441,18 @@ FIELDS = {
         ),
         "should be one tensor.*Use ServingInputReceiver",
     ),
+    "a key of supervised features is a float": (
+        lambda tensor: kte.export.SupervisedInputReceiver(
+            {0.5: tensor}, tensor, tensor
+        ),
+        "keys of `features` must be strings or integers. Received: 0.5",
+    ),
+    "a key of labels is None": (
+        lambda tensor: kte.export.SupervisedInputReceiver(
+            tensor, {None: tensor}, tensor
+        ),
+        "keys of `labels` must be strings or integers. Received: None",
+    ),
     "labels are missing": (
         lambda tensor: kte.export.SupervisedInputReceiver(tensor, None, tensor),
         "`labels` should be a tensor or a dict",
@@ -467,6 +479,10 @@ def test_single_tensors_get_names():
     assert list(receiver.features) == ["feature"]
     assert list(receiver.receiver_tensors) == ["input"]
     assert list(receiver.receiver_tensors_alternatives["other"]) == ["input"]
+    # As named tuples are.
+    features, receivers, _ = receiver
+    assert features is receiver[0] is receiver.features
+    assert receivers is receiver.receiver_tensors
 
 
 @pytest.mark.parametrize(

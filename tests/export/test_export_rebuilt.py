@@ -54,6 +54,22 @@ def solving(x, is_training):
     return {"root": ops.cholesky(matrix)}
 
 
+def beyond(x, is_training):
+    """Casts and lookups of what an integer or a table does not have."""
+    y = layers.Dense(3)(x)
+    large = 300.0 * x
+    ids = ops.cast(large, "int32")
+    dtypes = ("uint8", "int8", "uint32", "int32")
+    return {
+        "a": y,
+        "rows": layers.Embedding(5, 2)(ids),
+        "taken": ops.take(ops.arange(10), ids[:, 0]),
+        "along": ops.take_along_axis(y, ids[:, :2], axis=1),
+        **{dtype: ops.cast(1e8 * large, dtype) for dtype in dtypes},
+        "nan": ops.cast(ops.log(-1.0 - large**2), "int32"),
+    }
+
+
 def served(path, features):
     import tensorflow as tf
 
@@ -78,7 +94,7 @@ def ops_of(path):
     return {node.op for node in nodes}
 
 
-@pytest.mark.parametrize("network", [all_kinds, solving])
+@pytest.mark.parametrize("network", [all_kinds, solving, beyond])
 def test_predictions(network, tmp_path):
     estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
     estimator.train(input_fn, steps=3)
@@ -159,7 +175,8 @@ def own_layer(x, is_training):
         (
             not_of_keras,
             ValueError,
-            "Expected only Keras's layers.*export_backend='jax'",
+            r"Expected only Keras's layers.*at .*test_export_rebuilt.py:\d+: "
+            ".*export_backend='jax'",
         ),
         (
             own_layer,

@@ -19,6 +19,10 @@ from helpers import regression_data
 import keras_tpu_estimator as kte
 
 INDEX = "model.safetensors.index.json"
+SAFE_DTYPES = (
+    "bool int8 uint64 float16 float64 complex64 bfloat16 float8_e4m3fn "
+    "float8_e5m2"
+).split()
 X, Y = regression_data(16)
 TREE = {
     "params": {
@@ -69,6 +73,38 @@ def saved_by_safetensors(folder):
     arrays = {name: np.asarray(value) for name, value in FLAT.items()}
     numpy.save_file(arrays, folder / "model.safetensors")
     return folder / "model.safetensors"
+
+
+def test_each_dtype_of_safetensors_is_read(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="an extra")
+    arrays = {}
+    path = tmp_path / "model.safetensors"
+    for dtype in SAFE_DTYPES:
+        dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        arrays[f"{dtype}"] = np.arange(6).reshape(2, 3).astype(dtype)
+        arrays[f"{dtype}/scalar"] = np.ones((), dtype)
+        arrays[f"{dtype}/empty"] = np.zeros((0, 3), dtype)
+    numpy.save_file(arrays, path)
+    reader = kte.load_checkpoint(path)
+    for name, value in arrays.items():
+        whole = (slice(None),) * value.ndim
+        for read in (
+            reader.get_tensor(name),
+            reader.get_part(name, whole),
+        ):
+            assert read.dtype == value.dtype
+            np.testing.assert_array_equal(read, value, err_msg=name)
+    part = reader.get_part("float8_e4m3fn", np.s_[1:2, :2])
+    np.testing.assert_array_equal(part, arrays["float8_e4m3fn"][1:2, :2])
+
+
+def test_a_file_of_empty_arrays_is_read(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy", reason="an extra")
+    path = tmp_path / "model.safetensors"
+    numpy.save_file({"w": np.zeros((0, 3), "float32")}, path)
+    reader = kte.load_checkpoint(path)
+    assert reader.get_tensor("w").shape == (0, 3)
+    assert reader.get_part("w", np.s_[0:0, 1:]).shape == (0, 2)
 
 
 def saved_in_two_files(folder):

@@ -197,6 +197,26 @@ def test_the_context_in_input_fn():
         _ = context.device_assignment
 
 
+def test_the_devices_of_replicas():
+    topology = Topology(
+        num_replicas=8, num_hosts=2, host_index=1, cores_per_replica=4
+    )
+    assigned = TPUContext(topology).device_assignment
+    assert (assigned.num_replicas, assigned.num_cores_per_replica) == (8, 4)
+    assert assigned.core_assignment.shape == (8, 4, 1)
+    assert assigned.coordinates(replica=5, logical_core=2) == (22,)
+    assert assigned.tpu_ordinal(replica=5, logical_core=2) == 6
+    assert assigned.host_device(5, 2, job="worker") == (
+        "/job:worker/task:1/device:CPU:0"
+    )
+    assert assigned.tpu_device(5, 2) == "/task:1/device:TPU:6"
+    assert assigned.lookup_replicas(task_id=1, logical_core=3) == [4, 5, 6, 7]
+    for task_id, core in ((2, 0), (0, 4)):
+        with pytest.raises(ValueError, match=f"task_id={task_id}, logical_co"):
+            assigned.lookup_replicas(task_id, core)
+    assert assigned.topology == topology
+
+
 def test_the_context_in_model_fn():
     context = TPUContext(THIRD_OF_FOUR)
     assert context.num_replicas == 32

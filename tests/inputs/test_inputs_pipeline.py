@@ -589,18 +589,14 @@ def test_lengths_are_compared_without_a_size_too(chunk):
 
 
 WRONG_LATER_BATCHES = {
-    "shape": (
-        {"x": X[:4, :2], "y": Y[:4]},
-        r"features\['x'\] must have a static shape.*\(batch, 3\).*at step 1: "
-        r"float32 of shape \(4, 2\)\. Pad it to one shape",
-    ),
     "rank": (
         {"x": X[:4], "y": Y[:4, None]},
-        r"features\['y'\] must have a static shape",
+        r"features\['y'\] must have the same rank.*int32 of rank 1.*\(4,\) of "
+        r"the first.*at step 1: int32 of shape \(4, 1\)\. Reshape it",
     ),
     "dtype": (
         {"x": X[:4].astype("float64"), "y": Y[:4]},
-        r"features\['x'\] must have .*float32 of shape.*at step 1: float64"
+        r"features\['x'\] must have .*float32 of rank 2.*at step 1: float64"
         r".*\. Cast it to one dtype",
     ),
     "structure": (
@@ -636,14 +632,42 @@ def test_later_batches_are_like_the_first(name):
             pipe.take(1)
 
 
-def test_a_dataset_of_changing_shapes_is_an_error():
-    data = tf.data.Dataset.from_generator(
-        lambda: iter([X[:4], X[:4, :2]]),
+LENGTHS = [3, 3, 3, 2, 2, 3, 1]
+
+
+def of_lengths(make):
+    """Batches of four rows, whose lengths change from batch to batch."""
+    batches = [X[:4, :length] + n for n, length in enumerate(LENGTHS)]
+    if make == "generator":
+        return iter(batches)
+    return tf.data.Dataset.from_generator(
+        lambda: iter(batches),
         output_signature=tf.TensorSpec((None, None), tf.float32),
     )
-    with pipeline(data, chunk=2) as pipe:
-        with pytest.raises(ValueError, match="features must have a static"):
-            pipe.take(2)
+
+
+@pytest.mark.parametrize("make", ["dataset", "generator"])
+@pytest.mark.parametrize("chunk", [1, 3, 5])
+def test_batches_are_stacked_as_long_as_shapes_are_equal(make, chunk):
+    pipe = pipeline(of_lengths(make), chunk=chunk)
+    batches = taken(pipe, steps=chunk)
+    rows = [batch.step(n) for batch in batches for n in range(batch.steps)]
+    assert [row.features.shape for row in rows] == [(4, n) for n in LENGTHS]
+    assert [row.features[0, 0] for row in rows] == [*range(len(LENGTHS))]
+    runs = [batch.steps for batch in batches]
+    assert runs == ([3, 1, 1, 1, 1] if chunk == 3 else [1] * len(LENGTHS))
+
+
+def test_few_numbers_of_steps_are_stacked_while_shapes_change():
+    lengths = [3] * 30 + [2] * 75 + [3] * 17 + [1] * 9
+    pipe = pipeline(X[:4, :length] for length in lengths)
+    runs = [(run.features.shape[2], run.steps) for run in taken(pipe, 70)]
+    assert runs == [
+        *[(3, n) for n in (8, 8, 8, 1, 1, 1, 1, 1, 1)],
+        *[(2, n) for n in (64, 8, 1, 1, 1)],
+        *[(3, n) for n in (8, 8, 1)],
+        *[(1, n) for n in (8, 1)],
+    ]
 
 
 @pytest.mark.parametrize("sizes", [(2, 4), (2, 2), (4, 2, 2), (3, 4)])
@@ -663,7 +687,9 @@ def test_any_sizes_come_if_none_was_asked_for():
 @pytest.mark.parametrize(
     "sparse",
     [
-        lambda: tf.sparse.from_dense(np.eye(4)),
+        # A missing id need not be zero.
+        lambda: tf.sparse.from_dense(np.eye(4, dtype="int32")),
+        lambda: tf.sparse.from_dense([["a", ""]] * 4),
         lambda: tf.ragged.constant([[1], [2, 3], [], [4]]),
     ],
 )
@@ -672,6 +698,19 @@ def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
     data = tf.data.Dataset.from_tensors({"x": sparse()})
     with pytest.raises(TypeError, match=r"\['x'\] should be a dense tensor"):
         taken(pipeline(data, chunk=chunk))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_sparse_floats_have_zeros(dtype):
+    x = tf.cast(np.eye(4), dtype)
+    # The order of cells is any.
+    sparse = tf.sparse.from_dense(x)
+    cells, values = sparse.indices[::-1], sparse.values[::-1]
+    sparse = tf.SparseTensor(cells, values, sparse.dense_shape)
+    data = tf.data.Dataset.from_tensors(({"x": sparse}, [1, 2, 3, 4]))
+    (batch,) = taken(pipeline(data))
+    found = batch.step(0).features["x"]
+    np.testing.assert_array_equal(found.astype("float32"), np.eye(4))
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
@@ -699,3 +738,25 @@ def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
         else:
             estimator.train(lambda params: (x, y), steps=1)
             assert estimator.get_variable_value("global_step") == 1
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_a_missing_batch_size_is_named(is_generator):
+    def read(params):
+        return X[: params["batch_size"]]
+
+    def generate(params):
+        yield read(params)
+
+    request = InputRequest(
+        mode=EVAL,
+        plan=undivided(None),
+        params_for=functools.partial(with_additional, {}),
+    )
+    with pytest.raises(KeyError) as info:
+        Pipeline(generate if is_generator else read, request).take(1)
+    assert info.value.__notes__[-1] == (
+        "`params` has no 'batch_size' because the estimator has no "
+        "`eval_batch_size`. Pass it to the estimator, as in "
+        "`eval_batch_size=64`."
+    )

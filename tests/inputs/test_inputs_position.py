@@ -13,6 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.packing import Packed
 from keras_tpu_estimator.engine.inputs.packing import pack
@@ -214,6 +215,15 @@ def test_other_cores(way, before, after, is_same, caplog):
     assert ("by 2 calls of input_fn, and is read by 1" in caplog.text) == (
         way == "PER_SHARD_V1" and before != after
     )
+
+
+@pytest.mark.parametrize("suffix", ["/../x", "a/b", "\\x"])
+def test_a_state_writes_no_files_elsewhere(suffix):
+    dataset = Dataset(tf.data.Dataset.range(3).batch(1))
+    state = dataset.state_of(iter(dataset.items()))
+    state["tf.data"] |= {suffix: b"content"}
+    with pytest.raises(ValueError, match="must not have path separators"):
+        dataset.items(state)
 
 
 def test_a_state_of_other_cores_is_not_taken():

@@ -252,3 +252,24 @@ def test_labels_have_the_batch_but_for_scalars():
     assert set(found) == {"labels"}
     # Who has changed is not told by labels alone.
     assert not finder.shared_in(example(4, 4, np.zeros(2)))
+
+
+def test_sequences_that_change_keep_the_batch_of_others():
+    """The first batch has as many rows as its sequences are long."""
+
+    def batch_of(rows, length):
+        features = {
+            "ids": np.zeros((rows, length)),
+            "mask": np.zeros((length, length)),
+            "n": np.zeros(rows),
+        }
+        return Batch(features, np.zeros(rows))
+
+    finder = BatchFinder(4)
+    assert not finder.shared_in(batch_of(4, 4))
+    assert finder.shared_in(batch_of(4, 6)) == {"features['mask']"}
+    assert finder.shared_in(batch_of(4, 3)) == {"features['mask']"}
+    other = BatchFinder(4)
+    for rows, length in ((4, 7), (4, 5), (2, 5)):
+        shared = other.shared_in(batch_of(rows, length))
+        assert shared == {"features['mask']"}

@@ -486,3 +486,58 @@ def test_summaries_and_named_tensors_are_of_the_whole_batch(tmp_path, use_tpu):
         np.testing.assert_array_equal(rows, x)
     for one, two in zip(*events, strict=True):
         np.testing.assert_allclose(one, two)
+
+
+class Fetches(kte.hooks.SessionRunHook):
+    """Keeps what each run has of some names."""
+
+    def __init__(self, names):
+        self.names, self.results = names, []
+
+    def before_run(self, run_context):
+        return kte.hooks.SessionRunArgs(self.names)
+
+    def after_run(self, run_context, run_values):
+        self.results.append(run_values.results)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_named_scalars_are_those_of_the_batch(tmp_path, micro_batches, use_tpu):
+    names = ("large", "unsigned", "count", "small", "any", "complex")
+
+    def model_fn(features, labels, mode, params):
+        y = keras.layers.Dense(1)(features)
+        loss = ops.mean((y - labels) ** 2)
+        step = kte.get_global_step()
+        is_seen = features[:, 0] == X[3, 0]
+        mean = jnp.mean(features[:, 0])
+        values = (
+            jnp.int32(123_456_789) + jnp.asarray(step),
+            jnp.uint32(4_000_000_001),
+            jnp.sum(features > 0),
+            jnp.sum(is_seen).astype("int8"),
+            jnp.any(is_seen),
+            mean + 2j * mean,
+        )
+        for name, value in zip(names, values, strict=True):
+            kte.identity(value, name=name)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=optimizer.minimize(loss)
+        )
+
+    hook = Fetches(names)
+    estimator = estimator_of(
+        model_fn,
+        tmp_path,
+        use_tpu,
+        batch=64,
+        config={"micro_batches": micro_batches},
+    )
+    estimator.train(repeated(X, Y), steps=1, hooks=[hook])
+    (results,) = hook.results
+    mean = X[:, 0].mean()
+    expected = (123_456_789, 4_000_000_001, (X > 0).sum(), 1, True)
+    assert tuple(results[:-1]) == expected
+    np.testing.assert_allclose(results[-1], mean + 2j * mean, rtol=1e-4)

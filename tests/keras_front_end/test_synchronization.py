@@ -27,6 +27,7 @@ BEGINNINGS = {
     "float16": 40_000,
     "bfloat16": 1,
     "float32": 0.5,
+    "complex64": 0.5 + 2j,
 }
 # Of float16 there, the numbers are 32 apart.
 UNITS = dict.fromkeys(BEGINNINGS, 1) | {"float16": 32}
@@ -73,6 +74,10 @@ def model_fn(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
+def wide_of(dtype):
+    return "complex128" if dtype == "complex64" else "float64"
+
+
 def of_core(dtype, parts):
     """What one core assigns, which has these micro-batches."""
     value = np.array(BEGINNINGS[dtype], dtype_of(dtype))
@@ -94,7 +99,8 @@ def together(aggregation, dtype, values):
         aggregation == "none" and not is_float
     ):
         return values[0]
-    numbers = np.array(values).astype("float64" if is_float else "int64")
+    wide = wide_of(dtype) if is_float else "int64"
+    numbers = np.array(values).astype(wide)
     if aggregation != "sum":
         mean = numbers.mean()
         return mean if is_float else np.floor(mean)
@@ -138,8 +144,10 @@ def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
         )
         assert changed[name].dtype == dtype_of(dtype), name
         np.testing.assert_allclose(
-            np.array(changed[name], "float64"),
-            np.array(expected, "float64").astype(dtype_of(dtype)).astype(float),
+            np.array(changed[name], wide_of(dtype)),
+            np.array(expected, wide_of(dtype))
+            .astype(dtype_of(dtype))
+            .astype(wide_of(dtype)),
             rtol=1e-6,
             err_msg=name,
         )

@@ -220,3 +220,19 @@ def test_a_decay_is_a_share(decay):
 def test_averages_exist_in_a_model_fn_only():
     with pytest.raises(ValueError, match="outside a model_fn"):
         kte.ExponentialMovingAverage(0.9).apply()
+
+
+def test_averages_of_integers_are_refused(tmp_path):
+    def model_fn(features, labels, mode, params):
+        seen = keras.Variable([100], dtype="int32", trainable=False, name="n")
+        y = keras.layers.Dense(1)(features)
+        loss = keras.ops.mean((y - labels) ** 2)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        average = kte.ExponentialMovingAverage(0.5).apply([seen])
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, train_op=[optimizer.minimize(loss), average]
+        )
+
+    estimator = estimator_of(model_fn, tmp_path)
+    with pytest.raises(TypeError, match="'n' of dtype int32"):
+        estimator.train(batches_of(X, Y), steps=1)

@@ -7,12 +7,15 @@ import pytest
 from keras_tpu_estimator.planning import bounds
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.planning import figures
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning import loops
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.bounds import Bounds
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Memory
 from tests.planning import lowering
+from tests.planning import recorded
 from tests.planning.lowering import V5E
 
 
@@ -215,3 +218,23 @@ def test_what_steps_hand_on_is_not_copied():
     compiled = jax.jit(run, donate_argnums=0).lower(state, rows).compile()
     (copy,) = figures.of(compiled, V5E, 3, {}).state_copies
     assert (copy.shape, copy.bytes) == (shape, 256 * 256 * 4)
+    assert str(copy.operation) == "copy of state"
+
+
+def test_a_step_that_is_limited_by_none_of_the_peaks():
+    peaks = {"compute": 1.0, "memory": 2.0, "network": 0.5}
+    assert Bounds(**peaks, compiler=7.0).by == "memory"
+    slow = Bounds(**peaks, compiler=9.0)
+    assert (slow.by, slow.at_best) == ("latency", 9.0)
+
+
+def test_an_operation_without_an_estimate_leaves_none_of_the_step():
+    text = recorded.LOOPS
+    assert '"estimated_cycles":"100"' in text
+    missing = text.replace(
+        '"estimated_cycles":"100"', f'"estimated_cycles":"{2**63 - 1}"'
+    )
+    for given, has_cycles in ((text, True), (missing, False)):
+        parts = loops.split(hlo.parse(given), 1)
+        cycles = figures._cycles(parts.step, 1.0)
+        assert (cycles is not None) == has_cycles

@@ -25,6 +25,17 @@ _LOOP = "jit(train_steps)/while/body/closed_call/jit(one)/shard_map"
         (f"{_LOOP}/jvp()/while/body/closed_call/tanh", "", "tanh", False),
         ("assigned['a/dense/kernel']", "a/dense", "kernel", False),
         ("w", "", "w", False),
+        # Of a graph of TensorFlow, names are the user's, whatever they are.
+        (f"{_LOOP}/tf1_step/MatMul", "", "MatMul", False),
+        (f"{_LOOP}/tf1_step/while/body/scan", "while/body", "scan", False),
+        (f"{_LOOP}/tf1_step/gradients/Tanh_grad/TanhGrad", "", "Tanh", True),
+        (
+            f"{_LOOP}/tf1_step/tower/gradients_1/dense/MatMul_grad/MatMul_1",
+            "dense",
+            "MatMul",
+            True,
+        ),
+        (f"{_LOOP}/tf1_step/gradients/AddN", "gradients", "AddN", False),
         ("", "", "", False),
     ],
 )

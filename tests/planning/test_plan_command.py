@@ -1,5 +1,8 @@
 """`python -m keras_tpu_estimator plan SCRIPT`."""
 
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -56,6 +59,85 @@ def test_arguments_of_the_script(plan):
     assert "['-x', '--topology', 'd'] __main__" in out
 
 
+def test_options_of_the_command_behind_the_script_are_its_own(plan):
+    code = TRAINS + "print(sys.argv[1:])\n"
+    arguments = ["-m", "--quick", "--tf1", "--no-tf1", "-x"]
+    status, out, _ = plan(code, *arguments)
+    assert status == 0
+    assert str(arguments) in out
+    assert "cycles, by the compiler" in out
+
+
+def test_options_before_the_script(tmp_path, capfd):
+    script = tmp_path / "script.py"
+    script.write_text(TRAINS)
+    before = ["--quick", "--topology", "v5e:2x2"]
+    assert main(["plan", *before, str(script)]) == 0
+    assert "cycles, by the compiler" not in capfd.readouterr().out
+
+
+def test_a_notebook(tmp_path, capfd):
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(tmp_path / "a.ipynb"), "--topology", "v5e:2x2"])
+    assert ended.value.code == 2
+    assert "jupyter nbconvert" in capfd.readouterr().err
+
+
+def test_each_compilation_is_reported(plan):
+    _, _, err = plan(TRAINS)
+    assert "Compiling mode 'train' for v5e:2x2" in err
+
+
+def test_another_process_of_the_script_does_not_train(plan):
+    code = HEAD + (
+        "import os, subprocess\n"
+        "if len(sys.argv) < 2:\n"
+        "    ended = subprocess.run([sys.executable, __file__, 'child'],\n"
+        "        capture_output=True, text=True)\n"
+        "    print('child', ended.returncode, ended.stderr)\n"
+        "estimator.train(input_fn, steps=10)\n"
+    )
+    status, out, _ = plan(code)
+    assert status == 0
+    assert "child 1" in out
+    assert "Plan the script of that process" in out
+
+
+_COUNTS = (
+    HEAD.replace(
+        "train_batch_size=8", "train_batch_size=32 * jax.device_count()"
+    ).replace("import sys", "import sys, jax")
+    + """
+estimator.train(input_fn, steps=10)
+print(jax.device_count(), jax.local_device_count(), jax.process_count())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("topology", "counts"), [("v5e:2x2", "4 4 1"), ("v5e:4x4", "16 4 4")]
+)
+def test_jax_counts_the_devices_of_the_topology(tmp_path, topology, counts):
+    script = tmp_path / "script.py"
+    script.write_text(_COUNTS)
+    command = [sys.executable, "-m", "keras_tpu_estimator", "plan"]
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    environment.pop("JAX_NUM_CPU_DEVICES", None)
+    ended = subprocess.run(
+        [*command, str(script), "--topology", topology],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert counts in ended.stdout
+    cores = int(counts.split()[0])
+    (line,) = (
+        line for line in ended.stdout.splitlines() if "examples of a" in line
+    )
+    assert line.split()[-1] == f"{32 * cores:,}"
+
+
 def test_several_topologies(plan):
     status, out, _ = plan(TRAINS, topology="v5e:2x2,v4-8")
     assert status == 0
@@ -96,14 +178,15 @@ def test_an_error_before_and_after(plan):
     with pytest.raises(ZeroDivisionError):
         plan(HEAD + "1 / 0")
     status, _, err = plan(TRAINS + "1 / 0")
-    assert status == 0
+    assert status == 1
     assert "after what is planned above: ZeroDivisionError" in err
 
 
 def test_a_status_before_and_after(plan):
     with pytest.raises(SystemExit, match="3"):
         plan(HEAD + "sys.exit(3)")
-    assert plan(TRAINS + "sys.exit(3)")[0] == 0
+    assert plan(TRAINS + "sys.exit(3)")[0] == 1
+    assert plan(TRAINS + "sys.exit(0)")[0] == 0
 
 
 def test_what_the_compiler_refuses(plan):

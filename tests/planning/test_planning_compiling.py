@@ -44,7 +44,7 @@ def test_what_does_not_fit_says_what_is_largest_and_what_would_fit():
     assert rows in error.largest[0].shape
     text = str(error)
     assert "core of v5e:2x2 has 15.75 GiB for programs" in text
-    assert f"A batch size of {error.batch_size} would fit" in text
+    assert f"A batch size of {error.batch_size} may fit" in text
     assert "of dense_" in text
     # And it does, while not much more would.
     assert error.batch_size % V5E.num_cores == 0

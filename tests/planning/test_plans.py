@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     def input_fn(params):
         return np.zeros((batch, 8), "float32"), np.zeros((batch, 1), "float32")
 
-    with pytest.raises(DoesNotFitError, match="would fit") as raised:
+    with pytest.raises(DoesNotFitError, match="may fit") as raised:
         own.plan(input_fn, "v5e:2x2")
     error = raised.value
     assert error.board == "v5e:2x2"
@@ -239,7 +239,7 @@ def test_training_afterwards_is_as_before(tmp_path):
 def test_memory_is_what_the_compiler_says(tmp_path):
     plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
     memory = plan.figures.memory
-    given = sum(held.real for held in memory.arguments.values())
+    given = sum(held.real for held in memory.held.values())
     assert memory.peak == given + memory.results + memory.temporary
     assert "unnamed" not in memory.arguments
     assert dataclasses.replace(memory, limit=memory.peak).share == 1

@@ -2,6 +2,7 @@
 
 import os
 
+import keras
 import numpy as np
 import pytest
 from helpers import batches_of
@@ -81,6 +82,60 @@ def test_what_is_called_again_is_planned_once(tmp_path, rehearsal):
         own.train(batches_of(X, Y), steps=1)
         own.evaluate(batches_of(X, Y))
     assert modes(rehearsal) == ["train", "eval"]
+
+
+def reading(examples, size=3):
+    """A closure of the same code, whatever it reads."""
+    return batches_of(
+        np.zeros((examples, size), "float32"),
+        np.zeros((examples, 1), "float32"),
+    )
+
+
+def test_closures_with_other_batches_are_planned(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    for examples in (8, 8, 16):
+        own.evaluate(reading(examples))
+        own.train(reading(examples), steps=2)
+    # Training repeats 8 examples to batches of 16.
+    assert modes(rehearsal).count("eval") == 2
+
+
+def test_other_numbers_of_steps_are_planned(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    for steps in (1, 2, 4, 100, 200):
+        own.train(reading(64), steps=steps)
+    assert [plan.steps for plan in rehearsal.found] == [1, 2, 4]
+
+
+def adam():
+    return keras.optimizers.Adam(0.01)
+
+
+def test_slots_of_a_training_stay_on_the_devices(tmp_path, rehearsal):
+    own = estimator_of(model_fn_of(linear, adam), tmp_path, use_tpu=True)
+    own.evaluate(batches_of(X, Y))
+    own.train(batches_of(X, Y), steps=4)
+    own.evaluate(batches_of(X[:32], Y[:32]), steps=1)
+    list(own.predict(batches_of(X)))
+    alone, training, later, prediction = rehearsal.found
+    slots = training.figures.memory.arguments["slots"]
+    assert slots.real > 0
+    kept = "slots kept from training"
+    assert kept not in alone.figures.memory.held
+    for plan in (later, prediction):
+        assert plan.figures.memory.beside[kept] == slots
+
+
+def test_batches_that_are_staged_ahead_count(tmp_path, rehearsal):
+    own = estimator(tmp_path)
+    own.train(batches_of(X, Y), steps=100)
+    own.train(batches_of(X, Y), steps=2)
+    many, one = (plan.figures.memory for plan in rehearsal.found)
+    given = many.arguments["input"].real
+    assert many.beside["input staged ahead"].real == 9 * given
+    assert many.peak > sum(held.real for held in many.arguments.values())
+    assert not one.beside
 
 
 def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, rehearsal):

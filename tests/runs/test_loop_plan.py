@@ -141,14 +141,14 @@ def followed(ends, steps, seconds_of, loops=None):
 def test_without_a_length_loops_end_where_they_are_wanted_to():
     sizes = followed([1, 3, 3, 10, 12], 14, lambda size: 2.0 * size)
     assert [*itertools.accumulate(sizes)] == [
-        *(1, 3, 4, 5, 6, 7, 8, 10, 12),
+        *(1, 3, 4, 5, 6, 7, 8, 9, 10, 12),
         *(13, 14),
     ]
 
 
 def test_between_wanted_ends_loops_are_as_long_as_about_a_second_allows():
     every = itertools.count(100, 100)
-    quick = followed(every, None, lambda size: 1e-4 * size, loops=20)
+    quick = followed(every, None, lambda size: 1e-4 * size, loops=25)
     assert quick[-5:] == [100] * 5
     slow = followed(itertools.count(100, 100), 2000, lambda n: 0.1 * n)
     assert max(slow) * 0.1 <= 2 and {100 * n for n in range(1, 21)} <= {
@@ -160,3 +160,14 @@ def test_a_chosen_length_is_kept_whatever_hooks_want():
     plan = plan_of(4, 10)
     plan.end_at([1, 2, 3])
     assert list(plan) == [4, 4, 2]
+
+
+@pytest.mark.parametrize("every", [10, 100, 1000, 1001, 100_000])
+def test_few_lengths_are_compiled(every):
+    ends = itertools.count(every, every)
+    sizes = followed(ends, 20 * every, lambda size: 1e-4 * size)
+    assert sum(sizes) == 20 * every
+    assert len({*sizes}) <= 6
+    # The distance of two ends, or about a second.
+    assert max(sizes) in (every, 8192)
+    assert len(sizes) < 500

@@ -17,6 +17,7 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import infeed
 from keras_tpu_estimator.runs.preemption import Preemption
 from keras_tpu_estimator.runs.preemption import StopSignals
@@ -58,6 +59,67 @@ def new_estimator(model_dir, **config):
 
 def handlers():
     return [signal.getsignal(number) for number, _ in SIGNALS]
+
+
+class Training(kte.hooks.SessionRunHook):
+    """Trains another estimator after the second loop."""
+
+    def __init__(self, estimator, hooks, max_steps):
+        self.estimator = estimator
+        self.hooks = hooks
+        self.max_steps = max_steps
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run("global_step") == 8:
+            self.estimator.train(
+                repeated(X, Y), hooks=self.hooks, max_steps=self.max_steps
+            )
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_training_inside_a_hook_stops_as_well(number, code, tmp_path):
+    before = handlers()
+
+    def run(name, *hooks):
+        inner = new_estimator(tmp_path / name / "inner")
+        outer = new_estimator(tmp_path / name / "outer")
+        nested = Training(inner, hooks, max_steps=12)
+        outer.train(repeated(X, Y), hooks=[nested], max_steps=16)
+        return [
+            {n: e.get_variable_value(n) for n in e.get_variable_names()}
+            for e in (inner, outer)
+        ]
+
+    whole = run("whole")
+    with pytest.raises(SystemExit) as stopped:
+        run("parts", SignalAt(number, 4))
+    assert stopped.value.code == code
+    assert handlers() == before
+    assert checkpoints.step_of(tmp_path / "parts" / "inner") == 8
+    resumed = run("parts")
+    for right, ours in zip(whole, resumed, strict=True):
+        for name, value in right.items():
+            np.testing.assert_array_equal(ours[name], value)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_the_training_around_stops_if_the_inner_one_has_ended(
+    number, code, tmp_path
+):
+    class AtEnd(kte.hooks.SessionRunHook):
+        def end(self, session):
+            signal.raise_signal(number)
+
+    inner = new_estimator(tmp_path / "inner")
+    outer = new_estimator(tmp_path / "outer")
+    with pytest.raises(SystemExit) as stopped:
+        outer.train(
+            repeated(X, Y),
+            hooks=[Training(inner, [AtEnd()], max_steps=4)],
+            max_steps=16,
+        )
+    assert stopped.value.code == code
+    assert checkpoints.step_of(inner.model_dir) == 4
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)

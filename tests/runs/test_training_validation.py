@@ -121,6 +121,59 @@ def test_early_stopping_restores_the_best_weights(tmp_path):
     np.testing.assert_allclose(best, logs.epochs[1]["val_loss"], 1e-5)
 
 
+class OnDevices:
+    """Keras metrics that the program counts."""
+
+    @staticmethod
+    def spec(mode, loss, labels, outputs):
+        return kte.EstimatorSpec(
+            mode, loss=loss, eval_metric_ops=counted(labels, outputs)
+        )
+
+
+class OnTheHost:
+    """Keras metrics that `metric_fn` counts."""
+
+    @staticmethod
+    def spec(mode, loss, labels, outputs):
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(counted, [labels, outputs])
+        )
+
+
+def counted(labels, outputs):
+    metrics = {
+        "error": keras.metrics.MeanAbsoluteError(),
+        "fit": keras.metrics.R2Score(),
+    }
+    for metric in metrics.values():
+        metric.update_state(labels, outputs)
+    return metrics
+
+
+@pytest.mark.parametrize("counting", [OnDevices, OnTheHost])
+def test_keras_metrics_have_their_direction(tmp_path, counting):
+    def counts(features, labels, mode, params):
+        if mode != kte.ModeKeys.EVAL:
+            return model_fn(features, labels, mode, params)
+        outputs = linear(features, False)
+        loss = keras.ops.mean((outputs - labels) ** 2)
+        return counting.spec(mode, loss, labels, outputs)
+
+    callbacks = [
+        keras.callbacks.EarlyStopping(f"val_{name}")
+        for name in ("error", "fit")
+    ]
+    estimator = estimator_of(counts, tmp_path)
+    estimator.train(
+        repeated(X, Y), callbacks, steps=4, validation=batches_of(X, Y)
+    )
+    assert [each.monitor_op for each in callbacks] == [
+        keras.ops.less,
+        keras.ops.greater,
+    ]
+
+
 def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     reduce = keras.callbacks.ReduceLROnPlateau(

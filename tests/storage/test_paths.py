@@ -46,7 +46,7 @@ def test_matching_files_can_be_read(root):
 
 def test_what_is_removed_is_gone(root):
     paths.remove(f"{root}/a.txt")
-    paths.remove_tree(f"{root}/deep")
+    paths.remove(f"{root}/deep")
     assert paths.names_in(root) == ["b.txt"]
     with pytest.raises(FileNotFoundError):
         paths.remove(f"{root}/a.txt")

@@ -85,8 +85,8 @@ def test_the_list_names_no_file_that_is_not_there(monkeypatch):
     put, remove = transfers.put, paths.remove
 
     def then_look(act):
-        def acting(*arguments):
-            act(*arguments)
+        def acting(*arguments, **settings):
+            act(*arguments, **settings)
             listed = location.listed(URL)
             assert all(map(location.exists, listed))
 

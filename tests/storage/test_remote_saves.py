@@ -31,12 +31,12 @@ class Store:
             monkeypatch.setattr(module, name, self._wrapped(real))
 
     def _wrapped(self, real):
-        def operation(*arguments):
+        def operation(*arguments, **settings):
             self.done += 1
             is_over = self.error is Killed and self.done > self.at
             if self.at and (self.done == self.at or is_over):
                 raise self.error
-            real(*arguments)
+            real(*arguments, **settings)
 
         return operation
 

@@ -36,6 +36,40 @@ def windows(monkeypatch):
     monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
 
 
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder outside of the one that is removed; nothing in it may go."""
+    folder = tmp_path / "elsewhere"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "file").write_bytes(b"precious")
+    yield folder
+    assert (folder / "deep" / "file").read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("target", ["", "deep", "deep/file", "missing"])
+def test_links_are_removed_and_not_followed(tmp_path, elsewhere, target):
+    link, folder = tmp_path / "link", tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    for each in (link, folder / "link", folder / "inner" / "link"):
+        each.symlink_to(elsewhere / target)
+    shared_files.remove(str(link))
+    shared_files.remove(str(folder))
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+
+
+def test_a_marker_is_removed_last(tmp_path, monkeypatch):
+    (tmp_path / "folder" / "b").mkdir(parents=True)
+    for name in ("a", "b/c", "d"):
+        (tmp_path / "folder" / name).touch()
+    with monkeypatch.context() as patch:
+        refusing(patch, "rmdir", 1)
+        with pytest.raises(PermissionError):
+            shared_files.remove(str(tmp_path / "folder"), last="a")
+        assert (tmp_path / "folder" / "a").exists()
+    shared_files.remove(str(tmp_path / "folder"), last="a")
+    assert not (tmp_path / "folder").exists()
+
+
 @pytest.mark.usefixtures("windows")
 def test_a_name_is_given_once_the_reader_has_closed_the_file(
     tmp_path, monkeypatch, pauses

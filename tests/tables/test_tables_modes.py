@@ -353,6 +353,44 @@ def test_export(tmp_path, model_dir):
         np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("longest", [2, 9])
+def test_export_of_sequences_of_any_length(tmp_path, longest):
+    import tensorflow as tf
+
+    spec = tables.EmbeddingConfigSpec(
+        table_to_config_dict={"words": tables.TableConfig(37, 3)},
+        feature_to_config_dict={
+            "title": tables.FeatureConfig("words", max_sequence_length=longest)
+        },
+        optimization_parameters=tables.AdagradParameters(0.1),
+    )
+    features, labels = data_of()
+    features = {"title": features["title"]}
+    keys = ["title", "title_seq_length_"]
+    estimator = tables_estimator(
+        spec, 3 * longest, tmp_path / "model", False, keys=keys
+    )
+    estimator.train(input_of(features, labels), steps=1)
+    receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
+        {"title": tf.TensorSpec([None, None], tf.int32)}
+    )
+    folder = estimator.export_saved_model(str(tmp_path / "new"), receiver_fn)
+    loaded = tf.saved_model.load(folder, ["serve"])
+    # More ids than the sequence has, as many, and fewer.
+    for length in (1, 2, 4, 9, 12):
+        rows = np.pad(features["title"], ((0, 0), (0, 12)), constant_values=-1)
+        given = {"title": rows[:, :length]}
+        predicted = estimator.predict(
+            lambda params, given=given: iter([given]),
+            yield_single_examples=False,
+        )
+        got = loaded.signatures["serving_default"](
+            title=tf.constant(given["title"])
+        )
+        for name, values in next(predicted).items():
+            np.testing.assert_allclose(got[name], values, 1e-5, 1e-6)
+
+
 def test_exports_of_all_modes(tmp_path, model_dir):
     import tensorflow as tf
 

@@ -45,6 +45,7 @@ def model_fn_of(network=None, outputs=None):
             return kte.tf1.TPUEstimatorSpec(
                 mode,
                 predictions={"p": probabilities},
+                loss=tf.reduce_mean(probabilities),
                 export_outputs=outputs and outputs(probabilities),
             )
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
@@ -284,6 +285,38 @@ def test_all_modes_share_their_variables(classifier, tmp_path):
     assert "hidden/kernel/Adam" in names
 
 
+def test_a_metric_whose_update_is_an_operation(tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(features["x"] * w)
+        value, update = tf.metrics.mean(labels)
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=tf.assign_add(tf.train.get_global_step(), 1),
+            eval_metric_ops={"mean": (value, tf.group(update))},
+        )
+
+    made = estimator(model_fn, tmp_path / "model", use_tpu=False)
+    made.train(fed(data()), steps=1)
+    supervised = export.build_raw_supervised_input_receiver_fn({"x": X}, Y)
+    folder = made.experimental_export_all_saved_models(
+        tmp_path / "new", {kte.ModeKeys.EVAL: supervised}
+    )
+    with tf.Graph().as_default(), plain_session() as session:
+        meta = tf.saved_model.loader.load(session, ["eval"], folder)
+        signature = meta.signature_def["eval"]
+        feeds = {
+            signature.inputs[name].name: value
+            for name, value in {"x": X, "label": Y}.items()
+        }
+        outputs = signature.outputs
+        update = session.run(outputs["metrics/mean/update_op"].name, feeds)
+        assert update.shape == (0,)
+        mean = session.run(outputs["metrics/mean/value"].name, feeds)
+    np.testing.assert_allclose(mean, Y.mean(), rtol=1e-6)
+
+
 def test_a_saver_says_what_is_restored(tmp_path):
     def averaged(features, labels, mode, params):
         spec = model_fn_of()(features, labels, mode, params)
@@ -476,3 +509,75 @@ def test_an_evaluator_follows_a_training(tmp_path):
         ),
     )
     assert seen == [("model.ckpt-3", False)]
+
+
+BATCHED = {"num_batch_threads": 1, "batch_timeout_micros": 1000}
+
+
+def by_computation(features):
+    """Logits that are computed on batches of requests."""
+
+    def computation(x, scales):
+        hidden = dense(x, 3, "hidden", tf.nn.relu)
+        # As layers without names have it.
+        with tf.variable_scope(None, "unnamed"):
+            return dense(hidden * scales["one"], 2, "logits", seed=1)
+
+    scales = {"one": tf.ones_like(features["x"][:, :1])}
+    return export.inference_on_tpu(
+        computation, [features["x"], scales], max_batch_size=4, **BATCHED
+    )
+
+
+def by_model_fn(features, labels, mode, params):
+    """A model_fn that is called as a whole on batches of requests."""
+    if mode != kte.ModeKeys.PREDICT:
+        return model_fn_of()(features, labels, mode, params)
+    return export.model_fn_inference_on_tpu(
+        model_fn_of(outputs=two_signatures),
+        features,
+        params=params,
+        batch_config=export.BatchConfig(max_batch_size=4, **BATCHED),
+    )
+
+
+def two_signatures(probabilities):
+    return {
+        "serving_default": export.PredictOutput({"p": probabilities}),
+        "best": export.PredictOutput({"best": tf.argmax(probabilities, 1)}),
+    }
+
+
+@pytest.mark.parametrize("model_fn", [model_fn_of(by_computation), by_model_fn])
+def test_requests_are_put_together(tmp_path, model_fn):
+    made = trained(tmp_path, model_fn)
+    folder = made.export_saved_model(tmp_path / "export", raw_receiver)
+    for tags in (SERVE, [*SERVE, "tpu"]):
+        with tf.Graph().as_default() as graph, plain_session() as session:
+            tf.saved_model.loader.load(session, tags, folder)
+            kinds = [op.type for op in graph.get_operations()]
+        assert kinds.count("BatchFunction") == 1
+        result = served(folder, {"x": X[:3]}, tags=tags)
+        np.testing.assert_allclose(result["p"], predicted(made)[:3], atol=1e-6)
+        # A request of more rows than a batch may have.
+        with pytest.raises(tf.errors.InvalidArgumentError, match="batch size"):
+            served(folder, {"x": X[:5]}, tags=tags)
+    names = dict(tf.train.list_variables(f"{folder}/variables/variables"))
+    assert {*names} <= {*made.get_variable_names()}
+    assert len(names) == 5
+
+
+def test_without_a_size_nothing_is_put_together(tmp_path):
+    def network(features):
+        return export.inference_on_tpu(
+            lambda x: dense(x, 2, "logits"),
+            [features["x"]],
+            max_batch_size=None,
+            **BATCHED,
+        )
+
+    made = trained(tmp_path, model_fn_of(network))
+    folder = made.export_saved_model(tmp_path / "export", raw_receiver)
+    np.testing.assert_allclose(
+        served(folder, {"x": X})["p"], predicted(made), atol=1e-6
+    )

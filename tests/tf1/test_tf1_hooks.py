@@ -4,6 +4,7 @@ import keras_tpu_estimator as kte  # isort: skip
 
 import logging
 import os
+from unittest import mock
 
 import jax
 import keras
@@ -602,3 +603,33 @@ def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):
     made(tmp_path).train(fed([X]), steps=1)
     with pytest.raises(RuntimeError, match="save checkpoints"):
         made(tmp_path).evaluate(fed([X]), steps=1, hooks=[saver])
+
+
+def test_early_stopping_in_a_session_of_tensorflow(tmp_path):
+    hook = kte.experimental.make_early_stopping_hook(
+        estimator(model_fn, tmp_path),
+        lambda: True,
+        run_every_secs=None,
+        run_every_steps=3,
+    )
+    with tf.Graph().as_default():
+        run = tf.train.get_or_create_global_step().assign_add(1)
+        with tf.train.SingularMonitoredSession(hooks=[hook]) as session:
+            while not session.should_stop():
+                last = session.run(run)
+    assert last == 1
+
+
+def test_methods_of_an_object_are_called_in_each_step(tmp_path):
+    steps = []
+    own = tf.train.SessionRunHook()
+    own.after_run = lambda context, values: steps.append("own")
+    mocked = mock.MagicMock(
+        spec=tf.train.SessionRunHook, wraps=tf.train.SessionRunHook()
+    )
+    made = estimator(model_fn, tmp_path, iterations=1)
+    made.train(fed([X, X]), steps=2, hooks=[own, mocked])
+    assert steps == ["own"] * 2
+    assert mocked.before_run.call_count == mocked.after_run.call_count == 2
+    assert mocked.begin.called
+    assert mocked.end.called

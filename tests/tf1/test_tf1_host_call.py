@@ -73,11 +73,11 @@ def test_summaries_of_every_step(tmp_path, use_tpu):
         iterations=2,
     )
     made.train(batches(16, 16), steps=2)
-    # The step is read after it is counted, as it was made after that. Files
+    # Nothing makes the read wait for the count, so it is that of before. Files
     # are whole as soon as `train` returns, with the batches of all cores.
-    assert summaries_in(tmp_path / "own") == {("sum", 2): X[16:].sum()}
+    assert summaries_in(tmp_path / "own") == {("sum", 0): X[:16].sum()}
     made.train(batches(16, 16), steps=2)
-    expected = {("sum", step): X[16:].sum() for step in (2, 4)}
+    expected = {("sum", step): X[:16].sum() for step in (0, 2)}
     assert summaries_in(tmp_path / "own") == expected
 
 
@@ -103,8 +103,8 @@ def test_summaries_of_contrib(tmp_path):
     )
     made.train(batches(16, 16), steps=2)
     written = summaries_in(tmp_path / "own")
-    assert written.keys() == {("largest", 1), ("largest", 2), ("rows", 2)}
-    assert written["largest", 2] == 31
+    assert written.keys() == {("largest", 0), ("largest", 1), ("rows", 0)}
+    assert written["largest", 1] == 31
 
 
 def test_the_function_is_called_once_for_each_size(tmp_path):
@@ -150,7 +150,61 @@ def test_a_host_call_without_tensors(tmp_path):
 
     made = estimator(program(host_call, lambda x, step: []), tmp_path)
     made.train(batches(16, 16), steps=2)
-    assert seen == [1, 2]
+    assert seen == [0, 1]
+    made.evaluate(batches(16, 16))
+    assert seen[2:] == [2, 2]
+
+
+def steps_read(tmp_path, read, use_tpu=False):
+    """The global steps that a host_call is given in two calls of `train`."""
+    seen = []
+
+    def host_call(step):
+        return tf.py_func(lambda a: seen.append(int(a[0])), [step], [])
+
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_mean(features * variable("w", 1))
+        step = tf.train.get_global_step()
+        before = tf.reshape(step, [1])
+        optimizer = tf.train.AdamOptimizer(0.01)
+        if params["use_tpu"]:
+            optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        train_op = optimizer.minimize(loss, step)
+        return kte.tf1.TPUEstimatorSpec(
+            mode,
+            loss=loss,
+            train_op=train_op,
+            host_call=(host_call, [read(step, before, train_op)]),
+        )
+
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu, iterations=2)
+    made.train(batches(16, 16), steps=2)
+    made.train(batches(16, 16), steps=2)
+    return seen
+
+
+def after_the_step(step, before, train_op):
+    with tf.control_dependencies([train_op]):
+        return tf.reshape(step, [1])
+
+
+def under_a_name(step, before, train_op):
+    return tf.reshape(tf.identity(step.read_value()), [1])
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+@pytest.mark.parametrize(
+    ("read", "first"),
+    [
+        (lambda step, before, train_op: tf.reshape(step, [1]), 0),
+        (lambda step, before, train_op: before, 0),
+        (under_a_name, 0),
+        (after_the_step, 1),
+    ],
+)
+def test_the_global_step_of_before_the_run(tmp_path, read, first, use_tpu):
+    seen = steps_read(tmp_path, read, use_tpu)
+    assert seen == [first + step for step in range(4)]
 
 
 def test_types_are_those_of_the_graph(tmp_path):

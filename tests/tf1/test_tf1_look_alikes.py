@@ -148,6 +148,20 @@ def test_what_was_never_public_is_imported_as_in_python():
             exec(line, names)  # noqa: S102
 
 
+def test_private_paths_of_datasets_have_those_of_tf1():
+    program = """
+from tensorflow import data
+from tensorflow.python.data import Dataset
+from tensorflow.python.data.ops import dataset_ops, readers
+assert Dataset is dataset_ops.Dataset is data.Dataset
+assert readers.TFRecordDataset is data.TFRecordDataset
+with dataset_ops.ops.Graph().as_default():
+    rows = dataset_ops.Dataset.range(3).make_one_shot_iterator().get_next()
+assert rows.shape == ()
+"""
+    exec(program, {"__builtins__": importing.BUILTINS})  # noqa: S102
+
+
 def test_names_that_tensorflow_lost_are_given_back_once():
     from tensorflow.python.ops import control_flow_ops
 
@@ -409,3 +423,19 @@ def test_arrays_become_batches():
         tf.estimator.inputs.numpy_input_fn(x, y)
     with pytest.raises(ValueError, match=r"same number of rows.*\[4, 5\]"):
         tf.estimator.inputs.numpy_input_fn(x, y[:4], shuffle=False)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "message"),
+    [
+        ({"a": np.ones(4)}, {"a": np.ones(4)}, ValueError, r"both: \['a'\]"),
+        ({}, np.ones(4), ValueError, "`x` must not be empty"),
+        (np.ones((0, 2)), None, ValueError, "`x` must not be empty"),
+        ({"a": np.ones(4)}, {}, ValueError, "`y` must not be empty"),
+        (None, np.ones(4), TypeError, "`x` must be an array or a dict"),
+        ([1.0], None, TypeError, "`x` must be an array or a dict"),
+    ],
+)
+def test_arrays_that_are_refused(x, y, error, message):
+    with pytest.raises(error, match=message):
+        tf.estimator.inputs.numpy_input_fn(x, y, shuffle=False)

@@ -4,6 +4,7 @@ import keras_tpu_estimator  # isort: skip  # noqa: F401
 
 import contextlib
 import os
+import stat
 
 import jax
 import pytest
@@ -16,6 +17,7 @@ from tf1_programs import model_fn_of
 from tf1_programs import trained
 
 from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1 import module_cache
 from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 
@@ -72,6 +74,48 @@ def test_without_a_directory_each_is_lifted():
 def test_a_directory_that_cannot_be_written_is_no_error(directory, tmp_path):
     (tmp_path / "cache").write_text("a file")
     assert cached(["a"], lambda: MODULE) == MODULE
+
+
+@pytest.mark.parametrize("size", [0, 5, -1])
+def test_a_file_that_was_cut_off_is_made_again(directory, size):
+    assert cached(["a"], lambda: MODULE) == MODULE
+    (name,) = os.listdir(directory)
+    path = os.path.join(directory, name)
+    os.truncate(path, size if size >= 0 else os.path.getsize(path) + size)
+    assert cached(["a"], lambda: MODULE) == MODULE
+    assert cached(["a"], refuse) == MODULE
+
+
+@pytest.mark.parametrize("content", [b"[]\ncode", b"\xff\n", b"{}\n", b"1\n"])
+def test_a_file_of_another_form_is_made_again(directory, content):
+    assert cached(["a"], lambda: MODULE) == MODULE
+    (name,) = os.listdir(directory)
+    with open(os.path.join(directory, name), "wb") as file:
+        file.write(content)
+    assert cached(["a"], lambda: MODULE) == MODULE
+    assert cached(["a"], refuse) == MODULE
+
+
+def test_other_users_may_read_what_the_mask_allows(directory):
+    before = os.umask(0o022)
+    try:
+        cached(["a"], lambda: MODULE)
+    finally:
+        os.umask(before)
+    (name,) = os.listdir(directory)
+    mode = os.stat(os.path.join(directory, name)).st_mode
+    assert stat.S_IMODE(mode) == 0o644
+
+
+def test_a_file_that_cannot_be_read_is_no_error(directory, monkeypatch):
+    assert cached(["a"], lambda: MODULE) == MODULE
+
+    def refused(*arguments, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module_cache, "open", refused, raising=False)
+    other = Module(b"other", ())
+    assert cached(["a"], lambda: other) == other
 
 
 def test_a_program_starts_again_without_lifting(

@@ -185,3 +185,19 @@ def test_numbers_that_no_tpu_has():
     check_platform(module, "gpu")
     with pytest.raises(ValueError, match="complex128.*complex64"):
         check_platform(module, "tpu")
+
+
+def test_operations_have_lines_by_name():
+    def network(x):
+        wide = tf.tanh(x, name="wide")  # This line.
+        return tf.cond(x[0, 0] > 0, lambda: tf.sin(wide, "s"), lambda: wide)
+
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [16, 2], "x")
+        y = network(x)
+        pruned = Pruned.of(graph, [x], [y])
+    line = network.__code__.co_firstlineno + 1
+    assert pruned.line_of("wide") == (__file__, line)
+    assert pruned.line_of("no_such_operation") is None
+    # It is inside of a function, or the graph has several of that name.
+    assert pruned.line_of("s") is None

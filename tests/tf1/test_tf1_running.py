@@ -77,6 +77,41 @@ def test_deprecations_of_tensorflow_are_not_logged(tmp_path):
     assert "Call other()." in done.stderr
 
 
+@pytest.mark.usefixtures("forked_programs")
+def test_info_lines_of_libraries_are_not_logged(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import importlib.util\n"
+        "import logging\n"
+        "import tensorflow as tf\n"
+        "from absl import logging as absl\n"
+        "def main(_):\n"
+        "    tf.logging.set_verbosity(tf.logging.INFO)\n"
+        "    logging.getLogger('jax._src.xla_bridge').info('by JAX')\n"
+        "    text = 'by the program'\n"
+        "    eval(compile('absl.info(text)', 'program.py', 'eval'))\n"
+        "    text = 'by TensorFlow'\n"
+        "    file = importlib.util.find_spec('tensorflow').origin\n"
+        "    for level in ('info', 'warning'):\n"
+        "        code = f'absl.{level}(text + level)'\n"
+        "        eval(compile(code, file, 'eval'))\n"
+        "    tf.logging.info('by its logger')\n"
+        "tf.app.run(main)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_tpu_estimator", "tf1", "program.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"by [\w ]+", done.stderr) == [
+        "by the program",
+        "by TensorFlowwarning",
+        "by its logger",
+    ]
+
+
 def test_import_means_tensorflow_1(imported_from):
     module = imported_from(
         "import tensorflow as tf\n"

@@ -9,6 +9,12 @@ from tf1_programs import estimator
 from tf1_programs import fed
 
 
+def tf_keras_mean():
+    import tf_keras
+
+    return tf_keras.metrics.Mean()
+
+
 @pytest.fixture(autouse=True)
 def graph():
     """A graph, as in a model_fn."""
@@ -49,6 +55,84 @@ def test_variables_and_numbers_become_tensors():
 def test_what_is_wrong_is_an_error(fields, error, message):
     with pytest.raises(error, match=message):
         kte.tf1.TPUEstimatorSpec(**{"mode": None, **fields})
+
+
+@pytest.mark.parametrize("name", ["loss", "global_step"])
+def test_names_of_metrics_are_checked_where_they_are_returned(name):
+    fields = {
+        "loss": 1.0,
+        "train_op": tf.no_op(),
+        "eval_metric_ops": {name: tf.metrics.mean(1.0)},
+    }
+    spec = kte.tf1.EstimatorSpec("train", **fields)
+    assert list(spec.eval_metric_ops) == [name]
+    with pytest.raises(ValueError, match=f"may not be called '{name}'"):
+        kte.tf1.EstimatorSpec("eval", **fields)
+
+
+def test_defaults_are_those_of_tensorflow():
+    fields = {"loss": 1.0, "train_op": tf.no_op()}
+    spec = kte.tf1.EstimatorSpec("train", **fields)
+    assert isinstance(spec.scaffold, tf.train.Scaffold)
+    assert (spec.scaffold.saver, spec.export_outputs) == (None, None)
+    for kind in (kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec):
+        y = tf.constant([1.0])
+        outputs = kind("infer", predictions={"y": y}).export_outputs
+        assert list(outputs) == ["serving_default"]
+        assert list(outputs["serving_default"].outputs) == ["y"]
+        given = {"own": kte.export.PredictOutput(y)}
+        outputs = kind("infer", y, export_outputs=given).export_outputs
+        assert outputs == given | {"serving_default": given["own"]}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "error", "message"),
+    [
+        ([1], TypeError, "`export_outputs` should be a dict"),
+        ({"a": 1}, TypeError, "should be a PredictOutput"),
+        (
+            lambda y: {name: kte.export.PredictOutput(y) for name in "ab"},
+            ValueError,
+            "should be 'serving_default'",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind", [kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec]
+)
+def test_wrong_export_outputs(kind, outputs, error, message):
+    y = tf.constant([1.0])
+    given = outputs(y) if callable(outputs) else outputs
+    with pytest.raises(error, match=message):
+        kind("infer", predictions={"y": y}, export_outputs=given)
+
+
+@pytest.mark.parametrize("name", ["loss", "predictions", "train_op", "metric"])
+def test_tensors_of_another_graph_are_an_error(name):
+    with tf.Graph().as_default():
+        foreign = tf.constant(1.0)
+        mean = tf_keras_mean()
+        mean.update_state(foreign)
+    own = tf.constant(1.0)
+    fields = {"loss": own, "predictions": {"y": own}, "train_op": own}
+    if name == "metric":
+        fields["eval_metric_ops"] = {"mean": mean}
+    else:
+        fields[name] = {"y": foreign} if name == "predictions" else foreign
+    with pytest.raises(ValueError, match="must be in the default graph"):
+        kte.tf1.EstimatorSpec("eval", **fields)
+
+
+def test_variables_of_metrics_are_in_their_collections():
+    mean = tf_keras_mean()
+    mean.update_state(tf.constant(1.0))
+    for _ in range(2):
+        kte.tf1.EstimatorSpec(
+            "eval", loss=tf.constant(1.0), eval_metric_ops={"mean": mean}
+        )
+    names = [variable.name for variable in mean.variables]
+    for key in (tf.GraphKeys.LOCAL_VARIABLES, tf.GraphKeys.METRIC_VARIABLES):
+        assert [v.name for v in tf.get_collection(key)] == names
 
 
 def test_a_spec_of_keras_is_an_error(tmp_path):

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf1_programs import BATCH
 from tf1_programs import dense
 from tf1_programs import estimator
 from tf1_programs import fed
+from tf1_programs import trained
 from tf1_programs import values_of
 from tf1_programs import variable
 
@@ -200,3 +202,33 @@ def test_a_checkpoint_warm_starts_another_program(tmp_path):
     )
     expected = values_after(network, tmp_path / "a")
     assert np.array_equal(values["w"], expected["w"])
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_initialized_values_are_those_of_the_variable(tmp_path, use_tpu):
+    def model_fn(features, labels, mode, params):
+        weights = tf.get_variable(
+            "weights", [2, 1], initializer=tf.random_normal_initializer()
+        )
+        twice = tf.Variable(
+            2 * weights.initialized_value(), name="twice", trainable=False
+        )
+        total = tf.Variable(
+            tf.zeros_like(twice.initialized_value()),
+            name="total",
+            trainable=False,
+        )
+        loss = tf.reduce_sum(tf.matmul(features, weights))
+        step = tf.train.get_global_step()
+        train_op = tf.group(total.assign_add(twice), step.assign_add(1))
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    x = np.ones((BATCH, 2), "float32")
+    found = trained(model_fn, tmp_path, [x, x], use_tpu=use_tpu)
+    assert np.abs(found["weights"]).min() > 0
+    np.testing.assert_array_equal(found["twice"], 2 * found["weights"])
+    np.testing.assert_array_equal(found["total"], 4 * found["weights"])
+    # A variable that has a value keeps it.
+    again = trained(model_fn, tmp_path, [x, x], use_tpu=use_tpu)
+    np.testing.assert_array_equal(again["weights"], found["weights"])
+    np.testing.assert_array_equal(again["total"], 8 * found["weights"])

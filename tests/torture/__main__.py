@@ -22,6 +22,7 @@ from tests.torture import killing
 from tests.torture import saves
 from tests.torture import suite
 from tests.torture import trainings
+from tests.torture import users
 from tests.torture.figures import table
 
 _Trial = Callable[[str], dict[str, object]]
@@ -68,6 +69,9 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
     yield "", damaging.forge
     yield "", functools.partial(saves.cut_off, ways=saves.ALL)
     yield "", functools.partial(trainings.cut_off, ways=saves.ALL)
+    yield "", users.link
+    yield "", users.look_on_threads
+    yield "", users.edit_at_saves
     for trial in (disks.full, disks.small_file_system):
         for way in saves.ALL:
             yield f", {way}", functools.partial(trial, way=way)

@@ -26,7 +26,7 @@ from tests.torture.operations import KILL
 from tests.torture.operations import Killed
 from tests.torture.operations import Operations
 
-_FIRST, _LAST = 2, 4
+FIRST, LAST = 2, 4
 _SETTINGS: dict[str, dict[str, Any]] = {
     saves.WHOLE: {},
     saves.PARTS: {"shard_optimizer": True},
@@ -44,18 +44,18 @@ class Halving(keras.callbacks.Callback):
             variable.assign(variable * 0.5)
 
 
-class _Interrupted(Exception):
+class Interrupted(Exception):
     """What ends a training before its end."""
 
 
-class _Interrupting(kte.hooks.SessionRunHook):
+class Interrupting(kte.hooks.SessionRunHook):
     """Ends a training when it has saved its first steps."""
 
     acts_last = True
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if run_context.session.run("global_step") == _FIRST:
-            raise _Interrupted
+        if run_context.session.run("global_step") == FIRST:
+            raise Interrupted
 
 
 def cut_off(
@@ -82,8 +82,8 @@ def cut_off(
     figures: dict[str, object] = {}
     for way, fate in itertools.product(ways, fates):
         base = os.path.join(directory, "base")
-        with contextlib.suppress(_Interrupted):
-            _train(base, way, [_Interrupting()])
+        with contextlib.suppress(Interrupted):
+            train(base, way, [Interrupting()])
         ends = {_ended(base, way, hooks) for hooks in ([], [Halving()])}
         expect(len(ends) == 2, "Assigning makes another checkpoint.")
         names = _cut_off(base, way, 0, fate, ends)
@@ -100,8 +100,8 @@ def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
     """The values of a training that is left alone."""
     directory = base + "-alone"
     shutil.copytree(base, directory)
-    _train(directory, way, hooks)
-    values = _values(directory)
+    train(directory, way, hooks)
+    values = values_at(directory)
     shutil.rmtree(directory)
     return values
 
@@ -114,30 +114,30 @@ def _cut_off(
     shutil.copytree(base, directory)
     operations = Operations(directory, at, fate)
     with contextlib.suppress(Killed, OSError), operations.counted():
-        _train(directory, way, [Halving()])
+        train(directory, way, [Halving()])
     what = f"{way} after {operations.done}, {fate}"
     is_moment = operations.is_met == bool(at)
     by_threads = way in (saves.TREE, saves.WHOLE_TREE)
     expect(is_moment or by_threads, f"There is such a moment: {what}")
-    _train(directory, way, [Halving()])
-    expect(_values(directory) in ends, f"It ends as others do: {what}")
+    train(directory, way, [Halving()])
+    expect(values_at(directory) in ends, f"It ends as others do: {what}")
     # Where there was nothing left to do, nothing was looked at.
-    _train(directory, way, [], _LAST + 1)
+    train(directory, way, [], LAST + 1)
     saves.expect_no_leftovers(directory, what)
     shutil.rmtree(directory)
     return operations.done
 
 
-def _values(directory: str) -> bytes:
-    """All values of the latest checkpoint."""
+def values_at(directory: str, last: int = LAST) -> bytes:
+    """All values of the latest checkpoint, which is of this step."""
     prefix = kte.checkpoints.latest_intact(directory)
     values = kte.checkpoints.read(prefix)
     step = int(values["global_step"])
-    expect(step == _LAST, f"It comes to step {_LAST}, not {step}.")
+    expect(step == last, f"It comes to step {last}, not {step}.")
     return b"".join(values[name].tobytes() for name in sorted(values))
 
 
-def _input_fn(params: dict[str, Any]) -> Iterator[Any]:
+def input_fn(params: dict[str, Any]) -> Iterator[Any]:
     rng = np.random.default_rng(0)
     while True:
         x = rng.normal(size=(params["batch_size"], 4)).astype("float32")
@@ -156,10 +156,18 @@ def _model_fn(
     )
 
 
-def _train(
-    directory: str, way: str, hooks: list[Any], max_steps: int = _LAST
+def train(
+    directory: str, way: str, hooks: list[Any], max_steps: int = LAST
 ) -> None:
-    kte.TPUEstimator(
+    """Trains to a step, with a checkpoint after each loop."""
+    estimator_in(directory, way).train(
+        input_fn, max_steps=max_steps, hooks=hooks
+    )
+
+
+def estimator_in(directory: str, way: str) -> kte.TPUEstimator:
+    """An estimator that saves in one of the ways after each loop."""
+    return kte.TPUEstimator(
         _model_fn,
         config=kte.RunConfig(
             model_dir=directory,
@@ -168,9 +176,10 @@ def _train(
             tf_random_seed=1,
             save_summary_steps=None,
             log_step_count_steps=None,
-            tpu_config=kte.TPUConfig(iterations_per_loop=_FIRST),
+            tpu_config=kte.TPUConfig(iterations_per_loop=FIRST),
             **_SETTINGS[way],
         ),
         use_tpu=way in saves.SPREAD,
         train_batch_size=16,
-    ).train(_input_fn, max_steps=max_steps, hooks=hooks)
+        eval_batch_size=16,
+    )

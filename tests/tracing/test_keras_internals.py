@@ -534,7 +534,7 @@ def test_a_model_of_the_same_config_shares_what_the_first_one_shares():
     rows = keras.Input((3,))
     dense = keras.layers.Dense(3, name="dense")
     model = keras.Model(rows, Holding(dense, name="holding")(dense(rows)))
-    copy = keras_internals.from_own_config(model)
+    copy = keras_internals.from_own_config(model, {})
     names = [layer.name for layer in keras_internals.layers_of(copy)]
     assert names == [layer.name for layer in keras_internals.layers_of(model)]
     assert {"dense", "holding"} < {*names}
@@ -545,3 +545,33 @@ def test_a_model_of_the_same_config_shares_what_the_first_one_shares():
     np.testing.assert_array_equal(
         copy(np.ones((1, 3), "float32")), np.full((1, 3), 4.0)
     )
+
+
+def test_directions_are_where_callbacks_look_for_them():
+    metrics = {
+        "error": keras.metrics.MeanSquaredError(),
+        "fit": keras.metrics.R2Score(),
+        "mean": keras.metrics.Mean(),
+        "pair": (1.0, 1.0),
+    }
+    directions = keras_internals.directions_of(metrics)
+    assert directions == {"error": "down", "fit": "up"}
+    own = keras_internals.directed(directions)
+    assert (own.variables, own.result(), own.reset_state()) == ([], {}, None)
+
+    class Watched(keras.Model):
+        metrics = [own]
+
+    for name, better in (("error", keras.ops.less), ("fit", keras.ops.greater)):
+        stopping = keras.callbacks.EarlyStopping(f"val_{name}")
+        stopping.set_model(Watched())
+        stopping.on_epoch_end(0, {f"val_{name}": 1.0})
+        assert stopping.monitor_op is better
+
+
+def test_the_metrics_of_compile_have_their_names():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["r2_score"])
+    assert keras_internals.metrics_of(model) == {}
+    model.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+    assert keras_internals.metrics_of(model).keys() == {"mae", "r2_score"}

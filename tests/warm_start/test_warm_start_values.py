@@ -156,6 +156,17 @@ def test_a_vocabulary_under_another_name(saved, vocabularies):
     assert values["table"][:, 0].tolist() == [1, 0, 0]
 
 
+def test_a_selection_of_nothing_is_logged(tmp_path, caplog):
+    prefix = kte.checkpoints.save(tmp_path, 20, {"kernel": np.ones(2)})
+    variable = keras.Variable(np.zeros(2), name="kernel")
+    settings = kte.WarmStartSettings(prefix, vars_to_warm_start="bert/")
+    values, _ = kte.checkpoints.warm_start_values(
+        settings, {"kernel": variable}
+    )
+    assert not values
+    assert "selects none of ['kernel']" in caplog.text
+
+
 def test_a_list_of_variables():
     first = keras.Variable(np.zeros(2), name="first", trainable=False)
     second = keras.Variable(np.zeros(2), name="second")
@@ -320,6 +331,16 @@ VARIABLE = keras.Variable(np.zeros(1), name="a")
     [
         ({"ckpt_to_initialize_from": ""}, ValueError, "be a checkpoint. Recei"),
         ({"ckpt_to_initialize_from": None}, ValueError, "Received: None"),
+        (
+            {"ckpt_to_initialize_from": {"a": "b"}},
+            TypeError,
+            "for 'a': 'b'.* `var_name_to_prev_var_name`",
+        ),
+        (
+            {"ckpt_to_initialize_from": {"a": {"b": None}}},
+            TypeError,
+            "Received for 'b': None",
+        ),
         ({"ckpt_to_initialize_from": 3}, TypeError, "be a path, or a dict"),
         ({"vars_to_warm_start": 3}, ValueError, "a string, a list or None. Re"),
         ({"vars_to_warm_start": ["a", VARIABLE]}, ValueError, "only strings, "),

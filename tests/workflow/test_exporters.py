@@ -102,6 +102,19 @@ def test_the_newest_exports_stay(keep, left, tmp_path):
     assert sorted(names) == sorted([*others, *stamps])
 
 
+def test_an_export_that_is_a_link_goes_without_its_target(tmp_path):
+    exporter = kte.LatestExporter("latest", receiver_fn, exports_to_keep=1)
+    path, disk = tmp_path / "export" / "latest", tmp_path / "disk"
+    writer = Writer(tmp_path)
+    offer(exporter, writer, [{}])
+    (path / "1700000000").rename(disk)
+    (disk / "saved_model.pb").touch()
+    (path / "1700000000").symlink_to(disk)
+    assert offer(exporter, writer, [{}]) == [0]
+    assert os.listdir(path) == ["1700000001"]
+    assert os.listdir(disk) == ["saved_model.pb"]
+
+
 @pytest.mark.parametrize(("is_final", "exported"), [(False, []), (True, [0])])
 def test_the_final_exporter_waits_for_the_end(is_final, exported, tmp_path):
     exporter = kte.FinalExporter("final", receiver_fn)
@@ -193,6 +206,15 @@ def test_an_evaluation_is_not_compared_with_its_own_event(tmp_path):
 def test_without_exports_the_first_model_is_the_best(tmp_path):
     write_events(tmp_path / "eval", {10: {"loss": 1.0}})
     assert offer(best_exporter(), Writer(tmp_path), losses(5, 4)) == [0, 1]
+
+
+def test_without_a_result_the_first_model_is_exported(tmp_path):
+    exporter, writer = best_exporter(exports_to_keep=1), Writer(tmp_path)
+    path = tmp_path / "export"
+    arguments = (writer, str(path), "model.ckpt-0", None, False)
+    exports = [exporter.export(*arguments) for _ in range(2)]
+    assert [str(each) for each in path.iterdir()] == exports[-1:]
+    assert offer(exporter, writer, losses(5, 6), str(path)) == [0]
 
 
 def test_a_loss_is_needed_to_compare_losses(tmp_path):

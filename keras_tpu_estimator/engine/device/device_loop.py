@@ -26,6 +26,8 @@ from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.cut_integers import of_steps
+from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
 from keras_tpu_estimator.engine.program.steps import STEP_LOSS
@@ -43,7 +45,7 @@ from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # What of the outputs leaves the device in PREDICT.
-_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call")
+_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
 class DeviceLoop:
@@ -206,13 +208,13 @@ class DeviceLoop:
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, others = step.split(values)
         with self._waiting:
-            assigned, metrics, losses, stacked, newest = run(
+            changed, counted, losses, stacked, newest = run(
                 *(assigned, others, metrics, _span(steps), batches),
                 step=step,
                 fetch=fetch,
             )
         outputs = StepValues.of(stacked, steps) | newest
-        return assigned, metrics, StepValues(losses, steps), outputs
+        return changed, counted, StepValues(losses, steps), outputs
 
     def predict(
         self,
@@ -276,6 +278,9 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
+        stacked = of_steps(stacked)
+        if CUT in stacked:
+            newest[CUT] = stacked.pop(CUT)
         stacked, newest = cores.whole_on_hosts((stacked, newest))
         return assigned, metrics, losses, stacked, newest
 

@@ -10,6 +10,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import STEP_LOSS
@@ -24,6 +25,8 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 
@@ -54,6 +57,7 @@ class DistributedProgram:
         self.loss_mean = keras.metrics.Mean(name="loss")
         self.prepared: dict[str, Step] = {}
         self.when_prepared: list[Callable[[], None]] = []
+        self._host_metrics: dict[tuple[Step, OwnNames], HostMetrics] = {}
 
     def layout(self, mode: str) -> BatchLayout:
         """How the cores share the batches of a mode."""
@@ -114,6 +118,33 @@ class DistributedProgram:
         mean = self.loss_mean.stateless_result(metrics)
         outputs = outputs | {"loss": mean, STEP_LOSS: outputs["loss"]}
         return changed, metrics, outputs
+
+    def host_metrics(
+        self, step: Step, own_names: OwnNames = EVALUATION_NAMES
+    ) -> HostMetrics | None:
+        """Returns new counts for a step's `metric_fn`, compiled at most once.
+
+        Args:
+            own_names: As `HostMetrics` takes them.
+
+        Returns:
+            The counts, or `None` if the step has no `metric_fn`.
+        """
+        if step.metric_fn is None:
+            return None
+        key = step, own_names
+        if key not in self._host_metrics:
+            self._host_metrics[key] = HostMetrics(step.metric_fn, own_names)
+        return self._host_metrics[key].another()
+
+    def directions(self) -> dict[str, str]:
+        """Which Keras metrics should rise ("up") or fall ("down"), by name.
+
+        Those of a `metric_fn` are known once it has been called.
+        """
+        steps = [step.directions for step in self.prepared.values()]
+        counted = [each.directions for each in self._host_metrics.values()]
+        return {k: v for each in (*steps, *counted) for k, v in each.items()}
 
     def metrics_state(self) -> MetricsState:
         """The metrics' values before anything was counted."""

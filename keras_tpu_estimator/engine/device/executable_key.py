@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
+import platform
 import shlex
 from collections.abc import Sequence
 from importlib import metadata
@@ -23,6 +25,7 @@ _SETTINGS = (
     "jax_memory_fitting_level",
     "jax_optimization_level",
 )
+_INSTRUCTIONS = ("flags", "Features")
 _HASHED = ("program", "topology")
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # Of XLA's flags, those that leave every program as it is, or all but a CPU's.
@@ -124,11 +127,26 @@ def _compiler(device: jax.Device) -> str:
     if device.platform == "tpu":
         # "Built on ...", which is the same with a TPU and without.
         versions["libtpu"] = device.client.platform_version.splitlines()[-1]
-    elif device.platform != "cpu":
+    elif device.platform == "cpu":
+        versions["processor"] = _processor()
+    else:
         for name in _PLUGINS:
             with contextlib.suppress(metadata.PackageNotFoundError):
                 versions[name] = metadata.version(name)
     return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+@functools.cache
+def _processor() -> str:
+    """What tells processors with other instructions apart."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line.partition(":") for line in file]
+    except OSError:  # Not on Linux.
+        return f"{platform.machine()} {platform.processor()}"
+    # The names that Linux has on x86 and on ARM.
+    found = {n.strip(): v for n, _, v in lines if n.strip() in _INSTRUCTIONS}
+    return f"{platform.machine()} {_digest(sorted(found.items()))[:8]}"
 
 
 def _settings(device: jax.Device) -> str:

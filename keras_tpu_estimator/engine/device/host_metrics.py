@@ -47,6 +47,10 @@ class HostMetrics:
         own_names: The names that metrics may not have. Defaults to those in
             evaluation.
 
+    Attributes:
+        directions: Which Keras metrics among those counted so far should rise
+            ("up") or fall ("down"), by name.
+
     Example:
 
     >>> import numpy as np
@@ -65,6 +69,7 @@ class HostMetrics:
         self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES
     ):
         self._host = host
+        self.directions: dict[str, str] = {}
         self._own_names = own_names
         self._device = jax.local_devices(backend="cpu")[0]
         self._store = VariableStore()
@@ -117,15 +122,14 @@ class HostMetrics:
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
     def result(self) -> dict[str, Any]:
-        """The metrics' values by name, as NumPy values."""
-        return {
-            name: np.asarray(value)[()] for name, value in self._result.items()
-        }
+        """Returns the metrics' values by name, as NumPy values or bytes."""
+        return jax.tree.map(_on_host, self._result)
 
     def _call(self, tensors: Nest) -> dict[str, Any]:
         with leftovers.explained():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
+        self.directions.update(keras_internals.directions_of(ops))
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: Nest) -> None:
@@ -181,3 +185,8 @@ class HostMetrics:
             self._result = self._call(tensors)
         known.update(scope.new)
         self._values = scope.values
+
+
+def _on_host(value: Any) -> Any:
+    # An array would cut the zeros at the end of a serialized message.
+    return value if isinstance(value, bytes) else np.asarray(value)[()]

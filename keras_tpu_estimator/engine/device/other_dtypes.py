@@ -10,6 +10,7 @@ from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.warm_start.casting import can_hold
 from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -50,15 +51,15 @@ def converted(
     """The value of one variable in the dtype of another.
 
     Args:
-        value: The value, which is not looked at.
+        value: The value.
 
     Raises:
-        ValueError: The dtype may not hold it.
+        ValueError: The dtype does not hold it, or may not hold others.
     """
     dtype, own = store.device_dtype(path), np.dtype(value.dtype)
     is_integer = np.issubdtype(dtype, np.integer)
     if can_hold(dtype, own) and (not is_integer or np.can_cast(own, dtype)):
-        return value if own == dtype else value.astype(dtype)
+        return as_dtype(value, dtype, f"The value of {name!r}")
     raise ValueError(
         f"`variables_to_restore` should give {path!r} values that {dtype} can "
         f"hold. Received {name!r} of dtype {own}. Map it to a variable of its "

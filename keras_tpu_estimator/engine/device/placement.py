@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.deployment import PER_CORE
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -82,6 +84,11 @@ class Placement:
         )
         if one:
             return dataclasses.replace(ONE_CORE, device=machine.first)
+        own = self.machine
+        is_chosen = keras.distribution.distribution() is not None
+        if tpu_config.num_shards == 1 and not is_chosen:
+            if machine.num_hosts == 1 and per_replica <= len(machine.devices):
+                own = machine = machine.of_first(per_replica)
         validation.check_cores_per_replica(
             per_replica, len(machine.devices), len(machine.own)
         )
@@ -89,7 +96,7 @@ class Placement:
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
         return all_cores(
-            per_replica, layout_map, self.config.shard_optimizer, self.machine
+            per_replica, layout_map, self.config.shard_optimizer, own
         )
 
     def _cores_of(self, mode: str) -> Cores:

@@ -10,7 +10,9 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device import fitting
 from keras_tpu_estimator.engine.device import other_dtypes
+from keras_tpu_estimator.engine.device.run_state import check_step
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reading import load_checkpoint
@@ -155,6 +157,8 @@ def _read(
         read = reader.get_tensors(
             [name for path, name in names.items() if path not in sharded]
         )
+        if GLOBAL_STEP in names:
+            check_step(int(read[names[GLOBAL_STEP]]), reader.path)
         whole = {
             path: cast(
                 read[name], store.device_dtype(path), path, name, reader.path

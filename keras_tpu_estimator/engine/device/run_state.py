@@ -15,6 +15,26 @@ from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 
+_LAST_STEP = 2**31 - 1
+_STEP_ADVICE = (
+    "Save the variables of the last checkpoint under a smaller step by "
+    "kte.checkpoints.save in another model_dir, and continue there."
+)
+
+
+def check_step(step: int, checkpoint: str) -> None:
+    """Checks that devices can count on from a checkpoint's global step.
+
+    Raises:
+        ValueError: The step does not fit 32 bits.
+    """
+    if not 0 <= step <= _LAST_STEP:
+        raise ValueError(
+            f"The global step of a checkpoint must be at most {_LAST_STEP}, "
+            f"because devices count it in 32 bits. Received {step} in "
+            f"{checkpoint!r}. {_STEP_ADVICE}"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class Version:
@@ -149,9 +169,18 @@ class RunState(Mapping[str, jax.Array]):
         Args:
             runs: How many steps have assigned them. Defaults to 0.
             step: The global step of the values. Defaults to the current one.
+
+        Raises:
+            ValueError: The step does not fit 32 bits.
         """
         old = self._version
         step = old.step if step is None else step
+        if not 0 <= step <= _LAST_STEP:
+            raise ValueError(
+                f"The global step must be at most {_LAST_STEP}, because "
+                "devices count it in 32 bits. Received more steps after "
+                f"{old.step}. {_STEP_ADVICE}"
+            )
         # First: to be interrupted in between should end in no version that is
         # saved, rather than in a wrong one.
         self._version = Version(step, old.runs + runs, old.edits)

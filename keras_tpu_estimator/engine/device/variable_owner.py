@@ -17,13 +17,14 @@ from keras_tpu_estimator.engine.device.kept_values import usable
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.engine.device.saving import check_whole
+from keras_tpu_estimator.engine.device.shown_values import ShownValues
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.rows_variable import given
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
@@ -37,6 +38,9 @@ class VariableOwner:
     Args:
         warm_start: Which variables start from another model's checkpoint as
             long as there is none of this one. Defaults to `None`.
+
+    Attributes:
+        shown: Shows them to callbacks.
     """
 
     def __init__(
@@ -53,11 +57,7 @@ class VariableOwner:
         self._warm_start = warm_start
         self._kept = KeptValues(store, places, warm_start)
         self._borrowers = 0
-        # Calls that user code may look into, the innermost last; the one whose
-        # values the variables have now, and which arrays these are.
-        self._visible: list[RunState] = []
-        self._shown: RunState | None = None
-        self._lent: ArraysByPath = {}
+        self.shown = ShownValues(store, places.own_copies, self.edit)
 
     def check_fits(self, step: Step, checkpoint: str) -> None:
         """Checks that a step can begin with a checkpoint, without its values.
@@ -99,7 +99,7 @@ class VariableOwner:
         finally:
             lasting = self._lasting(values, step)
             self._kept.keep(lasting, values.source, values.overridden)
-            self._store.assign(lasting)
+            self.shown.assign(lasting)
 
     @contextlib.contextmanager
     def lent(
@@ -188,88 +188,14 @@ class VariableOwner:
         check_whole("Checkpoints in the format of TensorFlow", whole, own)
         return ToSave.of(self._store, own if is_chief else {}, sharded)
 
-    @contextlib.contextmanager
-    def visible(self, values: RunState) -> Iterator[None]:
-        """Lets user code in a `with` block see a call's values as the model's.
-
-        The variables get them when a callback reads its `model`; what it
-        assigns to them is the call's at the end of the block. Who does not
-        look pays nothing. Blocks of several calls may be nested.
-        """
-        outer = self._shown
-        self._visible.append(values)
-        self._store.lender = self
-        try:
-            yield
-        finally:
-            if self._shown is values:
-                self._take_back()
-            self._visible.pop()
-            if not self._visible:
-                self._store.lender = None
-            elif self._visible[-1] is outer:
-                self.show()
-
-    def show(self) -> None:
-        """Gives the variables the innermost call's values, without a copy."""
-        values = self._visible[-1]
-        if self._shown is values:
-            return
-        self._take_back()
-        self._store.assign(values)
-        self._lent = {path: self._current(path) for path in values}
-        self._shown = values
-
-    @contextlib.contextmanager
-    def apart(self, keeps: bool) -> Iterator[None]:
-        """Lets the variables have arrays of their own in a `with` block.
-
-        For Keras's own loops, which use up the arrays that variables have.
-
-        Args:
-            keeps: Whether what becomes of them is the call's afterwards.
-        """
-        self.show()
-        before = {path: self._current(path) for path in self._lent}
-        # Keras knows nothing of other hosts.
-        own = self._own_copies(before)
-        check_whole("Keras's own loops", before, own)
-        self._store.assign(jax.tree.map(jnp.copy, own))
-        try:
-            yield
-        finally:
-            if not keeps:
-                self._give_again(before)
-
-    def _give_again(self, before: ArraysByPath) -> None:
-        """Gives the variables the arrays that they had."""
-        self._store.assign(before)
-        for path, value in before.items():
-            if value is self._lent[path]:
-                self._lent[path] = self._current(path)
-
-    def _take_back(self) -> None:
-        """Puts what was assigned to the variables into the call."""
-        values, lent = self._shown, self._lent
-        if values is None:
-            return
-        self._shown, self._lent = None, {}
-        assigned = {
-            path: value
-            for path, before in lent.items()
-            # Steps are counted by the loop alone.
-            if (value := self._current(path)) is not before
-            and path != GLOBAL_STEP
-        }
-        if not assigned:
-            return
-        # Copied, for training uses up each array, and no two may be one.
-        self.edit(values, jax.tree.map(jnp.copy, assigned))
-
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
         """Takes what user code assigns to variables in a call."""
         cast = {
-            path: value.astype(values[path].dtype)
+            path: as_dtype(
+                value,
+                values[path].dtype,
+                f"The value that is assigned to {path!r}",
+            )
             for path, value in assigned.items()
         }
         if values.on_edit is not None:
@@ -320,6 +246,3 @@ class VariableOwner:
     def _where_used(self, values: ArraysByPath, mode: str) -> ArraysByPath:
         """The values on the cores of a mode: each host predicts by itself."""
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
-
-    def _current(self, path: str) -> jax.Array:
-        return given(self._store.variables[path])

@@ -177,6 +177,12 @@ class StackedSteps:
         return batch_size((self.features, self.labels), axis=1)
 
     @property
+    def shapes(self) -> Any:
+        """Equal for steps that can be stacked together."""
+        leaves, structure = jax.tree.flatten((self.features, self.labels))
+        return structure, *(leaf.shape[1:] for leaf in leaves)
+
+    @property
     def step_bytes(self) -> int:
         """Bytes of one step."""
         leaves = jax.tree.leaves((self.features, self.labels))

@@ -18,9 +18,12 @@ class BatchFinder:
 
     In the first batch those of the size asked for have one; if there are none,
     those of the most common length. In a batch of another size it is those
-    among them whose shapes have changed, features among them. If none of the
-    labels has one, but for scalars, they are meant to. Images whose last axis
-    is as long as the labels, and no first one, have the batch there.
+    among them whose first axes have changed, features among them; not those
+    whose first axis has changed as a later axis of others has, which is a
+    sequence as long as the first batch. If none of the labels has one, but for
+    scalars, they are meant to. Images whose last axis is as long as the labels,
+    and no first one, have the batch there. Without a size,
+    scalars are one example.
 
     Args:
         size: The batch size asked for, or `None`.
@@ -37,7 +40,18 @@ class BatchFinder:
         batched = self._batched or self._begin(shapes)
         first = self._first or shapes
         labels = {name for name in shapes if name.startswith(_LABELS)}
-        changed = {n for n in batched if shapes.get(n) != first[n]}
+        changed = {n for n in batched if _lengths(first, shapes, n, slice(1))}
+        lengths = {
+            pair
+            for name in batched - changed
+            for pair in _lengths(first, shapes, name, slice(1, None))
+        }
+        sequences = {
+            name
+            for name in changed
+            if lengths.issuperset(_lengths(first, shapes, name, slice(1)))
+        }
+        batched, changed = batched - sequences, changed - sequences
         if changed - labels or (changed and batched <= labels):
             batched = changed
         if not labels & batched:
@@ -65,6 +79,8 @@ class BatchFinder:
             for are_labels in (True, False)
         )
         lengths = of_features + of_labels
+        if not lengths and self._size is None:
+            return 1
         if not lengths:
             raise ValueError(
                 "At least one tensor should have the batch as its first axis. "
@@ -91,3 +107,14 @@ class BatchFinder:
                 self._first[name],
                 size,
             )
+
+
+def _lengths(
+    before: dict[str, tuple[int, ...]],
+    now: dict[str, tuple[int, ...]],
+    name: str,
+    axes: slice,
+) -> set[tuple[int, int]]:
+    """Returns the lengths of axes that have changed, each before and now."""
+    pairs = zip(before[name][axes], now.get(name, ())[axes], strict=False)
+    return {pair for pair in pairs if pair[0] != pair[1]}

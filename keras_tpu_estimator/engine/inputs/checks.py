@@ -10,12 +10,19 @@ import numpy as np
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
+from keras_tpu_estimator.ground.base.dtype_changes import check_fits
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.shown import some
 
 _NUMBERS = "biufc"
 # What only the host's processor has.
 _LONG = "gG"
+_ADVICE = (
+    "Devices have 32 bits by default. Hash ids into a smaller range in "
+    "input_fn, scale numbers, split them into two features, or leave the "
+    "feature out."
+)
 # So many batches without an example, one after another, are a mistake.
 _MOST_EMPTY = 10_000
 
@@ -30,6 +37,8 @@ class BatchCheck:
         is_padded: Whether smaller batches are filled up, so that any may be,
             and none is left out. Defaults to `False`.
         may_share: Whether tensors need no batch axis. Defaults to `False`.
+        shapes: Counts the shapes of the batches. Defaults to a new count
+            without a limit.
     """
 
     def __init__(
@@ -38,7 +47,9 @@ class BatchCheck:
         is_any_size: bool = False,
         is_padded: bool = False,
         may_share: bool = False,
+        shapes: InputShapes | None = None,
     ):
+        self._shapes = InputShapes() if shapes is None else shapes
         self._limit = None if is_any_size else size
         self._is_padded = is_padded
         self._finder = BatchFinder(size) if may_share else None
@@ -94,8 +105,9 @@ class BatchCheck:
             raise ValueError(
                 "Only the last batch may be smaller than params['batch_size']."
                 f" Expected {self._limit} examples. Received a batch of "
-                f"{self._smaller}, and another one after it: use "
-                "params['batch_size'] where input_fn makes batches."
+                f"{self._smaller}, and another one after it. Use "
+                "params['batch_size'] where input_fn makes batches, and call "
+                "`repeat` before `batch`."
             )
         if not self._is_padded and self._limit and size < self._limit:
             self._smaller = size
@@ -106,46 +118,41 @@ class BatchCheck:
         marked = batch.sharing(shared)
         check_tensors(batch, shared)
         if self._expected is None:
-            self._expected = Expected.of(batch, shared)
+            self._expected = Expected.of(batch)
         self._expected.check(batch, step)
         check_size(marked, self._limit)
+        self._shapes.note(marked, step)
         return shared, marked.size
 
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What every batch of a call has to be like.
+    """The structure, ranks and dtypes that all batches of a call have.
 
     Attributes:
         structure: The nest of features and labels.
-        shapes: Shapes by name, without the batch.
+        shapes: Shapes of the first batch by name.
         dtypes: Dtypes by name.
-        shared: Names of the tensors that have no batch axis.
     """
 
     structure: Any
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype]
-    shared: Collection[str]
 
     @classmethod
-    def of(cls, first: Batch, shared: Collection[str]) -> "Expected":
-        """What the first batch says of the later ones."""
+    def of(cls, first: Batch) -> "Expected":
+        """Returns those of the first batch."""
         return cls(
             _structure(first),
-            {
-                name: leaf.shape if name in shared else leaf.shape[1:]
-                for name, leaf in first.leaves
-            },
+            {name: leaf.shape for name, leaf in first.leaves},
             {name: leaf.dtype for name, leaf in first.leaves},
-            shared,
         )
 
     def check(self, batch: Batch, step: int) -> None:
         """Checks a later batch.
 
         Raises:
-            ValueError: It differs in more than its size.
+            ValueError: It differs in more than the sizes of its axes.
         """
         if _structure(batch) != self.structure:
             raise ValueError(
@@ -155,16 +162,17 @@ class Expected:
             )
         for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
-            is_unbatched = name in self.shared
-            of_one = leaf.shape if is_unbatched else leaf.shape[1:]
-            if (of_one, leaf.dtype) != (shape, dtype):
-                axes = map(str, shape if is_unbatched else ("batch", *shape))
+            if leaf.dtype != dtype or leaf.ndim != len(shape):
+                advice = (
+                    "Reshape it to one number of dimensions"
+                    if leaf.ndim != len(shape)
+                    else "Cast it to one dtype"
+                )
                 raise ValueError(
-                    f"{name} must have a static shape and dtype. Expected "
-                    f"{dtype} of shape ({', '.join(axes)}). Received at step "
-                    f"{step}: {leaf.dtype} of shape {leaf.shape}. "
-                    f"{'Pad' if of_one != shape else 'Cast'} it to one "
-                    f"{'shape' if of_one != shape else 'dtype'} in input_fn."
+                    f"{name} must have the same rank and dtype in every batch. "
+                    f"Expected {dtype} of rank {len(shape)}, such as the shape "
+                    f"{shape} of the first batch. Received at step {step}: "
+                    f"{leaf.dtype} of shape {leaf.shape}. {advice} in input_fn."
                 )
 
     def _difference(self, batch: Batch) -> str:
@@ -217,22 +225,16 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
 
 
 def check_range(stacked: StackedSteps) -> None:
-    """Checks that wide integers fit the 32 bits that devices have for them."""
+    """Checks that numbers fit the 32 bits that devices have for them."""
     for name, leaf in stacked.leaves:
-        narrow = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        if leaf.dtype.kind not in "iu" or narrow == leaf.dtype:
-            continue
         steps = leaf if leaf.strides[0] else leaf[:1]  # One step, repeated.
-        bounds = np.iinfo(narrow)
-        for extreme in (steps.min(initial=0), steps.max(initial=0)):
-            if not bounds.min <= extreme <= bounds.max:
-                raise ValueError(
-                    f"{name} should fit {narrow}: devices have no "
-                    f"{leaf.dtype} by default. Expected numbers from "
-                    f"{bounds.min} to {bounds.max}. Received {extreme}. Hash "
-                    "ids into a smaller range in input_fn, split them into "
-                    "two features, or leave the feature out."
-                )
+        check_array(name, steps)
+
+
+def check_array(name: str, array: np.ndarray) -> None:
+    """Checks that the numbers of an array fit the 32 bits that devices have."""
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    check_fits(array, narrow, name, _ADVICE)
 
 
 def check_size(batch: Batch, size: int | None) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from keras_tpu_estimator.ground.base.topology import Topology
 
 
@@ -24,15 +26,89 @@ class Deployment:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceAssignment:
-    """The replicas of a model that is sharded over several cores.
+    """The devices of each replica of a model that is sharded over several.
 
-    Attributes:
-        num_replicas: Copies of the model.
-        num_cores_per_replica: Cores of each.
+    The counterpart of `tf.tpu.experimental.DeviceAssignment`. The mesh has one
+    dimension: a device's only coordinate is its number over all hosts.
+
+    Args:
+        topology: The replicas and hosts.
     """
 
-    num_replicas: int
-    num_cores_per_replica: int
+    topology: Topology
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the model."""
+        return self.topology.num_replicas
+
+    @property
+    def num_cores_per_replica(self) -> int:
+        """Devices of each."""
+        return self.topology.cores_per_replica
+
+    @property
+    def core_assignment(self) -> np.ndarray:
+        """Coordinates, of shape `[num_replicas, num_cores_per_replica, 1]`."""
+        shape = (self.num_replicas, self.num_cores_per_replica, 1)
+        return np.arange(self.topology.num_cores, dtype="int32").reshape(shape)
+
+    def coordinates(self, replica: int, logical_core: int) -> tuple[int, ...]:
+        """Returns the coordinates of a replica's device.
+
+        Raises:
+            IndexError: There is no such replica or device.
+        """
+        found = self.core_assignment[replica, logical_core]
+        return tuple(int(each) for each in found)
+
+    def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
+        """Returns the replicas whose device of this number is on a host.
+
+        Raises:
+            ValueError: There are none.
+        """
+        found = [
+            replica
+            for replica in range(self.num_replicas)
+            if logical_core < self.num_cores_per_replica
+            and self._place(replica, logical_core)[0] == task_id
+        ]
+        if not found:
+            raise ValueError(
+                "A host must have a device of this number of some replica. "
+                f"Received: task_id={task_id}, logical_core={logical_core}, "
+                f"with {self.topology}. Pass smaller numbers."
+            )
+        return found
+
+    def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
+        """Returns the number of a device on its host."""
+        return self._place(replica, logical_core)[1]
+
+    def host_device(
+        self, replica: int = 0, logical_core: int = 0, job: str | None = None
+    ) -> str:
+        """Returns the name of the CPU of a device's host."""
+        host, _ = self._place(replica, logical_core)
+        return f"{_job(job)}/task:{host}/device:CPU:0"
+
+    def tpu_device(
+        self, replica: int = 0, logical_core: int = 0, job: str | None = None
+    ) -> str:
+        """Returns the name of a device."""
+        host, ordinal = self._place(replica, logical_core)
+        return f"{_job(job)}/task:{host}/device:TPU:{ordinal}"
+
+    def _place(self, replica: int, logical_core: int) -> tuple[int, int]:
+        """Returns the host of a device, and its number there."""
+        (number,) = self.coordinates(replica, logical_core)
+        topology = self.topology
+        return divmod(number, topology.num_cores // topology.num_hosts)
+
+
+def _job(name: str | None) -> str:
+    return "" if name is None else f"/job:{name}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +174,7 @@ class TPUContext:
         topology = self.topology
         if topology.cores_per_replica == 1:
             return None
-        return DeviceAssignment(
-            topology.num_replicas, topology.cores_per_replica
-        )
+        return DeviceAssignment(topology)
 
     def current_input_fn_deployment(self) -> tuple[str, int, int, int]:
         """This call of `input_fn`.

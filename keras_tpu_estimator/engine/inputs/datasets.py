@@ -162,6 +162,16 @@ def _written(iterator: Any) -> dict[str, bytes]:
         return files
 
 
+def _check_suffix(suffix: str) -> None:
+    """Checks that the name of a file stays in its folder."""
+    if os.path.basename(suffix) != suffix or "\\" in suffix:
+        raise ValueError(
+            "The names of an iterator's files must not have path separators. "
+            f"Received a saved state with {suffix!r}. Delete the file with the "
+            "position in the input, which another program has written."
+        )
+
+
 def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
     """An iterator of `tf.data` in the state of a checkpoint's files."""
     tensorflow = sys.modules["tensorflow"]
@@ -169,6 +179,7 @@ def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
     with tempfile.TemporaryDirectory() as directory:
         prefix = os.path.join(directory, _NAME)
         for suffix, content in files.items():
+            _check_suffix(suffix)
             with open(prefix + suffix, "wb") as file:
                 file.write(content)
         status = tensorflow.train.Checkpoint(iterator=iterator).read(prefix)

@@ -14,12 +14,18 @@ from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 # Of a call that is over by then, no state is saved: batches are counted.
 _DELAY_SECS = 5.0
+_BATCH_SIZES = {
+    ModeKeys.TRAIN: "train_batch_size",
+    ModeKeys.EVAL: "eval_batch_size",
+    ModeKeys.PREDICT: "predict_batch_size",
+}
 
 
 class Pipeline:
@@ -139,7 +145,11 @@ class Pipeline:
         self._restore_points = RestorePoints(
             start, self._is_kept, self._request.state_max_bytes, _DELAY_SECS
         )
-        self._reader = InputReader(self._input_fn, self._request, start)
+        try:
+            self._reader = InputReader(self._input_fn, self._request, start)
+        except KeyError as error:
+            self._explain(error)
+            raise
         self._opened_at = start.steps
 
     @contextlib.contextmanager
@@ -152,7 +162,19 @@ class Pipeline:
                 f"This happened while input_fn was read in mode "
                 f"{self._request.mode!r}, after {self._step} steps."
             )
+            self._explain(error)
             raise
+
+    def _explain(self, error: Exception) -> None:
+        """Says which argument is missing if `input_fn` reads a batch size."""
+        is_set = self._request.plan.calls[0].batch_size is not None
+        if is_set or repr(error) != "KeyError('batch_size')":
+            return
+        name = _BATCH_SIZES[self._request.mode]
+        error.add_note(
+            f"`params` has no 'batch_size' because the estimator has no "
+            f"`{name}`. Pass it to the estimator, as in `{name}=64`."
+        )
 
     def _reopen(self) -> None:
         self._reader.close()

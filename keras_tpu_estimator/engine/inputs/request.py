@@ -11,6 +11,7 @@ from keras_tpu_estimator.engine.inputs.batch import pair_of
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -36,6 +37,8 @@ class InputRequest:
         stack_size: How much is stacked. Defaults to all.
         state_max_bytes: How large a state of the input may be that is saved.
             Defaults to any.
+        shapes: Counts the shapes of batches. Defaults to a new count without a
+            limit.
         source_of: Makes a source of what a call returns, which it makes, given
             the call and its number. Defaults to `source_of_call`.
         pair_of: Returns the features and the labels of what is a batch.
@@ -53,6 +56,7 @@ class InputRequest:
     checks_size: bool = True
     stack_size: StackSize = StackSize()
     state_max_bytes: int | None = None
+    shapes: InputShapes = dataclasses.field(default_factory=InputShapes)
     source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
     pair_of: PairOf = pair_of
 
@@ -63,6 +67,7 @@ class InputRequest:
             is_any_size=not self.checks_size,
             is_padded=self.mode == ModeKeys.PREDICT,
             may_share=not self.plan.is_split and self.axes.axes is None,
+            shapes=self.shapes,
         )
 
 

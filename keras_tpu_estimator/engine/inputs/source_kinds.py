@@ -12,6 +12,7 @@ from keras_tpu_estimator.engine.inputs.other_libraries import (
     check_gives_batches,
 )
 from keras_tpu_estimator.engine.inputs.other_libraries import let_workers_start
+from keras_tpu_estimator.engine.inputs.sparse import in_dense_tensors
 from keras_tpu_estimator.engine.inputs.streams import Stream
 
 
@@ -31,7 +32,7 @@ def source_of(value: Any) -> BatchSource:
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(value, tensorflow.data.Dataset):
-        return Dataset(value)
+        return Dataset(in_dense_tensors(value))
     check_gives_batches(value)
     let_workers_start(value)
     if isinstance(value, Mapping | tuple | list | str | bytes):

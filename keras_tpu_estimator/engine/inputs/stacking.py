@@ -1,10 +1,12 @@
 """Steps stacked in any number, in memory that is used again."""
 
+import collections
 import contextlib
 import dataclasses
 import math
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +17,8 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 _ALIGNMENT = 64
 # Copying so few large steps takes longer than running a program for each.
 _FEW = 8
+# While shapes change, the numbers of steps in a run are this many bits apart.
+_BITS = 3
 # Bytes that are kept where nothing of their size is wanted.
 _MOST_FREE = 2**28
 
@@ -156,7 +160,8 @@ class Stacker:
         self._pieces = pieces
         self._max_bytes = stack_size
         self._room = room
-        self._rest: StackedSteps | None = None
+        # What comes before the other pieces.
+        self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
 
     def take(self, steps: int) -> StackedSteps | None:
@@ -172,41 +177,32 @@ class Stacker:
         if self._room is not None:
             room = even_share(self._room, *size)
             steps = min(steps, room)
+        shapes = piece.shapes
         piece = self._at_most(steps, piece)
-        examples = piece.examples
-        if is_ready(piece):
-            if piece.steps < steps:
-                self._rest = self._next()
-            if (
-                piece.steps == steps
-                or self._rest is None
-                or self._rest.examples != examples
-            ):
-                return piece
+        if is_ready(piece) and (
+            piece.steps == steps or not self._has_more(shapes)
+        ):
+            return piece
         stack = Stack(self._buffers, piece, steps, room)
-        while piece is not None and piece.examples == examples:
-            stack.add(piece)
-            missing = steps - stack.steps
-            if not missing:
-                return stack.stacked()
-            piece = self._next()
-            if piece is not None and piece.examples == examples:
-                piece = self._at_most(missing, piece)
-        self._rest = piece
+        stack.add(piece)
+        while stack.steps < steps and self._has_more(shapes):
+            following = self._next()
+            if following is not None:
+                stack.add(self._at_most(steps - stack.steps, following))
         return stack.stacked()
 
     def peek(self) -> StackedSteps | None:
         """What comes next, one step at least; it stays the next."""
-        self._rest = self._next()
-        return self._rest
+        piece = self._next()
+        if piece is not None:
+            self._rest.appendleft(piece)
+        return piece
 
     def skip(self, steps: int) -> int:
         """Passes over steps; how many there were, up to so many."""
         left = steps
         while left and (piece := self._next()) is not None:
-            if piece.steps > left:
-                piece, self._rest = piece.split(left)
-            left -= piece.steps
+            left -= self._at_most(left, piece).steps
         return steps - left
 
     def close(self) -> None:
@@ -214,18 +210,26 @@ class Stacker:
         if hasattr(self._pieces, "close"):
             with contextlib.suppress(ValueError):
                 self._pieces.close()
-        self._pieces, self._rest = iter(()), None
+        self._pieces = iter(())
+        self._rest.clear()
+
+    def _has_more(self, shapes: Any) -> bool:
+        """Returns whether the next piece has these shapes."""
+        following = self.peek()
+        if following is None:
+            return False
+        return bool(following.shapes == shapes)
 
     def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
         """The first steps of a piece; the others come next."""
         if piece.steps > steps:
-            piece, self._rest = piece.split(steps)
+            piece, rest = piece.split(steps)
+            self._rest.appendleft(rest)
         return piece
 
     def _next(self) -> StackedSteps | None:
-        if self._rest is not None:
-            piece, self._rest = self._rest, None
-            return piece
+        if self._rest:
+            return self._rest.popleft()
         return next(self._pieces, None)
 
 

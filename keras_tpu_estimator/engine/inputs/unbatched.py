@@ -74,6 +74,8 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
 def batch_size(nest: Nest, axis: int = 0) -> int:
     """The length of the batch axis of a nest's tensors.
 
+    Tensors that are all shared are one example.
+
     Args:
         nest: Nest of arrays, or of anything with a shape.
         axis: The batch axis. Defaults to the first.
@@ -81,9 +83,12 @@ def batch_size(nest: Nest, axis: int = 0) -> int:
     Raises:
         ValueError: No tensor has one.
     """
-    for leaf in jax.tree.leaves(nest, is_leaf=is_unbatched):
+    leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
+    for leaf in leaves:
         if not is_unbatched(leaf) and len(leaf.shape) > axis:
             return leaf.shape[axis]
+    if leaves and all(map(is_unbatched, leaves)):
+        return 1
     raise ValueError(
         "Expected at least one tensor with the batch as its first axis. "
         f"Received: {jax.tree.map(lambda leaf: leaf.shape, nest)}. Give the "
@@ -101,13 +106,15 @@ def joined_of_cores(
             shared tensors have to be equal.
 
     Raises:
-        ValueError: They are not.
+        ValueError: They are not, or tensors differ in more than the batch size.
     """
 
     def join(path: Any, *leaves: Any) -> Any:
         if not is_unbatched(leaves[0]):
+            _check_alike(path, [leaf.shape[1:] for leaf in leaves])
             return np.concatenate(leaves)
         values = [leaf.value for leaf in leaves]
+        _check_alike(path, [value.shape for value in values])
         if len(values) < cores:
             _check_equal(path, values)
             values = values[:1] * cores
@@ -162,13 +169,30 @@ def unmarked_of_core(
     return unmarked(*first)
 
 
+def _check_alike(path: Any, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Checks that the batches of one step have one shape."""
+    if all(shape == shapes[0] for shape in shapes):
+        return
+    raise ValueError(
+        f"{_name(path)} must have the same shape in the batches of all cores "
+        "in a step. Received batches of examples with the shapes "
+        f"{', '.join(map(str, shapes))}. Pad the batches of a step to one "
+        "length in input_fn, or use PER_HOST_V1 in "
+        "TPUConfig.per_host_input_for_training, which splits one batch."
+    )
+
+
 def _check_equal(path: Any, values: Sequence[np.ndarray]) -> None:
     if all(np.array_equal(values[0], value) for value in values):
         return
-    name = ("features", "labels")[path[0].idx]
     raise ValueError(
-        f"{name}{jax.tree_util.keystr(path[1:])} has no batch axis, so it "
+        f"{_name(path)} has no batch axis, so it "
         "should be equal in the batches of a last, smaller step, which is run "
         f"as one. Received: {shown(list(values))}. Repeat it for each example, "
         "or drop the batches that are left over."
     )
+
+
+def _name(path: Any) -> str:
+    nest = ("features", "labels")[path[0].idx]
+    return nest + jax.tree_util.keystr(path[1:])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -91,6 +92,33 @@ def check_concatenable(
 
 def same_on_all(cores: Cores, value: jax.Array) -> jax.Array:
     """One value for what cores have different ones of."""
-    if jnp.issubdtype(value.dtype, jnp.floating):
+    if jnp.issubdtype(value.dtype, jnp.inexact):
         return cores.mean(value)
     return cores.of_first(value)
+
+
+def of_all_cores(
+    cores: Cores,
+    tensors: Mapping[str, jax.Array],
+    differing: Mapping[str, bool],
+) -> dict[str, jax.Array]:
+    """One value for each named scalar of which cores have their own.
+
+    Args:
+        cores: The cores.
+        tensors: By name. Those that are no scalars are returned as they are.
+        differing: Which of them may differ between cores.
+
+    Returns:
+        Means; of integers the sum; of booleans whether any is true.
+    """
+
+    def one(value: jax.Array, differs: bool) -> jax.Array:
+        if jnp.issubdtype(value.dtype, jnp.inexact):
+            return cores.mean(value)
+        return cores.sum(value).astype(value.dtype) if differs else value
+
+    return {
+        name: value if value.ndim else one(value, differing[name])
+        for name, value in tensors.items()
+    }

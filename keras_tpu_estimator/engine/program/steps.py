@@ -15,6 +15,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.context import TPUContext
 from keras_tpu_estimator.engine.inputs.partition import Cut
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
@@ -42,6 +43,8 @@ IS_PADDING = "is_padding"
 
 # The metrics over all steps so far, where a program counts them itself.
 METRIC_VALUES = "metric_values"
+# The scope of the operations of a TensorFlow graph in XLA's names.
+GRAPH_SCOPE = "tf1_step"
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
 
@@ -53,6 +56,8 @@ SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
+# Which integers of 64 bits were cut off, by name: see `cut_integers`.
+CUT = "cut"
 NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
 # The global step after each step that does not count itself once.
 STEP_NUMBERS = "step_numbers"
@@ -222,6 +227,11 @@ class Step:
         counts_once: Whether each step of TRAIN increments the global step by
             one. If not, the global step is the value that the step assigns.
             Defaults to `True`.
+        directions: Which Keras metrics among the `metric_values` should rise
+            ("up") or fall ("down"), by name. Defaults to none.
+        line_in_graph: Returns the user's line that made an operation of the
+            graph, by its name, or `None` if that is not known. Defaults to
+            `None`: there is no graph.
     """
 
     mode: str
@@ -236,6 +246,8 @@ class Step:
     graph: HookedGraph | None = None
     is_grouped: bool = False
     counts_once: bool = True
+    directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    line_in_graph: Callable[[str], SourceLine | None] | None = None
 
     def split(
         self, values: Mapping[str, T]

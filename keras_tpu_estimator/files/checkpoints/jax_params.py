@@ -340,7 +340,9 @@ class _Values:
 
     def _converted(self, path: str, value: np.ndarray) -> np.ndarray:
         one, name = self._wanted[path], self._names[path]
-        result = converted(value, one.dtype)
+        result = converted(
+            value, one.dtype, f"{name!r} in {self._reader.path!r}"
+        )
         if result is None:
             raise ValueError(
                 f"{one.place} must have a dtype that can hold the values of "

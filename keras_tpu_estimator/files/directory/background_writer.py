@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from keras_tpu_estimator.ground.base.types import PathLike
 
-# The threads that write into each directory.
-_IN_FLIGHT: dict[str, threading.Thread] = {}
+# The threads that write into each directory. All of them have started.
+_IN_FLIGHT: dict[str, set[threading.Thread]] = {}
+_LOCK = threading.Lock()
 
 
 class Writer:
@@ -53,14 +54,11 @@ class Writer:
             args=(path, write),
             name="checkpoint-writer",
         )
-        _IN_FLIGHT[path] = self._thread = thread
-        try:
+        with _LOCK:
+            # If it cannot start, nobody waits for its end.
             thread.start()
-        except Exception:
-            # It never began, so that nobody could wait for its end.
-            del _IN_FLIGHT[path]
-            self._thread = None
-            raise
+            _IN_FLIGHT.setdefault(path, set()).add(thread)
+        self._thread = thread
 
     def wait(self) -> None:
         """Waits until what is being written is there.
@@ -81,7 +79,11 @@ class Writer:
         except BaseException as error:
             self._error = error
         finally:
-            _IN_FLIGHT.pop(directory, None)
+            with _LOCK:
+                threads = _IN_FLIGHT[directory]
+                threads.remove(threading.current_thread())
+                if not threads:
+                    del _IN_FLIGHT[directory]
 
 
 def wait_for(directory: PathLike) -> None:
@@ -96,6 +98,8 @@ def wait_for(directory: PathLike) -> None:
 
     >>> wait_for("/tmp")
     """
-    thread = _IN_FLIGHT.get(os.path.realpath(os.fsdecode(directory)))
-    if thread is not None:
+    path = os.path.realpath(os.fsdecode(directory))
+    with _LOCK:
+        threads = [*_IN_FLIGHT.get(path, ())]
+    for thread in threads:
         thread.join()

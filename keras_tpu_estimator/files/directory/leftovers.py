@@ -135,33 +135,17 @@ def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
 
 
 def remove_files(files: Iterable[str]) -> None:
-    """Removes files, and folders of Orbax, that may be gone already."""
-    for path in files:
-        with contextlib.suppress(FileNotFoundError):
-            if paths.is_directory(path):
-                _remove_folder(path)
-            else:
-                paths.remove(path)
+    """Removes files, and folders of Orbax, that may be gone already.
 
-
-def _remove_folder(path: str) -> None:
-    """Removes a folder; what is left of it, if this is killed, has its mark.
-
-    Orbax does not wait for what it has begun to write when it fails, so that a
-    folder may not be empty yet; the next sweep has it.
+    What is left of a folder, if this process is killed, has its mark.
     """
-    mark = os.path.join(path, MARK)
-    try:
-        for directory, folders, names in os.walk(path, topdown=False):
-            files = {os.path.join(directory, name) for name in names}
-            for file in sorted(files - {mark}):
-                paths.remove(file)
-            for folder in folders:
-                os.rmdir(os.path.join(directory, folder))
-        if {*os.listdir(path)} <= {MARK}:
-            with contextlib.suppress(FileNotFoundError):
-                paths.remove(mark)
-            os.rmdir(path)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY:
-            raise
+    for path in files:
+        try:
+            paths.remove(path, last=MARK)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            # When Orbax fails it does not wait for what it has begun to
+            # write. The next sweep removes the folder.
+            if error.errno != errno.ENOTEMPTY:
+                raise

@@ -89,8 +89,8 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
         raise ValueError(
             f"{path!r} does not say which checkpoint is the latest ({error}). "
             "Repair it by writing the one line "
-            "'model_checkpoint_path: \"model.ckpt-<step>\"', or delete it to "
-            "start afresh."
+            "'model_checkpoint_path: \"model.ckpt-<step>\"', or delete it "
+            "with the checkpoints to train from the beginning."
         ) from error
 
 

@@ -109,8 +109,8 @@ def latest_intact(
         raise ValueError(
             f"All checkpoints of {model_dir!r} are truncated or damaged, the "
             f"latest being {location.main_file(newest)!r}. Copy them again if "
-            "they are copies; otherwise delete the 'checkpoint' file there to "
-            "start afresh."
+            "they are copies. Otherwise delete them, with the 'checkpoint' "
+            "file, to train from the beginning."
         )
     _warn(newest, found)
     return found

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +37,10 @@ _DTYPES = {
     "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
     "C64": np.dtype("complex64"),
 }
+# A file begins with the size of its header, which is JSON.
+_HEADER_SIZE = 8
+# An array of a file, by its name.
+_Stored: TypeAlias = Callable[[str], np.ndarray]
 
 
 def exists(path: str) -> bool:
@@ -74,17 +80,15 @@ class SafetensorsReader(CheckpointReader):
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         found = {}
         for path in {self._files[name] for name in names}:
-            with _opened(path) as file:
+            with _opened(path) as (_, stored):
                 for name in names:
                     if self._files[name] == path:
-                        found[name] = file.get_tensor(name)
+                        found[name] = np.array(stored(name))
         return found
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
-        if not self._listed[name].shape:
-            return self._read([name])[name]
-        with _opened(self._files[name]) as file:
-            return file.get_slice(name)[box.slices]
+        with _opened(self._files[name]) as (_, stored):
+            return np.array(stored(name)[box.slices])
 
 
 def _weight_map(path: str) -> dict[str, str]:
@@ -110,7 +114,7 @@ def _check_beside(files: Iterable[str]) -> None:
 
 
 def _described(path: str) -> dict[str, Stored]:
-    with _opened(path) as file:
+    with _opened(path) as (file, _):
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         found = {
             name: (tuple(one.get_shape()), one.get_dtype())
@@ -129,7 +133,8 @@ def _described(path: str) -> dict[str, Stored]:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str) -> Iterator[tuple[Any, _Stored]]:
+    """Opens a file, which safetensors checks, and maps its arrays."""
     try:
         import safetensors
     except ImportError as error:
@@ -140,7 +145,7 @@ def _opened(path: str) -> Iterator[Any]:
     copy = local_copy(path)
     try:
         with safetensors.safe_open(copy.path, "numpy") as file:
-            yield file
+            yield file, _mapped(copy.path)
     except FileNotFoundError as error:
         raise ValueError(
             f"There is no file {path!r}. Copy all files of the model."
@@ -151,3 +156,21 @@ def _opened(path: str) -> Iterator[Any]:
             f"safetensors ({error}). Copy it again if it is a copy; otherwise "
             "use another one."
         ) from error
+
+
+def _mapped(path: str) -> _Stored:
+    """The arrays of a file that has been checked, as views of its bytes.
+
+    The library's own reader for NumPy lacks float8 and parts of empty arrays.
+    """
+    content = np.memmap(path, np.uint8, "r")
+    start = _HEADER_SIZE + int.from_bytes(content[:_HEADER_SIZE], "little")
+    header = json.loads(content[_HEADER_SIZE:start].tobytes())
+
+    def stored(name: str) -> np.ndarray:
+        found = header[name]
+        first, last = (start + offset for offset in found["data_offsets"])
+        array = content[first:last].view(_DTYPES[found["dtype"]])
+        return array.reshape(found["shape"])
+
+    return stored

@@ -16,6 +16,7 @@ from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.recording import Sink
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +105,8 @@ class Collector(Sink):
         if self._is_on:
             tensors = summary.tensors(data, jnp)
             if step is not None:
+                if not isinstance(step, jax.Array):
+                    step = as_dtype(step, jnp.int32, "The step of a summary")
                 step = jnp.asarray(step, jnp.int32).reshape(())
             self.collected.append(
                 Collected(summary, tensors, step, self.events)

@@ -47,8 +47,8 @@ class EventWriter:
     Example:
 
     >>> import tempfile
-    >>> from keras_tpu_estimator.files.summary.event_writer import EventWriter
-    >>> with EventWriter(tempfile.mkdtemp()) as writer:
+    >>> import keras_tpu_estimator as kte
+    >>> with kte.summary.EventWriter(tempfile.mkdtemp()) as writer:
     ...     writer.scalars({"loss": 0.25}, step=1)
     """
 

@@ -26,9 +26,9 @@ class JsonLines(MetricWriter):
     Example:
 
     >>> import pathlib, tempfile
-    >>> from keras_tpu_estimator.files.summary.json_lines import JsonLines
+    >>> import keras_tpu_estimator as kte
     >>> directory = tempfile.mkdtemp()
-    >>> JsonLines(directory).write_scalars(100, {"loss": 0.25})
+    >>> kte.summary.JsonLines(directory).write_scalars(100, {"loss": 0.25})
     >>> print(pathlib.Path(directory, "metrics.jsonl").read_text())
     {"step": 100, "time": ..., "loss": 0.25}
     """

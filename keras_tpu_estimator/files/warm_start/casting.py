@@ -1,15 +1,18 @@
 """Values of a checkpoint in the dtypes of a model's variables.
 
-One rule for whatever takes values from a checkpoint: a kind of number goes
-into itself and into larger ones (booleans, integers, floating-point and complex
-numbers), as long as each value does. Fractions are rounded; nothing is cut off,
-wraps around, or becomes infinite.
+A kind of number goes into itself and into larger ones (booleans, integers,
+floating-point and complex numbers), as long as `as_dtype` allows it for each
+value.
 """
 
-import ml_dtypes
 import numpy as np
 
-_KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
+from keras_tpu_estimator.ground.base.dtype_changes import first_misfit
+from keras_tpu_estimator.ground.base.dtype_changes import kind_of
+
+# Each goes into those behind it.
+_KINDS = ("bool", "whole", "real", "complex")
 
 
 def cast(
@@ -36,7 +39,7 @@ def cast(
     >>> cast(np.array([0.1]), np.dtype("float32"), "a", "b", "model.ckpt-20")
     array([0.1], dtype=float32)
     """
-    result = converted(value, dtype)
+    result = converted(value, dtype, f"{name!r} in {checkpoint!r}")
     if result is not None:
         return result
     raise ValueError(
@@ -47,29 +50,30 @@ def cast(
     )
 
 
-def converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+def converted(
+    value: np.ndarray, dtype: np.dtype, name: str
+) -> np.ndarray | None:
     """Returns a value in another dtype, or `None` if that cannot hold it.
 
     Args:
         value: The value. It is returned itself if it has the dtype.
         dtype: The dtype.
+        name: What the value is called in warnings.
 
     Example:
 
     >>> import numpy as np
-    >>> converted(np.array([1, 300]), np.dtype("uint8")) is None
+    >>> converted(np.array([1, 300]), np.dtype("uint8"), "w") is None
     True
     """
     value = np.asarray(value)
     if value.dtype == dtype:
         return value
-    if can_hold(dtype, value.dtype):
-        # What does not go in is looked for below.
-        with np.errstate(over="ignore", invalid="ignore"):
-            result = value.astype(dtype)
-        if _is_same(result, value):
-            return result
-    return None
+    if not can_hold(dtype, value.dtype) or (
+        first_misfit(value, dtype) is not None
+    ):
+        return None
+    return np.asarray(as_dtype(value, dtype, name))
 
 
 def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
@@ -87,24 +91,7 @@ def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
     >>> can_hold(np.dtype("int8"), np.dtype("bfloat16"))
     False
     """
-    kind, others = _kind(dtype), _kind(other)
-    return kind is not None and others is not None and others <= kind
-
-
-def _kind(dtype: np.dtype) -> int | None:
-    """A number, larger for larger kinds; `None` if it is no number's."""
-    # NumPy says 2 of dtypes of another package, of which it knows no kind.
-    if dtype.isbuiltin != 2:
-        return _KINDS.get(dtype.kind)
-    try:
-        ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
-    except ValueError:
-        return _KINDS["f"]
-    return _KINDS["i"]
-
-
-def _is_same(result: np.ndarray, value: np.ndarray) -> bool:
-    """Whether values are what they were, but for rounding."""
-    if _kind(result.dtype) == _KINDS["i"]:
-        return np.array_equal(result, value)
-    return np.array_equal(np.isfinite(result), np.isfinite(value))
+    kind, others = kind_of(dtype), kind_of(other)
+    if kind is None or others is None:
+        return False
+    return _KINDS.index(others) <= _KINDS.index(kind)

@@ -10,6 +10,7 @@ from typing import Any
 from keras_tpu_estimator.files.warm_start.pairing import Described
 from keras_tpu_estimator.files.warm_start.pairing import HasPath
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import CheckpointLike
 
 _TENSOR = ":0"
@@ -69,6 +70,8 @@ class WarmStartSettings:
                 "arrays. Received: "
                 f"{path!r} of type {type(path).__name__}."
             )
+        if isinstance(path, Mapping):
+            _check_arrays(path)
         _check_selection(self.vars_to_warm_start)
         for field, kind in (
             ("var_name_to_vocab_info", VocabInfo),
@@ -116,6 +119,18 @@ class WarmStartSettings:
         if wanted:
             return paths
         return [p for p in paths if p in (self.var_name_to_vocab_info or {})]
+
+
+def _check_arrays(values: Mapping[Any, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            _check_arrays(value)
+        elif isinstance(value, str | bytes) or value is None:
+            raise TypeError(
+                "`ckpt_to_initialize_from` must be a path, or a dict of "
+                f"arrays. Received for {name!r}: {shown(value)}. Pass names "
+                "of variables as `var_name_to_prev_var_name`."
+            )
 
 
 def _check_selection(wanted: object) -> None:

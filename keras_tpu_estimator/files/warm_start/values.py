@@ -1,5 +1,6 @@
 """Values for a model's variables from a checkpoint of another model."""
 
+import logging
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ from keras_tpu_estimator.files.warm_start.report import WarmStartReport
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.ground.base.pickling import reduce_error
+from keras_tpu_estimator.ground.base.shown import shortened
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class WarmStartError(ValueError):
@@ -144,6 +148,14 @@ def compared(
     report = compare(settings, variables, reader)
     if not report.is_complete:
         raise WarmStartError(report)
+    if not report.matched:
+        _logger.warning(
+            "No variable starts from %r, because `vars_to_warm_start=%r` "
+            "selects none of %s. Select variables of the model.",
+            reader.path,
+            settings.vars_to_warm_start,
+            shortened(str(sorted(variables))),
+        )
     return reader, report
 
 

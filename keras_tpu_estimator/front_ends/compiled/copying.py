@@ -17,6 +17,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.shown import shortened
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.kept_functions import kept
 
 # Each variable of a copy with the one that it is a copy of.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]
@@ -114,8 +115,8 @@ def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
 
 def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
     """A copy with initial values, and its variables beside the model's."""
-    with _explained(model), _not_compiled(model):
-        copy = keras_internals.from_own_config(model)
+    with _explained(model), _not_compiled(model), kept() as functions:
+        copy = keras_internals.from_own_config(model, functions)
         # Some classes of KerasHub compile themselves.
         copy.compiled = False
         _configure_alike(copy, model)

@@ -21,6 +21,7 @@ from keras_tpu_estimator.front_ends.compiled.copying import keep_on_host
 from keras_tpu_estimator.front_ends.compiled.copying import paths_of
 from keras_tpu_estimator.front_ends.compiled.copying import with_values
 from keras_tpu_estimator.front_ends.compiled.front_end import CompiledFrontEnd
+from keras_tpu_estimator.front_ends.compiled.metric_results import results_of
 from keras_tpu_estimator.front_ends.compiled.training_metrics import Counted
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     training_metrics,
@@ -189,14 +190,11 @@ def _make_metric_fn(
         outputs: Nest,
         weights: jax.Array | None,
         masks: Sequence[jax.Array | None],
-    ) -> dict[str, tuple[jax.Array, jax.Array]]:
+    ) -> dict[str, keras.metrics.Metric]:
         outputs = _masked(outputs, masks)
-        counted = Counted(labels, outputs, weights)
-        results = counted.by(RecompiledModel(training))
-        return {
-            metric_names.get(name, name): (value, value)
-            for name, value in results.items()
-        }
+        model = RecompiledModel(training)
+        Counted(labels, outputs, weights).by(model)
+        return results_of(model, metric_names)
 
     return metric_fn
 

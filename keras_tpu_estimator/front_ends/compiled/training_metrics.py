@@ -20,13 +20,14 @@ from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     RecompiledModel,
 )
+from keras_tpu_estimator.front_ends.compiled.metric_results import LOSS
+from keras_tpu_estimator.front_ends.compiled.metric_results import results_of
 from keras_tpu_estimator.ground.base.types import MetricFn
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import VariableScope
 from keras_tpu_estimator.ground.tracing.variables import scope_for
 
-_LOSS = "loss"
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -48,12 +49,12 @@ class Counted:
     outputs: Nest
     weights: Nest
 
-    def by(self, model: keras.Model) -> dict[str, jax.Array]:
-        """Has a model count; returns the results by the names of Keras."""
+    def by(self, model: keras.Model) -> None:
+        """Has a model's metrics count."""
         tensors = self.labels, self.outputs, self.weights
         # For the losses of single outputs.
         model.compute_loss(None, *tensors)
-        return without_loss(model.compute_metrics(None, *tensors))
+        model.compute_metrics(None, *tensors)
 
     def mapped(self, function: Callable[[Any], Any]) -> "Counted":
         """The same with a function applied to each tensor."""
@@ -90,7 +91,7 @@ def _metric_fn(
 ) -> MetricFn:
     """The `metric_fn` that adds up what steps have counted."""
 
-    def metric_fn(*changes: jax.Array) -> dict[str, tuple[Any, Any]]:
+    def metric_fn(*changes: jax.Array) -> dict[str, keras.metrics.Metric]:
         model = RecompiledModel(training)
         # Metrics have their variables once they have counted something.
         specs.mapped(_zeros).by(model)
@@ -100,11 +101,7 @@ def _metric_fn(
             variable.assign(
                 before + jnp.sum(change, axis=0, dtype=before.dtype)
             )
-        results = without_loss(model.get_metrics_result())
-        return {
-            names.get(name, name): (value, value)
-            for name, value in results.items()
-        }
+        return results_of(model, names)
 
     return metric_fn
 
@@ -133,14 +130,9 @@ def _variables(model: keras.Model) -> list[keras.Variable]:
     return [
         variable
         for metric in model.metrics
-        if metric.name != _LOSS
+        if metric.name != LOSS
         for variable in metric.variables
     ]
-
-
-def without_loss(results: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """The results without the loss, which training reports by itself."""
-    return {name: value for name, value in results.items() if name != _LOSS}
 
 
 def _zeros(spec: jax.ShapeDtypeStruct) -> jax.Array:

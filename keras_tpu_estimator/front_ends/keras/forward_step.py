@@ -1,5 +1,7 @@
 """One step of evaluation or prediction: forward, on every core."""
 
+from keras_tpu_estimator.engine.program.outputs import of_all_cores
+from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
@@ -37,7 +39,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     if call.mode != ModeKeys.PREDICT:
         warn_of_label_shapes(forward, *args)
     seeds = seed_paths(forward.objects)
-    _, differing = forward.varying(seeds, cores.axes)
+    differ, differing = forward.varying(seeds, cores.axes)
 
     def per_core(
         values: ArraysByPath, features: Features, labels: Labels
@@ -46,6 +48,7 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
+        outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differ[NAMED])
         shared = synchronize(updates, own, forward.objects, cores, differing)
         return shared, outputs
 

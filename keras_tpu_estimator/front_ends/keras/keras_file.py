@@ -216,12 +216,13 @@ def _classes_of(model: keras.Model) -> dict[str, type]:
 
 def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
     """Compares with what JAX computed of `model_fn` itself."""
+    first = loaded.trial[0]
     features = jax.tree.unflatten(
-        jax.tree.structure(loaded.features), loaded.trial.features
+        jax.tree.structure(loaded.features), first.features
     )
     # The program's outputs are in the order of their names, as a nest's are.
     outputs = jax.tree.leaves(predict(features))
-    for got, expected in zip(outputs, loaded.trial.outputs, strict=True):
+    for got, expected in zip(outputs, first.outputs, strict=True):
         if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
             raise ValueError(
                 "The Keras model computes something else than `model_fn`. "

@@ -1,7 +1,7 @@
 """A batch as several micro-batches, one after another.
 
-Only one of them is in memory at a time, and what comes out is that of the
-whole batch: means of scalars and of their gradients, and every row.
+Only one of them is in memory at a time, and the results are those of the whole
+batch: means of scalars and of their gradients, sums of integers, and every row.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,10 @@ from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.varying import varying
+
+# No mesh axis: nothing is reduced over micro-batches while one of them runs.
+_MICRO_BATCHES = "micro-batches"
 
 # Of what is differentiated by, the values by path, and features and labels.
 # Returns a list of scalars to differentiate; and a nest that is averaged over
@@ -154,6 +158,7 @@ def _scan(
     )
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     likes, _, assigned = jax.eval_shape(part, values, first)
+    adds = _are_added(part, values, first, likes, assigned)
 
     def body(carry: Nest, batch: Nest) -> Nest:
         state, sums = carry
@@ -162,7 +167,7 @@ def _scan(
             path: jax.lax.stop_gradient(value).astype(assigned[path].dtype)
             for path, value in updates.items()
         }
-        return (state, jax.tree.map(jnp.add, sums, summands)), rows
+        return (state, jax.tree.map(_with, sums, summands, adds)), rows
 
     # A checkpoint, so that a second derivative keeps one of them in memory.
     (updates, sums), rows = jax.lax.scan(
@@ -174,12 +179,56 @@ def _scan(
         parts,
     )
     means = jax.tree.map(
-        lambda total, like: (total / count).astype(like.dtype), sums, likes
+        lambda total, like: _of_batch(total, count).astype(like.dtype),
+        sums,
+        likes,
     )
     joined = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), rows)
     return means, joined, updates
 
 
+def _are_added(
+    part: Callable[[ArraysByPath, Nest], tuple[Nest, Nest, ArraysByPath]],
+    values: ArraysByPath,
+    batch: Nest,
+    likes: Nest,
+    assigned: ArraysByPath,
+) -> Nest:
+    """Which averages differ between micro-batches; of integers, exactly.
+
+    A count of examples is added up. The number of a step, which is the same in
+    all of them, is not.
+    """
+    if all(map(_is_inexact, jax.tree.leaves(likes))):
+        return jax.tree.map(lambda like: True, likes)
+    traced, outputs = jax.make_jaxpr(part, return_shape=True)(values, batch)
+    inputs = [
+        *(path in assigned for path in sorted(values)),
+        *(True for _ in jax.tree.leaves(batch)),
+    ]
+    differing = varying(traced, inputs, (_MICRO_BATCHES,))
+    differs: Nest = jax.tree.unflatten(jax.tree.structure(outputs), differing)
+    return differs[0]
+
+
+def _is_inexact(like: jax.Array | jax.ShapeDtypeStruct) -> bool:
+    return jnp.issubdtype(like.dtype, jnp.inexact)
+
+
 def _zero(like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Where a sum begins: small dtypes are summed in float32."""
+    """Where a sum begins: small floats are summed in float32."""
+    if not _is_inexact(like):
+        return jnp.zeros(like.shape, like.dtype)
     return jnp.zeros(like.shape, jnp.promote_types(like.dtype, jnp.float32))
+
+
+def _with(total: jax.Array, value: jax.Array, adds: bool) -> jax.Array:
+    """The total with the value of one more micro-batch."""
+    if total.dtype == bool:
+        return total | value
+    return total + value if adds or _is_inexact(total) else value
+
+
+def _of_batch(total: jax.Array, count: int) -> jax.Array:
+    """What stands for the batch: a mean, except of integers and booleans."""
+    return total / count if _is_inexact(total) else total

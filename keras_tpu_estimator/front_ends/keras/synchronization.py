@@ -61,7 +61,7 @@ def synchronize(
 
     What it is follows from the `aggregation` of a variable:
 
-    | | floating point | integers | booleans |
+    | | floating point, complex | integers | booleans |
     |---|---|---|---|
     | `"none"` | the mean | the first core's | the first core's |
     | `"mean"` | the mean | the mean, rounded down | true if on all cores |
@@ -105,12 +105,12 @@ def _of_all(
     aggregation: str, before: jax.Array, value: jax.Array, cores: Cores
 ) -> jax.Array:
     """One value of those that the cores have, in their dtype."""
-    is_float = jnp.issubdtype(value.dtype, jnp.floating)
+    is_inexact = jnp.issubdtype(value.dtype, jnp.inexact)
     if aggregation == "sum":
         return _with_changes(before, value, cores)
-    if aggregation == "mean" and not is_float:
+    if aggregation == "mean" and not is_inexact:
         return _rounded_mean(value, cores)
-    if aggregation != "only_first_replica" and is_float:
+    if aggregation != "only_first_replica" and is_inexact:
         return cores.mean(value)
     return cores.of_first(value)
 
@@ -121,7 +121,7 @@ def _with_changes(
     """What was there, with what each core has added."""
     if value.dtype == bool:
         return before ^ (cores.sum(value ^ before) > 0)
-    if not jnp.issubdtype(value.dtype, jnp.floating):
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
         # They wrap around, there and back.
         return before + cores.sum(value - before)
     wide = jnp.promote_types(value.dtype, jnp.float32)

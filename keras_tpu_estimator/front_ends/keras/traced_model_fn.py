@@ -183,6 +183,7 @@ class TracedModelFn:
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
             is_grouped=is_grouped,
+            directions=keras_internals.directions_of(self._metric_ops()),
         )
 
     def _scaffold(self) -> Scaffold:
@@ -198,12 +199,19 @@ class TracedModelFn:
 
     def _outputs(self) -> Outputs:
         found = outputs.outputs_of(self.spec, self.mode, lambda host: host.fed)
-        if self.mode == ModeKeys.EVAL and isinstance(self.spec, EstimatorSpec):
+        if self._metric_ops():
             found["metric_values"] = {
                 name: metric_value(metric)
-                for name, metric in self.spec.eval_metric_ops.items()
+                for name, metric in self._metric_ops().items()
             }
         return found
+
+    def _metric_ops(self) -> Mapping[str, Any]:
+        """The metrics that the program itself counts, by name."""
+        if self.mode == ModeKeys.EVAL and isinstance(self.spec, EstimatorSpec):
+            ops: Mapping[str, Any] = self.spec.eval_metric_ops
+            return ops
+        return {}
 
     def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """What hooks may fetch: named tensors, and predictions."""
@@ -212,13 +220,10 @@ class TracedModelFn:
             predictions, Mapping
         ):
             predictions = {}
-        tensors = self.options.outputs(_as_tensors({**predictions, **named}))
-        return {
-            name: tensor
-            if tensor.ndim
-            else outputs.same_on_all(self.example.cores, tensor)
-            for name, tensor in tensors.items()
-        }
+        tensors: dict[str, jax.Array] = self.options.outputs(
+            _as_tensors({**predictions, **named})
+        )
+        return tensors
 
 
 def _as_tensors(nest: Nest) -> Nest:

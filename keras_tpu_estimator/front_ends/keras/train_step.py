@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 import jax
 
+from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
+from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
@@ -111,6 +113,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
             scalars,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
+        outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differing[NAMED])
         objects = forward.last.objects
         return synchronize(updates, own, objects, cores, changed), outputs
 

@@ -147,11 +147,12 @@ class IdFeature:
 
     def _of_length(self, x: jax.Array, filler: float = _NONE) -> jax.Array:
         """Cut, or filled, to the length of the sequence."""
-        length = self.config.max_sequence_length
-        missing = max(length - x.shape[1], 0)
-        return jnp.pad(
-            x[:, :length], ((0, 0), (0, missing)), constant_values=filler
-        )
+        length, given = self.config.max_sequence_length, x.shape[1]
+        # An export may have a symbol for the size, which may be 1.
+        is_known = isinstance(given, int)
+        missing = max(length - given, 0) if is_known else length
+        filled = jnp.pad(x, ((0, 0), (0, missing)), constant_values=filler)
+        return filled[:, :length]
 
 
 def _matrix(x: Any) -> jax.Array:

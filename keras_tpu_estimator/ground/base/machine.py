@@ -56,6 +56,20 @@ class Machine:
         """What JAX has found; nothing else in this package asks it."""
         return cls(tuple(jax.devices()), jax.process_index())
 
+    def of_first(self, count: int) -> Self:
+        """Returns the first devices of a machine of one host.
+
+        Args:
+            count: How many.
+
+        Example:
+
+        >>> len(Machine.here().of_first(1).devices)
+        1
+        """
+        devices, board = self.devices[:count], self.board[:count]
+        return dataclasses.replace(self, devices=devices, board=board)
+
     @functools.cached_property
     def own(self) -> tuple[jax.Device, ...]:
         """The devices of this host."""

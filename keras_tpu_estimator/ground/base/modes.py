@@ -8,8 +8,8 @@ class ModeKeys:
 
     Example:
 
-    >>> from keras_tpu_estimator.ground.base.modes import ModeKeys
-    >>> ModeKeys.PREDICT
+    >>> import keras_tpu_estimator as kte
+    >>> kte.ModeKeys.PREDICT
     'infer'
     """
 

@@ -53,9 +53,12 @@ def _reduced(
 ) -> Nest:
     def one(leaf: jax.Array) -> jax.Array:
         own = jnp.asarray(leaf).dtype
-        if not jnp.issubdtype(own, jnp.floating):
+        if not jnp.issubdtype(own, jnp.inexact):
             return reduction(leaf, axes, axis_index_groups=groups)
-        given = dtype or jnp.promote_types(own, jnp.float32)
+        is_real = jnp.issubdtype(own, jnp.floating)
+        given = (dtype if is_real else None) or jnp.promote_types(
+            own, jnp.float32
+        )
         reduced = reduction(
             jnp.asarray(leaf, given), axes, axis_index_groups=groups
         )

@@ -117,36 +117,38 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def remove(path: str) -> None:
-    """Removes a file.
+def remove(path: str, last: str | None = None) -> None:
+    """Removes a file, a link, or a folder with everything in it.
+
+    Everything that this package removes is removed here. Links are never
+    followed: what they point to stays.
 
     Args:
         path: A path or URL.
+        last: The name of a file in a folder of this machine that is removed
+            only if everything else is. Defaults to none.
 
     Raises:
-        FileNotFoundError: There is no such file. Some stores do not tell.
+        FileNotFoundError: The path does not exist. Some stores do not report
+            it.
+        OSError: A folder gets files while it is removed.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> remove(folder)
+    >>> is_directory(folder)
+    False
     """
     if not is_url(path):
-        shared_files.remove(path)
+        shared_files.remove(path, last)
         return
-    filesystem, path = located(path)
-    filesystem.rm_file(path)
-
-
-def remove_tree(path: str) -> None:
-    """Removes a directory and all that is in it.
-
-    Args:
-        path: A path or URL.
-
-    Raises:
-        FileNotFoundError: There is no such directory.
-    """
-    if not is_url(path):
-        shared_files.remove_tree(path)
-        return
-    filesystem, path = located(path)
-    filesystem.rm(path, recursive=True)
+    filesystem, located_at = located(path)
+    if _kind(path) == "directory":
+        filesystem.rm(located_at, recursive=True)
+    else:
+        filesystem.rm_file(located_at)
 
 
 def opened(path: PathLike) -> BinaryIO:

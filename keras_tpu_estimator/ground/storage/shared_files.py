@@ -8,7 +8,7 @@ file, or a virus scanner. Most programs close a file within a moment.
 import contextlib
 import logging
 import os
-import shutil
+import stat
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ from typing import TypeVar
 from keras_tpu_estimator.ground.base import operating_system
 
 _T = TypeVar("_T")
+# What Windows calls IO_REPARSE_TAG_MOUNT_POINT.
+_JUNCTION = 0xA0000003
 # Pauses between attempts, in seconds: 5 s in all.
 _PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 1.62)
 
@@ -49,22 +51,37 @@ def replace(source: str, target: str) -> None:
     _patiently(lambda: os.replace(source, target))
 
 
-def remove(path: str) -> None:
-    """Deletes a file.
+def remove(path: str, last: str | None = None) -> None:
+    """Deletes a file, a link, or a folder with everything in it.
+
+    Links are deleted and never followed, so nothing outside is deleted.
+
+    Args:
+        path: The file, the link or the folder.
+        last: The name of a file in the folder that is deleted only if
+            everything else is. Defaults to none.
 
     Raises:
-        PermissionError: On Windows, a program has it open.
+        FileNotFoundError: The path does not exist.
+        OSError: Another thread writes into the folder.
+        PermissionError: On Windows, a program has a file open.
     """
-    _patiently(lambda: os.remove(path))
+    if not _is_folder(path):
+        _patiently(lambda: os.remove(path))
+        return
+    for name in sorted({*os.listdir(path)} - {last}):
+        remove(os.path.join(path, name))
+    if last is not None and os.listdir(path) == [last]:
+        _patiently(lambda: os.remove(os.path.join(path, last)))
+    _patiently(lambda: os.rmdir(path))
 
 
-def remove_tree(path: str) -> None:
-    """Deletes a folder with all its files.
-
-    Raises:
-        PermissionError: On Windows, a program has one of them open.
-    """
-    _patiently(lambda: shutil.rmtree(path))
+def _is_folder(path: str) -> bool:
+    """Whether a path is a folder itself, not a link to one."""
+    status = os.lstat(path)
+    # Windows has a second kind of links, which it shows as folders.
+    is_junction = getattr(status, "st_reparse_tag", 0) == _JUNCTION
+    return stat.S_ISDIR(status.st_mode) and not is_junction
 
 
 @contextlib.contextmanager

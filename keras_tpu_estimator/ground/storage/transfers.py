@@ -77,7 +77,7 @@ def put_tree(local: str, url: str) -> None:
             put(os.path.join(local, file), f"{url}/{file}")
     except BaseException:
         with contextlib.suppress(Exception):
-            paths.remove_tree(url)
+            paths.remove(url)
         raise
 
 

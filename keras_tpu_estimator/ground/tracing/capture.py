@@ -35,6 +35,7 @@ from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
 from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
 from keras_tpu_estimator.ground.tracing.variables import VariableScope
 from keras_tpu_estimator.ground.tracing.variables import enter_into_scope
+from keras_tpu_estimator.ground.tracing.variables import fitting
 from keras_tpu_estimator.ground.tracing.variables import is_tensor_of_scope
 from keras_tpu_estimator.ground.tracing.varying import varying
 
@@ -222,7 +223,9 @@ def capture(
         LeakedTensorError: The function uses tensors that are not its own.
     """
     keras_internals.around_creation(enter_into_scope)
+    keras_internals.around_assignment(fitting)
     keras_internals.accept_tensors_as_rates(is_tensor_of_scope)
+    keras_internals.keep_masks()
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
     clashes: list[TwoUnderOnePathError] = []

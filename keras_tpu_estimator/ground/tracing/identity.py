@@ -26,9 +26,10 @@ def identity(input: TensorLike, name: str | None = None) -> jax.Array:
     hook asks for it.
 
     Args:
-        input: Tensor of any shape. From several cores, tensors are
-            concatenated along their first axis; of scalars, the mean is
-            fetched.
+        input: Tensor of any shape. Tensors of several cores or micro-batches
+            are concatenated along their first axis. Of scalars the mean is
+            fetched; of integers that depend on the batch, the sum; of
+            booleans, whether any is true.
         name: What hooks fetch it under; not `"loss"`, `"global_step"` or the
             path of a variable, which they can fetch anyway. Defaults to
             `None`, for nothing.

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import keras
+from keras.src import api_export
 from keras.src.backend.common import global_state
 from keras.src.backend.common import masking
 from keras.src.backend.common.name_scope import current_path
@@ -26,7 +27,10 @@ from keras.src.backend.jax import numpy as keras_numpy
 from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
+from keras.src.saving import object_registration
+from keras.src.saving import serialization_lib
 from keras.src.saving.serialization_lib import ObjectSharingScope
+from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer
 from keras.src.utils import jax_utils
@@ -317,20 +321,76 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
     return list(model._flatten_layers())
 
 
-def from_own_config(model: keras.Model) -> keras.Model:
+def from_own_config(
+    model: keras.Model, functions: Mapping[str, Any]
+) -> keras.Model:
     """A model with new variables, made of the config of this one.
 
     As in a file, objects that several layers have stay one object, which
     `clone_model` makes several of.
+
+    Args:
+        functions: Functions by their names in the config, which may fill while
+            it is made.
     """
     with ObjectSharingScope():
         config = keras.saving.serialize_keras_object(model)
     classes = {type(each).__name__: type(each) for each in layers_of(model)}
-    with ObjectSharingScope():
+    with ObjectSharingScope(), keras.saving.custom_object_scope(functions):
         # Safe, as nothing of it comes from elsewhere.
         return keras.saving.deserialize_keras_object(
             config, custom_objects=classes, safe_mode=False
         )
+
+
+def name_functions(name_of: Callable[[Any], str | None]) -> None:
+    """Has Keras write these names of functions into configs from now on.
+
+    Args:
+        name_of: Returns the name of a function, or `None` to leave it to Keras.
+    """
+    registered_name = object_registration.get_registered_name
+    if hasattr(registered_name, "__wrapped__"):
+        return
+    serialize = serialization_lib.serialize_keras_object
+
+    @functools.wraps(registered_name)
+    def named(value: Any) -> Any:
+        return name_of(value) or registered_name(value)
+
+    @functools.wraps(serialize)
+    def serialized(value: Any) -> Any:
+        name = name_of(value)
+        if name is None:
+            return serialize(value)
+        return {
+            "module": None,
+            "class_name": "function",
+            "config": name,
+            "registered_name": name,
+        }
+
+    to_config = keras.layers.Lambda._serialize_function_to_config
+
+    @functools.wraps(to_config)
+    def lambda_serialized(layer: Any, function: Any) -> Any:
+        if name_of(function) is None:
+            return to_config(layer, function)
+        return serialized(function)
+
+    object_registration.get_registered_name = named
+    for module in (serialization_lib, keras.saving, keras.utils):
+        module.serialize_keras_object = serialized
+    keras.layers.Lambda._serialize_function_to_config = lambda_serialized
+
+
+def is_of_keras(function: Any) -> bool:
+    """Whether a function is one of Keras, which Keras finds by its name."""
+    if api_export.get_name_from_symbol(function) is not None:
+        return True
+    module = getattr(function, "__module__", None) or ""
+    is_inner = "<" in getattr(function, "__qualname__", "<")
+    return module.partition(".")[0] == "keras" and not is_inner
 
 
 def mask_of(tensor: Any) -> Any:
@@ -344,6 +404,90 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     if mask is not None:
         masking.set_keras_mask(tensor, mask)
     return tensor
+
+
+def keep_masks() -> None:
+    """Has attention leave the masks of its inputs as they are from now on.
+
+    Keras deletes them, so that a later layer on one of these tensors would see
+    no mask.
+    """
+    layer: Any = keras.layers.MultiHeadAttention
+    call = layer.call
+    if hasattr(call, "__wrapped__"):
+        return
+
+    @functools.wraps(call)
+    def keeping(
+        self: Any,
+        query: Any,
+        value: Any,
+        key: Any = None,
+        *args: Any,
+        **kw: Any,
+    ) -> Any:
+        inputs = [each for each in (query, value, key) if each is not None]
+        masks = [masking.get_keras_mask(each) for each in inputs]
+        try:
+            return call(self, query, value, key, *args, **kw)
+        finally:
+            for each, mask in zip(inputs, masks, strict=True):
+                masking.set_keras_mask(each, mask)
+
+    layer.call = keeping
+
+
+def directions_of(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Returns which metrics should rise ("up") or fall ("down").
+
+    Args:
+        metrics: Values by name. Those that are not Keras metrics have no
+            direction, and neither have some that are.
+    """
+    return {
+        name: metric._direction
+        for name, metric in metrics.items()
+        if hasattr(metric, "_direction")
+    }
+
+
+def metrics_of(model: keras.Model) -> dict[str, keras.metrics.Metric]:
+    """Returns the metrics of `compile`, by the names that callbacks look up."""
+    return {
+        metric.name: metric
+        for each in model.metrics
+        if isinstance(each, compile_utils.CompileMetrics)
+        for metric in each.metrics
+    }
+
+
+def give_direction(metric: keras.metrics.Metric, direction: str) -> None:
+    """Tells callbacks whether a metric should rise ("up") or fall ("down")."""
+    metric._direction = direction
+
+
+class _Directed(compile_utils.MetricsList):
+    """Metrics that have a name and a direction, but no value."""
+
+    def reset_state(self) -> None:
+        """Keeps everything, because nothing is counted."""
+
+    def result(self) -> dict[str, Any]:
+        """No values: the logs of a step have them."""
+        return {}
+
+
+def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
+    """Returns one of a model's `metrics`, which tells callbacks directions.
+
+    Args:
+        directions: What `directions_of` returned.
+    """
+    named = [
+        types.SimpleNamespace(name=name, _direction=direction)
+        for name, direction in directions.items()
+    ]
+    return _Directed(named, name="compile_metrics")
 
 
 def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
@@ -424,6 +568,25 @@ def around_jax_layers(
         is_in_jax_tracing_scope=is_refused
     )
     layer._create_variables, layer._get_init_seed = create_named, init_seed
+
+
+def around_assignment(
+    fitting: Callable[[keras.Variable, Any], Any],
+) -> None:
+    """Lets `fitting` see each value that a variable is assigned from now on.
+
+    Keras cuts integers of 64 bits to 32. `fitting` receives the variable and
+    the value, and returns what is assigned.
+    """
+    assign = keras.Variable.assign
+    if hasattr(assign, "__wrapped__"):
+        return
+
+    @functools.wraps(assign)
+    def fitting_assign(self: keras.Variable, value: Any) -> Any:
+        return assign(self, fitting(self, value))
+
+    keras.Variable.assign = fitting_assign
 
 
 def around_creation(

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import jaxprs
@@ -31,7 +32,7 @@ from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
 ArraysByPath: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
 AnyArraysByPath: TypeAlias = Mapping[str, jax.Array | np.ndarray]
-Initializer: TypeAlias = Callable[..., jax.Array]
+Initializer: TypeAlias = Callable[..., jax.Array | np.ndarray]
 Sharing: TypeAlias = Literal["never", "allowed", "required"]
 
 _active: contextvars.ContextVar["VariableScope | None"] = (
@@ -297,6 +298,8 @@ class VariableScope(keras.StatelessScope):
             # Adopted: its own value is the initial one, read after the trace.
             return jnp.zeros(variable.shape, dtype)
         initial = self.initializers[path](variable.shape, dtype=dtype)
+        if not isinstance(initial, jax.Array):
+            initial = as_dtype(initial, dtype, f"The initial value of {path!r}")
         return jnp.asarray(initial, dtype)
 
 
@@ -365,6 +368,19 @@ def enter_into_scope(
     scope.created(variable, initializer)
 
 
+def fitting(variable: keras.Variable, value: Any) -> Any:
+    """Returns what user code assigns to a variable, in the variable's dtype.
+
+    Raises:
+        ValueError: The value does not fit.
+    """
+    if not isinstance(value, np.ndarray | np.generic):
+        return value
+    dtype = keras_internals.stored_dtype(variable)
+    name = f"The value that is assigned to {variable.path!r}"
+    return as_dtype(value, jax.dtypes.canonicalize_dtype(dtype), name)
+
+
 def copying() -> contextlib.AbstractContextManager[None]:
     """Gives the running trace copies of outside variables, in a block."""
     scope = current_scope()
@@ -383,14 +399,23 @@ def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, jax.Array):
+        is_python = not hasattr(value, "dtype")
         value = np.asarray(value)
-        if kwargs.get("dtype") is None and value.dtype == np.float64:
-            value = value.astype(keras.config.floatx())
+        if is_python and value.dtype.kind == "i" and _is_real(kwargs):
+            # Python's numbers have no dtype, and are rounded like fractions.
+            value = value.astype("float64")
     kwargs["shape"] = value.shape
     if kwargs.get("dtype") is None:
-        dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+        is_wide = isinstance(value, np.ndarray) and value.dtype == np.float64
+        dtype = keras.config.floatx() if is_wide else value.dtype
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
         kwargs["dtype"] = keras.backend.standardize_dtype(dtype)
-    return lambda shape, dtype=None: jnp.asarray(value, dtype)
+    return lambda shape, dtype=None: value
+
+
+def _is_real(kwargs: dict[str, Any]) -> bool:
+    dtype = keras.backend.standardize_dtype(kwargs.get("dtype") or "int32")
+    return keras.backend.is_float_dtype(dtype)
 
 
 def scope_for(caller: str) -> VariableScope:

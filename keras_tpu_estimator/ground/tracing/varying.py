@@ -55,8 +55,10 @@ def _results(
 ) -> list[bool]:
     """Which results of one operation differ."""
     name, params = equation.primitive.name, equation.params
-    if name == "axis_index" or _reduces(name, params, axes):
-        return [name == "axis_index"] * len(equation.outvars)
+    if name == "axis_index":
+        return [bool(axes & _axes_of(params))]
+    if _reduces(name, params, axes):
+        return [False] * len(equation.outvars)
     if name == "scan":
         return _of_scan(equation, inputs, axes)
     inner = list(inner_functions(params))
@@ -74,10 +76,14 @@ def _results(
 
 def _reduces(name: str, params: Any, axes: frozenset[str]) -> bool:
     """Whether an operation gives all cores the same result."""
-    over = params.get("axes", params.get("axis_name", ()))
-    over = over if isinstance(over, list | tuple) else (over,)
     in_groups = params.get("axis_index_groups") is not None
-    return name in _TO_ALL and axes <= set(over) and not in_groups
+    return name in _TO_ALL and axes <= _axes_of(params) and not in_groups
+
+
+def _axes_of(params: Any) -> frozenset[Any]:
+    """The axes that an operation is about."""
+    over = params.get("axes", params.get("axis_name", ()))
+    return frozenset(over if isinstance(over, list | tuple) else (over,))
 
 
 def _of_scan(

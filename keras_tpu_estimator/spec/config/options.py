@@ -130,7 +130,8 @@ def set_without_effect(
 ) -> list[str]:
     """Names fields of a `RunConfig` that are set and have no effect.
 
-    Those of its `TPUConfig` begin with `'TPUConfig.'`.
+    Those of its `TPUConfig` begin with `'TPUConfig.'`, those of a
+    `ConfigProto` with `'session_config.'`.
 
     Args:
         among: Names of fields to look at. Defaults to `None`, for all.
@@ -143,11 +144,12 @@ def set_without_effect(
     """
     wanted = None if among is None else set(among)
     names = [
-        option.name
+        name
         for option in OPTIONS
         if option.unread is not None
         and (wanted is None or option.name in wanted)
         and getattr(config, option.name) not in option.unread
+        for name in _set_within(option.name, getattr(config, option.name))
     ]
     if wanted is not None and "tpu_config" not in wanted:
         return names
@@ -155,6 +157,18 @@ def set_without_effect(
         f"TPUConfig.{name}"
         for name, unread in _UNREAD_OF_TPU_CONFIG.items()
         if getattr(config.tpu_config, name) not in unread
+    ]
+
+
+def _set_within(name: str, value: object) -> list[str]:
+    """Lists the fields of a protocol buffer that are set, or the name."""
+    list_fields = getattr(value, "ListFields", None)
+    if list_fields is None:
+        return [name]
+    return [
+        each
+        for field, inner in list_fields()
+        for each in _set_within(f"{name}.{field.name}", inner)
     ]
 
 
@@ -307,6 +321,9 @@ OPTIONS = (
         "input_state_max_bytes",
         lambda value: is_int(value) and value >= 0,
         "an int >= 0, as 2**28 for 256 MiB",
+    ),
+    Option(
+        "max_input_shapes", _is_count, "an int >= 1, or None for any number"
     ),
     Option(
         "export_backend",

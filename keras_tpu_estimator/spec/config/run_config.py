@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -112,6 +113,9 @@ class RunConfig:
             buffer, may be that is saved beside each checkpoint. The batches of
             a larger one are counted, and read again by a call that goes on; 0
             counts them always. Defaults to 256 MiB.
+        max_input_shapes: The number of batch shapes that each mode compiles,
+            not counting the batch size; the next one raises an error. Defaults
+            to `None`, for any number, with one warning after 8.
         export_backend: What exports are made of: "jax", for all that JAX can
             trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
             only Keras's layers and `keras.ops`. Defaults to "jax".
@@ -148,7 +152,8 @@ class RunConfig:
         evaluation_master: Accepted; has no effect.
         master: Accepted; has no effect.
         cluster: Accepted; has no effect.
-        session_config: Accepted; has no effect.
+        session_config: Accepted; has no effect. The warning names the fields of
+            a `ConfigProto` that are set.
         train_distribute: Accepted; has no effect.
         device_fn: Accepted; has no effect.
         protocol: Accepted; has no effect.
@@ -203,6 +208,7 @@ class RunConfig:
     keep_best: KeepBest | None = None
     resume_input: bool = True
     input_state_max_bytes: int = 2**28
+    max_input_shapes: int | None = None
     export_backend: str = "jax"
     export_timeout_secs: float | None = 600
     checkpoint_format: str | None = None
@@ -218,18 +224,30 @@ class RunConfig:
     )
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Lets a property of a subclass stand for a field.
+
+        What the constructor has of it, `super()` returns.
+        """
+        super().__init_subclass__(**kwargs)
+        for name, own in list(vars(cls).items()):
+            is_field = name in RunConfig.__dataclass_fields__
+            if is_field and isinstance(own, property) and own.fset is None:
+                keep = functools.partial(_keep, name)
+                setattr(cls, name, own.setter(keep))
+
     def __post_init__(self) -> None:
         check_cluster(self.cluster, self.master, self.session_config)
-        self._set("_task", Task.from_environment(starting.told_cluster()))
+        self._set("_task", _read_task())
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
         # Before TF_CONFIG's are set: nobody wrote those into this program.
         without_effect = set_without_effect(self)
         self._set_masters()
-        # From here, __post_init__, the generated __init__, and what checks the
-        # names of arguments, to the user.
-        warn_without_effect(without_effect, stacklevel=5)
+        # From there, here, the generated __init__, and what checks the names of
+        # arguments, to the user.
+        self._warn_of(without_effect, stacklevel=6)
 
     @property
     def task_type(self) -> str:
@@ -296,17 +314,23 @@ class RunConfig:
         values = kwargs | _cleared_interval(kwargs)
         new = copy.deepcopy(self)
         for name, value in values.items():
-            new._set(name, value)
+            object.__setattr__(new, name, value)
         new._settle()
-        warn_without_effect(set_without_effect(new, kwargs), stacklevel=3)
+        self._warn_of(set_without_effect(new, kwargs), stacklevel=4)
         return new
 
     def __repr__(self) -> str:
         shown = [f"{name}={each!r}" for name, each in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
+        """Warns of fields that are set and have no effect."""
+        warn_without_effect(without_effect, stacklevel)
+
     def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+        """Normalises a field, unless it is a property of a subclass."""
+        if not isinstance(getattr(type(self), name, None), property):
+            object.__setattr__(self, name, value)
 
     def _set_interval(self) -> None:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
@@ -360,6 +384,33 @@ class RunConfig:
         self._set("evaluation_master", evaluation)
 
 
+class _Kept:
+    """The attribute of a class that `super()` finds in place of a field's.
+
+    Args:
+        name: The name of the field.
+        default: What the class itself has.
+    """
+
+    def __init__(self, name: str, default: object):
+        self._name = name
+        self._default = default
+
+    def __get__(self, config: RunConfig | None, owner: type) -> Any:
+        if config is None:
+            return self._default
+        return vars(config).get(self._name, self._default)
+
+
+def _keep(name: str, config: RunConfig, value: object) -> None:
+    vars(config)[name] = value.value if isinstance(value, _Unset) else value
+
+
+for _field in dataclasses.fields(RunConfig):
+    if _field.init:
+        setattr(RunConfig, _field.name, _Kept(_field.name, _field.default))
+
+
 def set_fields(config: RunConfig) -> dict[str, Any]:
     """The fields of a configuration that are not as in `RunConfig()`.
 
@@ -400,6 +451,18 @@ def _settled_defaults() -> dict[str, object]:
         "save_checkpoints_steps": None,
         "save_checkpoints_secs": _DEFAULT_SAVE_SECS,
     }
+
+
+def _read_task() -> Task:
+    """Reads the place of this process among others.
+
+    The addresses of TF_CONFIG are checked when the cluster is joined. Programs
+    that only read them may have `host0:0` there.
+    """
+    task = Task.from_environment()
+    if task.cluster_spec:
+        return task
+    return Task.from_environment(starting.told_cluster())
 
 
 def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:

@@ -84,7 +84,8 @@ def check_batch_sizes(
     if train is None:
         raise ValueError(
             "`train_batch_size` cannot be None with use_tpu=True. Received: "
-            "None. Pass the number of examples in a step over all cores."
+            "None. Pass the number of examples in a step over all cores, such "
+            "as `train_batch_size=64`, or `use_tpu=False`."
         )
     check_batch_size("train_batch_size", train)
     is_per_shard = (

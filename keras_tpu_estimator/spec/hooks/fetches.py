@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.ground.base.plain_names import plain_name
+from keras_tpu_estimator.ground.base.warned import warn_once
 
 _NO_FEED = (
     "Nothing is fed into a compiled device loop. Put the value into the "
@@ -125,4 +126,24 @@ def refuse_feed(argument: str, feed: Any) -> None:
         raise ValueError(
             f"`{argument}` should be None. Received: {reprlib.repr(feed)}. "
             f"{_NO_FEED}"
+        )
+
+
+def warn_of_options(owner: str, options: Any, name: str = "options") -> None:
+    """Warns once that options of a run have no effect.
+
+    Args:
+        owner: What has the options, for the warning.
+        options: What was given; `None` asks for nothing.
+        name: The name of the argument. Defaults to `'options'`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
+    >>> warn_of_options("SessionRunArgs", None)
+    """
+    if options is not None:
+        warn_once(
+            f"`{name}` of {owner} has no effect, because the steps of a run "
+            "are one program. Use hooks.ProfilerHook to trace it."
         )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from typing import Protocol
 
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
 from keras_tpu_estimator.spec.hooks.session import Session
 
 
@@ -46,9 +47,11 @@ class HookedGraph(Protocol):
 
     Attributes:
         graph: The graph of TensorFlow.
+        fetched: What each run fetches without hooks.
     """
 
     graph: Any
+    fetched: Any
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """Makes the graph the default one, as while it was built."""
@@ -119,13 +122,14 @@ class GraphSession:
                 begins with what they have assigned.
             feed_dict: What is fed to such operations. Otherwise it has to be
                 `None`: nothing is fed into a device loop.
-            options: Accepted; has no effect.
-            run_metadata: Accepted; has no effect.
+            options: Accepted; has no effect, of which a warning is logged.
+            run_metadata: Accepted in the same way.
 
         Raises:
             ValueError: They cannot be fetched, or something is fed.
         """
-        del options, run_metadata
+        warn_of_options("session.run", options)
+        warn_of_options("session.run", run_metadata, "run_metadata")
         host_run = self._hooked.host_run(fetches, feed_dict)
         if host_run is not None:
             fetched, assigned = host_run.run(self.values(host_run.names))

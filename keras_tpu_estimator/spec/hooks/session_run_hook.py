@@ -11,6 +11,7 @@ import keras
 
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
 from keras_tpu_estimator.spec.hooks.session import Session
 
 
@@ -27,7 +28,7 @@ class SessionRunArgs:
             end with `":0"`. Tensors of `model_fn` are those of the last step
             of the run.
         feed_dict: Has to be `None`: nothing is fed into a device loop.
-        options: Accepted; has no effect.
+        options: Accepted; has no effect, of which a warning is logged.
 
     Raises:
         TypeError: `fetches` are no names.
@@ -48,6 +49,7 @@ class SessionRunArgs:
         if self.fetches is not None:
             check_names("fetches", self.fetches)
         refuse_feed("feed_dict", self.feed_dict)
+        warn_of_options("SessionRunArgs", self.options)
 
 
 class LaterArgs(SessionRunArgs):

@@ -14,6 +14,7 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
 from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
@@ -80,6 +81,14 @@ def _interval(hook: Any) -> dict[str, Any]:
     return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
 
 
+def _values(results: Any) -> Any:
+    """Returns the values of a hook, with empty records of the run."""
+    from tensorflow.compat.v1 import RunMetadata
+    from tensorflow.compat.v1 import RunOptions
+
+    return _train().SessionRunValues(results, RunOptions(), RunMetadata())
+
+
 def _wanted_at_end(hook: Any) -> Any:
     """What a hook fetches at the end without asking for it before."""
     train = _train()
@@ -106,18 +115,21 @@ class TensorFlowHook(LoopHook):
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Every step, if the hook does something around steps."""
-        base = _train().SessionRunHook
-        does = any(
-            getattr(type(self.hook), name) is not getattr(base, name)
-            for name in ("before_run", "after_run")
-        )
+        does = any(map(self._has_own, ("before_run", "after_run")))
         return super().run_ends(start) if does else ()
+
+    def _has_own(self, name: str) -> bool:
+        """Returns whether the hook, or its class, has a method of its own."""
+        method = getattr(self.hook, name)
+        base = getattr(_train().SessionRunHook, name)
+        return getattr(method, "__func__", method) is not base
 
     def open(self, session: Session) -> None:
         """Finds out about the graph."""
         self._asked: set[str] = set()
         self._session = GraphSession(session, self._asked)
         self._hooked: HookedGraph = session.graph
+        self._coordinator = _train().Coordinator()
 
     def begin(self) -> None:
         """Calls the hook, which may add to the graph."""
@@ -126,19 +138,20 @@ class TensorFlowHook(LoopHook):
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         """Calls the hook."""
-        del session
+        del session, coord
         with self._hooked.scope():
-            self.hook.after_create_session(self._session, coord)
+            self.hook.after_create_session(self._session, self._coordinator)
 
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
         """Calls the hook; all that it has ever asked for is kept."""
         del run_context
         train = _train()
-        nothing = train.SessionRunArgs(None)
-        self._context = train.SessionRunContext(nothing, self._session)
+        original = train.SessionRunArgs(self._hooked.fetched)
+        self._context = train.SessionRunContext(original, self._session)
         with self._hooked.scope():
             args = self.hook.before_run(self._context)
             refuse_feed("feed_dict", (args and args.feed_dict) or None)
+            warn_of_options("SessionRunArgs", args and args.options)
             at_end = self._request(_wanted_at_end(self.hook))
             self._wanted = self._request(args and args.fetches)
         for request in (at_end, self._wanted):
@@ -163,17 +176,17 @@ class TensorFlowHook(LoopHook):
                     "Make them in model_fn, or drop a last, smaller batch."
                 ) from error
             results = self._wanted.results(values)
-        values_of_hook = _train().SessionRunValues(results, None, None)
         with self._hooked.scope():
-            self.hook.after_run(self._context, values_of_hook)
-        if self._context.stop_requested:
+            self.hook.after_run(self._context, _values(results))
+        if self._context.stop_requested or self._coordinator.should_stop():
             run_context.request_stop()
 
     def end(self, session: Session) -> None:
-        """Calls the hook."""
+        """Calls the hook, and stops threads that it has started."""
         del session
         with self._hooked.scope():
             self.hook.end(self._session)
+        self._coordinator.request_stop()
 
     def _request(self, fetches: Any) -> Request | None:
         return None if fetches is None else self._hooked.request(fetches)

@@ -23,8 +23,8 @@ class SecondOrStepTimer:
 
     Example:
 
-    >>> from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-    >>> timer = SecondOrStepTimer(every_steps=10)
+    >>> import keras_tpu_estimator as kte
+    >>> timer = kte.hooks.SecondOrStepTimer(every_steps=10)
     >>> timer.should_trigger_for_step(3)
     True
     >>> timer.update_last_triggered_step(3)

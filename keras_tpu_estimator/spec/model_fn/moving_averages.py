@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 from keras import ops
 
@@ -119,11 +120,13 @@ class ExponentialMovingAverage:
             averages.apply()]`.
 
         Raises:
+            TypeError: A variable holds integers or booleans.
             ValueError: It is called outside a `model_fn`.
         """
         if var_list is None:
             _warn_of_tables()
         variables = self._variables(var_list)
+        _check_averageable(variables)
         averages = tuple(self.average(variable) for variable in variables)
         decay = ops.convert_to_tensor(self.decay, "float32")
         if self.num_updates is not None:
@@ -162,6 +165,18 @@ class ExponentialMovingAverage:
         self, variables: Iterable[keras.Variable] | None
     ) -> tuple[keras.Variable, ...]:
         return tuple(trainable_variables() if variables is None else variables)
+
+
+def _check_averageable(variables: Iterable[keras.Variable]) -> None:
+    """Checks that averages of variables are not rounded to whole numbers."""
+    for variable in variables:
+        if not jnp.issubdtype(variable.dtype, jnp.inexact):
+            raise TypeError(
+                "`var_list` must hold floating-point variables, because the "
+                "average of integers has no integer value. Received: "
+                f"{variable.path!r} of dtype {variable.dtype}. Leave it out, "
+                "or give the variable a floating-point dtype."
+            )
 
 
 def _warn_of_tables() -> None:

@@ -12,6 +12,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
@@ -65,7 +66,8 @@ class InitSession(Session):
 
         Raises:
             KeyError: There is no such variable.
-            ValueError: A value has another shape than its variable.
+            ValueError: A value has another shape than its variable, or does
+                not fit its dtype.
         """
         for path, value in values.items():
             shape = self._shape(path)
@@ -74,7 +76,9 @@ class InitSession(Session):
                     f"The value for {path!r} should have the variable's shape "
                     f"{shape}. Received shape {np.shape(value)}."
                 )
-            self.assigned[path] = np.asarray(value, self._values[path].dtype)
+            dtype = self._values[path].dtype
+            name = f"The value that is assigned to {path!r}"
+            self.assigned[path] = np.asarray(as_dtype(value, dtype, name))
 
     def _old(self, path: str) -> Any:
         shape = self._shape(path)

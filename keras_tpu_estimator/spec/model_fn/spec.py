@@ -16,6 +16,8 @@ from keras_tpu_estimator.spec.model_fn.export_outputs import (
 )
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.scaffold import make_scaffold
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
+from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
 from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
 from keras_tpu_estimator.spec.model_fn.spec_checks import checked_loss
@@ -172,7 +174,9 @@ class EstimatorSpec(NamedTupleLike):
             validate_hooks(self.training_chief_hooks, "training_chief_hooks"),
         )
         _check_common(self)
-        _set(self, "eval_metric_ops", check_metric_ops(self.eval_metric_ops))
+        taken = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
+        metric_ops = check_metric_ops(self.eval_metric_ops, taken)
+        _set(self, "eval_metric_ops", metric_ops)
         if self.scaffold is None:
             _set(self, "scaffold", Scaffold())
         if not isinstance(self.scaffold, Scaffold):

@@ -1,5 +1,6 @@
 """Checks of what a spec is made of, one field at a time."""
 
+import dataclasses
 import fnmatch
 import inspect
 from collections.abc import Callable
@@ -44,6 +45,17 @@ class HostFunction(NamedTuple):
         return self.function(*tensors)
 
 
+@dataclasses.dataclass(frozen=True)
+class HostValue:
+    """The value of a metric that no device computes: text, or a tuple.
+
+    Attributes:
+        value: A nest of NumPy arrays and bytes.
+    """
+
+    value: Nest
+
+
 class OwnNames(NamedTuple):
     """Names that metrics may not have, as other values have them.
 
@@ -67,6 +79,8 @@ class OwnNames(NamedTuple):
 
 
 EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
+# Where nothing reports the metrics of a spec.
+NO_NAMES = OwnNames("nothing has", ())
 
 
 def check_metric_ops(
@@ -120,10 +134,13 @@ def _check_updated(name: str, metric: keras.metrics.Metric) -> None:
 
 
 def metric_value(metric: Any) -> Any:
-    """The value of a Keras metric or of a (value, update) tuple."""
+    """Returns the value of a Keras metric or of a (value, update) tuple."""
     if isinstance(metric, keras.metrics.Metric):
         return metric.result()
-    return keras.ops.convert_to_tensor(metric[0])
+    value, _ = metric
+    if isinstance(value, HostValue):
+        return value.value
+    return keras.ops.convert_to_tensor(value)
 
 
 def checked_host_function(name: str, pair: Any) -> HostFunction:

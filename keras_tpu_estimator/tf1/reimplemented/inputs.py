@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_tpu_estimator.ground.base.shown import shown
+
 
 def numpy_input_fn(
     x: Any,
@@ -34,8 +36,9 @@ def numpy_input_fn(
         A function of no arguments that returns tensors.
 
     Raises:
-        ValueError: `shuffle` is not given, or the arrays have different
-            numbers of rows.
+        ValueError: `shuffle` is not given, the arrays have different numbers
+            of rows, `x` or `y` is empty, or they have keys in common.
+        TypeError: `x` is neither an array nor a dict.
 
     Example:
 
@@ -50,6 +53,7 @@ def numpy_input_fn(
             f"`shuffle` should be True or False. Received: {shuffle!r}. Say "
             "which: it has no default."
         )
+    _check_features(x, y)
     arrays = (x,) if y is None else (x, y)
     arrays = tf.nest.map_structure(np.asarray, arrays)
     rows = {len(array) for array in tf.nest.flatten(arrays)}
@@ -69,6 +73,33 @@ def numpy_input_fn(
         return batch[0] if y is None else batch
 
     return input_fn
+
+
+def _check_features(x: Any, y: Any) -> None:
+    """Checks what would only be noticed in a `model_fn`."""
+    if not isinstance(x, dict | np.ndarray):
+        raise TypeError(
+            "`x` must be an array or a dict of arrays. Received: "
+            f"{shown(x)}. Convert it by np.asarray."
+        )
+    for name, given in (("x", x), ("y", y)):
+        is_empty = isinstance(given, dict) and not given
+        is_empty |= name == "x" and getattr(given, "size", 1) == 0
+        if is_empty:
+            raise ValueError(
+                f"`{name}` must not be empty. Received: {shown(given)}. Pass "
+                "at least one row, and None for no labels."
+            )
+    common = [key for key in x if key in y] if _are_dicts(x, y) else []
+    if common:
+        raise ValueError(
+            "`x` and `y` must have different keys. Received in both: "
+            f"{common}. Rename the labels."
+        )
+
+
+def _are_dicts(*values: Any) -> bool:
+    return all(isinstance(value, dict) for value in values)
 
 
 def pandas_input_fn(

@@ -75,14 +75,26 @@ def as_text(report: Report, start: pathlib.Path) -> str:
 def _conclusion(report: Report) -> str:
     if report.runs:
         return (
-            f"No name or argument that was checked stops it: {_RUN} SCRIPT\n"
-            f"{_NOT_CHECKED}"
+            f"No name or argument that was checked stops it{_unless(report)}: "
+            f"{_RUN} SCRIPT\n{_NOT_CHECKED}"
         )
     count = len(report.unreadable) + len(report.needed)
     return (
         f"{count} things to change before {_RUN} can run it. For a port to "
         f"Keras see {porting.PAGE}."
     )
+
+
+def _unless(report: Report) -> str:
+    """Names the branches that hold what does not run, if there are any."""
+    count = sum(
+        len(report.with_verdict(verdict, Grade.IN_BRANCH))
+        for verdict in (Verdict.MISSING, Verdict.REFUSED)
+    )
+    if not count:
+        return ""
+    names = "the name" if count == 1 else f"one of the {count} names"
+    return f", unless it comes to {names} listed above as in a branch"
 
 
 def _titled(title: str, lines: Iterable[str]) -> list[str]:

@@ -11,13 +11,20 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator import estimator
+from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.tf1.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
+from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import own_features
+from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import (
+    with_features,
+)
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -77,20 +84,26 @@ class TPUEstimator(estimator.TPUEstimator):
             **kwargs,
         )
 
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        """As in the base class, and callable in any graph of TensorFlow."""
+        return _in_any_graph(super().model_fn)
+
 
 class Estimator(estimator.TPUEstimator):
     """The counterpart of `tf.estimator.Estimator`, for TF1 code.
 
     It runs on one core, with the batches that `input_fn` makes. `input_fn` may
-    be without arguments, and `params` may have any names.
+    be without arguments, and `params` may have any names. Features need no
+    batch axis, and predictions may have any number of rows.
 
     Args:
         model_fn: A function that builds a TF1 graph, and returns an
             `EstimatorSpec`.
         model_dir: As in `keras_tpu_estimator.TPUEstimator`.
         config: A `RunConfig`. Defaults to `RunConfig()`.
-        params: What `model_fn` and `input_fn` get as `params`. Defaults to
-            none.
+        params: What `model_fn` and `input_fn` get as `params`: a copy of what
+            they are now. Defaults to none.
         warm_start_from: As in `keras_tpu_estimator.TPUEstimator`.
 
     Raises:
@@ -106,7 +119,8 @@ class Estimator(estimator.TPUEstimator):
         params: Any = None,
         warm_start_from: Any = None,
     ):
-        self._own_params = {} if params is None else params
+        check_signature(_given(model_fn), has_params=params is not None)
+        self._own_params = copied({} if params is None else params)
         super().__init__(
             _marked(_with_params(model_fn, self._own_params)),
             model_dir,
@@ -115,6 +129,11 @@ class Estimator(estimator.TPUEstimator):
             eval_on_tpu=False,
             warm_start_from=warm_start_from,
         )
+
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        """As in the base class, and callable in any graph of TensorFlow."""
+        return _in_any_graph(super().model_fn)
 
     @property
     def params(self) -> Any:
@@ -146,6 +165,10 @@ class Estimator(estimator.TPUEstimator):
     def _evaluation(self, input_fn: InputFn, *args: Any) -> Any:
         return super()._evaluation(_input_fn(input_fn, self._own_params), *args)
 
+    @staticmethod
+    def _rows(batch: Predicted) -> Iterator[Any]:
+        return batch.with_own_rows().rows()
+
     def predict(  # noqa: D102 - as in the base class
         self, input_fn: InputFn, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
@@ -154,11 +177,32 @@ class Estimator(estimator.TPUEstimator):
         )
 
 
+def _given(model_fn: Any) -> Any:
+    """Returns a `model_fn` that is not missing."""
+    if model_fn is None:
+        raise ValueError(
+            "`model_fn` must be a function that builds a graph. Received: "
+            "None. Pass it as the first argument."
+        )
+    return model_fn
+
+
 def _marked(model_fn: Any) -> Any:
     """A `model_fn` of TF1, unless it is none at all."""
-    if isinstance(model_fn, TF1ModelFn) or not callable(model_fn):
+    if isinstance(model_fn, TF1ModelFn) or not callable(_given(model_fn)):
         return model_fn
     return marked(model_fn)
+
+
+def _in_any_graph(model_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a marked `model_fn` callable in any default graph."""
+
+    @functools.wraps(model_fn)
+    def called(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        with in_any_graph():
+            return model_fn(features, labels, mode, config)
+
+    return called
 
 
 def _on_these_cores(
@@ -198,6 +242,10 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
     def bound(*args: Any, params: Any = None, **kwargs: Any) -> Any:
         if "params" in names:
             kwargs["params"] = copied(own)
+        if args:
+            args = (own_features(args[0]), *args[1:])
+        elif "features" in kwargs:
+            kwargs["features"] = own_features(kwargs["features"])
         return model_fn(*args, **kwargs)
 
     own = params
@@ -215,7 +263,8 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
 
     def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
         given = {"params": copied(own), "mode": mode, "config": config}
-        return input_fn(**{n: v for n, v in given.items() if n in names})
+        called = input_fn(**{n: v for n, v in given.items() if n in names})
+        return with_features(called)
 
     own = params
     return bound

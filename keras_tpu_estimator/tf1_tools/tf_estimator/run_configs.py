@@ -1,10 +1,8 @@
-"""The two `RunConfig`s of TensorFlow, quiet about what has no effect."""
+"""The two `RunConfig`s of TensorFlow."""
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
+from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
@@ -15,7 +13,7 @@ class TPURunConfig(run_config.RunConfig):
     """The counterpart of `tf.estimator.tpu.RunConfig`.
 
     Programs of the time set much that has no effect here, such as sessions and
-    masters, and nobody will leave it out, so it makes no warnings.
+    masters, in each configuration. One log line names it, once in a process.
 
     Args:
         tpu_config: As in `keras_tpu_estimator.RunConfig`, like all others.
@@ -42,21 +40,35 @@ class TPURunConfig(run_config.RunConfig):
         **kwargs: Any,
     ):
         _refuse_strategies(kwargs)
-        with _quietly():
-            super().__init__(
-                tpu_config or TPUConfig(),
-                evaluation_master,
-                # The resolver's, which has none here.
-                None if cluster is not None else master,
-                cluster,
-                **kwargs,
-            )
+        super().__init__(
+            tpu_config or TPUConfig(),
+            evaluation_master,
+            # The resolver's, which has none here.
+            None if cluster is not None else master,
+            cluster,
+            **kwargs,
+        )
+
+    @property
+    def cluster_spec(self) -> Any:
+        """Addresses of all processes by type, as a `tf.train.ClusterSpec`."""
+        import tensorflow as tf
+
+        return tf.train.ClusterSpec(self._task.addresses())
 
     def replace(self, **kwargs: Any) -> run_config.RunConfig:
         """A copy with other values of some fields, as there."""
         _refuse_strategies(kwargs)
-        with _quietly():
-            return super().replace(**kwargs)
+        return super().replace(**kwargs)
+
+    def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
+        """Logs it, since warnings would show it for each configuration."""
+        del stacklevel
+        if without_effect:
+            warn_once(
+                "These fields of RunConfig have no effect with JAX: "
+                f"{', '.join(without_effect)}. Leave them out."
+            )
 
 
 class RunConfig(TPURunConfig):
@@ -98,10 +110,3 @@ def _refuse_strategies(kwargs: dict[str, Any]) -> None:
                 f"{kwargs[name]!r}. Use tf.estimator.tpu.TPUEstimator with "
                 "use_tpu=True for several cores."
             )
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "These fields of RunConfig")
-        yield

@@ -1,0 +1,47 @@
+"""The results of a compiled model's metrics, as a `metric_fn` returns them."""
+
+from collections.abc import Mapping
+
+import jax
+import keras
+
+from keras_tpu_estimator.ground.tracing import keras_internals
+
+# The name of the metric that training and evaluation report by themselves.
+LOSS = "loss"
+
+
+class Result(keras.metrics.Metric):
+    """A value that other metrics have counted.
+
+    Args:
+        value: The value.
+        direction: Whether it should rise ("up") or fall ("down"), if known.
+    """
+
+    def __init__(self, value: jax.Array, direction: str | None = None):
+        super().__init__(name="result")
+        self._value = value
+        if direction is not None:
+            keras_internals.give_direction(self, direction)
+
+    def result(self) -> jax.Array:
+        """The value."""
+        return self._value
+
+
+def results_of(
+    model: keras.Model, names: Mapping[str, str]
+) -> dict[str, keras.metrics.Metric]:
+    """Returns what a model has counted, except the loss.
+
+    Args:
+        names: Other names for metrics, by the names that Keras gives.
+    """
+    metrics = keras_internals.metrics_of(model)
+    directions = keras_internals.directions_of(metrics)
+    return {
+        names.get(name, name): Result(value, directions.get(name))
+        for name, value in model.get_metrics_result().items()
+        if name != LOSS
+    }

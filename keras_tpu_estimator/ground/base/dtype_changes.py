@@ -1,0 +1,242 @@
+"""Changes of a value's dtype, by one rule for all places where it changes.
+
+Devices have 32 bits for most numbers, and users' programs have 64. What goes
+into another dtype stays what it is:
+
+* Integers, booleans and whole numbers that become integers stay equal.
+* Fractions are rounded. Where that changes whole numbers, such as the seconds
+  of Unix times that float64 has and float32 has not, a warning says so once for
+  each name.
+* Infinities and NaN stay what they are, and no other number becomes one.
+
+Anything else is an error.
+"""
+
+import logging
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+# From here on float32, and from there on float64, lack some whole numbers.
+_GAPS_OF_FLOAT32 = 2.0**24
+_GAPS_OF_FLOAT64 = 2.0**53
+# Rounding by this much, or more, changes whole numbers.
+_OF_WHOLE_NUMBERS = 0.5
+_ADVICE = "Give it values that fit, or a dtype that holds them."
+# `np.dtype.isbuiltin` of the dtypes of other packages, such as bfloat16.
+_REGISTERED = 2
+
+_logger = logging.getLogger("keras_tpu_estimator")
+_warned: set[str] = set()
+
+
+def as_dtype(
+    value: Any, dtype: Any, name: str, advice: str = _ADVICE
+) -> np.ndarray | jax.Array:
+    """Returns a value in another dtype.
+
+    Args:
+        value: Array, or anything that NumPy makes one of.
+        dtype: The dtype.
+        name: What the value is called in messages.
+        advice: A sentence that says what to change if it does not fit.
+
+    Returns:
+        The value itself if it has the dtype. An array of JAX stays one.
+
+    Raises:
+        ValueError: The dtype cannot hold it.
+
+    Example:
+
+    >>> as_dtype(np.array([1, 2]), "int8", "`x`")
+    array([1, 2], dtype=int8)
+    """
+    value = value if isinstance(value, jax.Array) else np.asarray(value)
+    check_fits(value, dtype, name, advice)
+    return value if value.dtype == dtype else value.astype(dtype)
+
+
+def check_fits(
+    value: np.ndarray | jax.Array, dtype: Any, name: str, advice: str = _ADVICE
+) -> None:
+    """Checks that a dtype can hold a value; warns if it rounds whole numbers.
+
+    Args:
+        value: The value. Arrays of JAX of which other processes have shards
+            are not checked.
+        dtype: As in `as_dtype`.
+        name: As in `as_dtype`.
+        advice: As in `as_dtype`.
+
+    Raises:
+        ValueError: The dtype cannot hold it.
+    """
+    dtype = np.dtype(dtype)
+    if value.dtype == dtype or not getattr(value, "is_fully_addressable", True):
+        return
+    array = np.asarray(value)
+    wrong = first_misfit(array, dtype)
+    if wrong is not None:
+        raise ValueError(
+            f"{name} must fit {dtype}{_limits_in_words(dtype)}. Received "
+            f"{wrong} of dtype {value.dtype}. {advice}"
+        )
+    _warn_of_rounding(array, dtype, name)
+
+
+def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
+    """Returns a number that another dtype does not hold.
+
+    Args:
+        value: As in `check_fits`.
+        dtype: As in `as_dtype`.
+
+    Returns:
+        The number, or words for it. `None` if there is none.
+
+    Example:
+
+    >>> first_misfit(np.array([1, 300]), "uint8")
+    300
+    """
+    dtype, own = np.dtype(dtype), np.dtype(value.dtype)
+    if own == dtype:
+        return None
+    if kind_of(own) is None or kind_of(dtype) is None:
+        return "values"
+    if kind_of(own) == "bool":
+        return None
+    if kind_of(own) == "complex":
+        if kind_of(dtype) != "complex":
+            return "complex numbers"
+        real, imaginary = np.real(value), np.imag(value)
+        dtype = np.real(np.zeros((), dtype)).dtype
+        wrong = first_misfit(real, dtype)
+        return first_misfit(imaginary, dtype) if wrong is None else wrong
+    if own.isbuiltin == _REGISTERED:
+        value = value.astype("int32" if kind_of(own) == "whole" else "float32")
+    if not value.size or _surely_fits(value, dtype):
+        return None
+    misfits = value[_misfits(value, dtype)]
+    return misfits.flat[0].item() if misfits.size else None
+
+
+def kind_of(dtype: Any) -> str | None:
+    """Returns the kind of a dtype's numbers.
+
+    Returns:
+        "bool", "whole", "real" or "complex"; `None` if they are no numbers.
+
+    Example:
+
+    >>> kind_of("int8"), kind_of("S3")
+    ('whole', None)
+    """
+    dtype = np.dtype(dtype)
+    # NumPy knows no kind of dtypes of other packages.
+    if dtype.isbuiltin != _REGISTERED:
+        kinds = {"b": "bool", "i": "whole", "u": "whole", "f": "real"}
+        return {**kinds, "c": "complex"}.get(dtype.kind)
+    try:
+        ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return "real"
+    return "whole"
+
+
+def _surely_fits(value: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether the extremes of an array show that all of it fits."""
+    least, most = _limits(dtype)
+    if kind_of(dtype) == "real":
+        gaps = _gaps_of(dtype)
+        least, most = max(least, -gaps), min(most, gaps)
+    elif kind_of(value.dtype) == "real":
+        return False
+    # The extremes of what has NaN are NaN, which is never between. They are
+    # compared in Python, because float16 has no such limits.
+    return bool(least <= value.min().item() and value.max().item() <= most)
+
+
+def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Where real numbers change by more than the rounding of fractions."""
+    least, most = _limits(dtype)
+    is_real = kind_of(value.dtype) == "real"
+    if is_real:
+        value = value.astype("float64")
+    if kind_of(dtype) != "real":
+        is_outside = ~((value >= least) & (value <= most))
+        return (
+            is_outside | (value != np.floor(value)) if is_real else is_outside
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = value.astype(dtype).astype("float64")
+        is_infinite = np.isfinite(result) != np.isfinite(value)
+        if not np.isposinf(np.array(np.inf, "float32").astype(dtype)):
+            # Such a dtype ends at its largest number.
+            is_infinite |= np.isfinite(value) & (abs(value) > most)
+    if is_real:
+        return is_infinite
+    # In Python, which compares them exactly.
+    differs = [
+        not np.isfinite(there) or int(there) != int(here)
+        for there, here in zip(result.flat, value.flat, strict=True)
+    ]
+    return np.reshape(differs, value.shape)
+
+
+def _limits(dtype: np.dtype) -> tuple[float, float]:
+    """The least and the largest number that a dtype holds."""
+    if kind_of(dtype) == "bool":
+        return 0, 1
+    if kind_of(dtype) == "whole":
+        integers: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+        return int(integers.min), int(integers.max)
+    floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(floats.min), float(floats.max)
+
+
+def _gaps_of(dtype: np.dtype) -> int:
+    """Up to where a floating-point dtype has all whole numbers.
+
+    An integer, because NumPy compares integers with floats as floats.
+    """
+    floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return 2 ** (int(floats.nmant) + 1)
+
+
+def _limits_in_words(dtype: np.dtype) -> str:
+    if kind_of(dtype) != "whole":
+        return ""
+    least, most = _limits(dtype)
+    return f", numbers from {least} to {most}"
+
+
+def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
+    """Warns once if float32 changes whole numbers that float64 has."""
+    is_halved = (value.dtype.name, dtype.name) in (
+        ("float64", "float32"),
+        ("complex128", "complex64"),
+    )
+    if not is_halved or name in _warned:
+        return
+    for part in (np.real(value), np.imag(value)):
+        if not part.size or _surely_fits(part, np.dtype("float32")):
+            continue
+        size = abs(part)
+        large = part[(size > _GAPS_OF_FLOAT32) & (size < _GAPS_OF_FLOAT64)]
+        changes = abs(large - large.astype("float32"))
+        if changes.size and changes.max() >= _OF_WHOLE_NUMBERS:
+            _warned.add(name)
+            example = large[changes.argmax()]
+            _logger.warning(
+                "%s has numbers that %s rounds by %s, such as %r. Subtract an "
+                "offset from them, or split them into two, if that matters.",
+                name,
+                dtype,
+                changes.max(),
+                float(example),
+            )
+            return

@@ -1,0 +1,68 @@
+"""The values that a `local_init_op` gives the variables of one call."""
+
+import dataclasses
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
+
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.tf1.definitions import definition_of
+from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.effects import effects_of
+from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.sessions import load_values
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalInit:
+    """A `local_init_op`, and what is fed to it."""
+
+    op: Any
+    feed_dict: Mapping[Any, Any] | None
+
+    def values(
+        self,
+        variables: Mapping[str, Any],
+        local: Mapping[str, Any],
+        given: Mapping[str, Any],
+        wanted: Collection[str],
+    ) -> dict[str, Any]:
+        """Returns the values that it leaves.
+
+        Args:
+            variables: The variables of the model by name.
+            local: Those of one call.
+            given: Values of the former, which it may read.
+            wanted: The names of some of the latter.
+
+        Raises:
+            NotImplementedError: It assigns variables of the model.
+        """
+        graph = self.op.graph
+        read = {n: given[n] for n in self._names(variables) if n in variables}
+        with host_session(graph) as session:
+            load_values(session, variables, read)
+            session.run([each.initializer for each in local.values()])
+            session.run(self.op, self.feed_dict)
+            made: dict[str, Any] = session.run({n: local[n] for n in wanted})
+        return made
+
+    def _names(self, variables: Mapping[str, Any]) -> list[str]:
+        """Lists the variables that it reads or assigns."""
+        known = definition_of(self.op.graph)
+        ops = reachable(self.op.graph, [self.op])
+        names = [op.name for op in ops if op.type == "VarHandleOp"]
+        body = Body([known.nodes[op.name] for op in ops], [], names)
+        assigned = effects_of(body, known.library).last_writes
+        others = sorted(assigned.keys() & variables.keys())
+        if others:
+            op = getattr(self.op, "op", self.op)
+            raise NotImplementedError(
+                "The `local_init_op` of a Scaffold must assign only local "
+                "variables, because the others have the values of the "
+                f"checkpoint. Received: {op.name}, made at {line_of(op)}, "
+                f"which assigns {others}. Move these assignments to `init_op` "
+                "or `init_fn`."
+            )
+        return names

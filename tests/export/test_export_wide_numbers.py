@@ -1,0 +1,76 @@
+"""Requests with 64-bit numbers that the model's 32 bits do not hold."""
+
+import keras
+import numpy as np
+import pytest
+from helpers import estimator_of
+from keras import layers
+from keras import ops
+
+import keras_tpu_estimator as kte
+
+pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
+
+FITTING = {
+    "id": np.array([[2**31 - 1], [-(2**31)]]),
+    "scale": np.array([[1e38], [np.inf]]),
+}
+TOO_LARGE = {
+    "id": np.array([[3], [2**32 + 3]]),
+    "scale": np.array([[1.0], [1e300]]),
+}
+
+
+def model_fn(features, labels, mode, params):
+    rows = layers.Embedding(7, 2, name="rows")(ops.mod(features["id"], 7))
+    y = ops.sum(rows, axis=(1, 2))
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.TPUEstimatorSpec(
+            mode,
+            {"y": y, "id": features["id"] * 1, "scale": features["scale"] * 1},
+        )
+    loss = ops.mean(y**2)
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    return kte.TPUEstimatorSpec(
+        mode, loss=loss, train_op=optimizer.minimize(loss)
+    )
+
+
+def receiver_fn():
+    import tensorflow as tf
+
+    received = {
+        "id": tf.compat.v1.placeholder(tf.int64, [None, 1], "id"),
+        "scale": tf.compat.v1.placeholder(tf.float64, [None, 1], "scale"),
+    }
+    return kte.export.ServingInputReceiver(received, received)
+
+
+@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
+def test_a_served_model_refuses_what_predict_refuses(backend, tmp_path):
+    import tensorflow as tf
+
+    estimator = estimator_of(
+        model_fn, tmp_path / "model", config={"export_backend": backend}
+    )
+    estimator.train(lambda params: (FITTING, np.zeros(2)), steps=1)
+    path = estimator.export_saved_model(tmp_path / "export", receiver_fn)
+    loaded = tf.saved_model.load(path, tags=["serve"])
+    served = loaded.signatures["serving_default"]
+
+    def answers(features):
+        given = {name: tf.constant(value) for name, value in features.items()}
+        return {name: value.numpy() for name, value in served(**given).items()}
+
+    got = answers(FITTING)
+    predicted = list(estimator.predict(lambda params: FITTING))
+    for name, value in got.items():
+        np.testing.assert_allclose(value, [row[name] for row in predicted])
+    for name in TOO_LARGE:
+        wrong = {**FITTING, name: TOO_LARGE[name]}
+        with pytest.raises(ValueError, match=f"'{name}'.* must fit"):
+            list(estimator.predict(lambda params, wrong=wrong: wrong))
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=f"{name}.* must fit"
+        ):
+            answers(wrong)

@@ -1,0 +1,208 @@
+"""Callbacks of one estimator on several threads see their own call."""
+
+import logging
+import threading
+
+import keras
+import numpy as np
+import pytest
+from helpers import batches_of
+from helpers import estimator_of
+from helpers import linear
+from helpers import model_fn_of
+from helpers import regression_data
+from helpers import repeated
+
+from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.engine.device import shown_values
+
+X, Y = regression_data()
+STEPS = 16
+# How long a callback of a training that is faulty has to interfere.
+MOMENT = 0.1
+
+
+def sgd():
+    return keras.optimizers.SGD(0.05)
+
+
+class Seen(keras.callbacks.Callback):
+    """Reads the weights in training, and meets callbacks of other threads."""
+
+    def __init__(self, meeting=None):
+        super().__init__()
+        self.meeting = meeting
+        self.weights = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.meeting is not None:
+            self.meeting.wait()
+        for _ in range(2):
+            self.weights.append(self.model.get_weights()[0].ravel().tolist())
+
+
+class Zeroing(keras.callbacks.Callback):
+    """Sets weights to zero, for its evaluation only."""
+
+    def __init__(self, meeting):
+        super().__init__()
+        self.meeting = meeting
+        self.seen = []
+
+    def on_test_batch_end(self, batch, logs=None):
+        variables = self.model.trainable_variables
+        before = [np.array(variable) for variable in variables]
+        self.meeting.wait()
+        threading.Event().wait(MOMENT)
+        for variable, value in zip(variables, before, strict=True):
+            np.testing.assert_array_equal(np.array(variable), value)
+            variable.assign(value * 0)
+        threading.Event().wait(MOMENT)
+        self.seen.append(float(np.abs(np.array(variables[0])).max()))
+
+
+def final(estimator):
+    return checkpoints.read(estimator.model_dir)["dense/kernel"]
+
+
+@pytest.mark.parametrize("use_tpu", [False, True], ids=["one", "eight"])
+def test_evaluation_on_a_thread_leaves_training_alone(tmp_path, use_tpu):
+    settings = {"use_tpu": use_tpu, "config": {"keep_checkpoint_max": 0}}
+    model_fn = model_fn_of(linear, sgd)
+    reference = estimator_of(model_fn, tmp_path / "reference", **settings)
+    right = Seen()
+    reference.train(repeated(X, Y), max_steps=4)
+    reference.train(repeated(X, Y), max_steps=STEPS, hooks=[right])
+
+    estimator = estimator_of(model_fn, tmp_path / "ours", **settings)
+    estimator.train(repeated(X, Y), max_steps=4)
+    meeting = threading.Barrier(2, timeout=60)
+    seen, zeroing = Seen(meeting), Zeroing(meeting)
+    failed = []
+
+    def evaluate():
+        try:
+            for _ in range((STEPS - 4) // 4):
+                estimator.evaluate(batches_of(X, Y), steps=1, hooks=[zeroing])
+        except BaseException as error:
+            failed.append(error)
+            meeting.abort()
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    estimator.train(repeated(X, Y), max_steps=STEPS, hooks=[seen])
+    thread.join()
+    assert not failed
+    assert zeroing.seen == [0.0] * 3
+    assert seen.weights == right.weights
+    np.testing.assert_array_equal(final(estimator), final(reference))
+
+
+class Outliving(keras.callbacks.Callback):
+    """Looks while a training ends on another thread."""
+
+    def __init__(self, training):
+        super().__init__()
+        self.training = training
+        self.is_same = False
+
+    def on_test_begin(self, logs=None):
+        self.before = self.model.get_weights()[0]
+
+    def on_test_batch_end(self, batch, logs=None):
+        kernel = self.model.trainable_variables[0]
+        before = np.array(kernel)
+        self.training.start()
+        self.training.join(3 * MOMENT)
+        self.is_same = np.array_equal(np.array(kernel), before)
+
+
+def test_the_end_of_a_training_waits_for_who_looks(tmp_path):
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
+    estimator.train(repeated(X, Y), max_steps=4)
+    training = threading.Thread(
+        target=estimator.train,
+        args=[repeated(X, Y)],
+        kwargs={"max_steps": STEPS},
+    )
+    looking = Outliving(training)
+    first = estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
+    training.join()
+    assert looking.is_same
+    assert first["global_step"] == 4
+    last = estimator.evaluate(batches_of(X, Y), steps=1)
+    assert last["global_step"] == STEPS
+    assert last["loss"] < first["loss"]
+
+
+class Delegating(keras.callbacks.Callback):
+    """Reads and assigns weights on a thread of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def _act(self):
+        kernel = self.model.trainable_variables[0]
+        self.read.append(np.array(kernel))
+        kernel.assign(kernel * 0)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.before = len(self.read)
+        thread = threading.Thread(target=self._act)
+        thread.start()
+        thread.join()
+        assert len(self.read) == self.before + 1
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_a_thread_of_a_callback_sees_what_its_callback_sees(
+    tmp_path, looks_first
+):
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path, iterations=1)
+    delegating = Delegating()
+    if looks_first:
+        delegating.on_train_batch_begin = lambda *_: delegating.model
+    estimator.train(repeated(X, Y), max_steps=3, hooks=[delegating])
+    assert len(delegating.read) == 3
+    assert np.abs(delegating.read[1]).max() > 0
+    # The last assignment is in the checkpoint.
+    assert not final(estimator).any()
+
+
+class Nested(keras.callbacks.Callback):
+    """Trains in a callback of an evaluation."""
+
+    def __init__(self, estimator):
+        super().__init__()
+        self.estimator = estimator
+
+    def on_test_batch_end(self, batch, logs=None):
+        kernel = self.model.trainable_variables[0]
+        before = np.array(kernel)
+        self.estimator.train(repeated(X, Y), max_steps=8)
+        np.testing.assert_array_equal(np.array(kernel), before)
+
+
+def test_a_training_in_a_callback_does_not_change_what_that_sees(tmp_path):
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
+    estimator.train(repeated(X, Y), max_steps=4)
+    expected = estimator.evaluate(batches_of(X, Y))
+    nested = Nested(estimator)
+    result = estimator.evaluate(batches_of(X, Y), hooks=[nested])
+    assert result == expected
+    assert checkpoints.step_of(estimator.model_dir) == 8
+
+
+def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(shown_values, "_PATIENCE_SECS", 0.01)
+    estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
+    estimator.train(repeated(X, Y), max_steps=4)
+    training = threading.Thread(
+        target=estimator.train, args=[repeated(X, Y)], kwargs={"max_steps": 8}
+    )
+    with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
+        looking = Outliving(training)
+        estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
+        training.join()
+    assert "give the two calls estimators of their own" in caplog.text

@@ -1,0 +1,89 @@
+"""`tf.estimator.Estimator`: inputs and predictions of any number of rows."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
+
+X = np.arange(6, dtype="float32").reshape(6, 1)
+
+
+def model_fn(features, labels, mode):
+    w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+    x = features.get("x", tf.ones([2, 1]))
+    x = tf.cast(x, tf.float32)
+    if mode == kte.ModeKeys.PREDICT:
+        mean = tf.reduce_mean(x + w, 0, keepdims=True)
+        return kte.tf1.EstimatorSpec(
+            mode, predictions={"mean": mean, "sum": 2 * mean}
+        )
+    goal = tf.ones([2, 1]) if labels is None else tf.cast(labels, tf.float32)
+    loss = tf.reduce_mean(tf.square(x * w - goal))
+    optimizer = tf.train.GradientDescentOptimizer(0.125)
+    return kte.tf1.EstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss, tf.train.get_global_step()),
+    )
+
+
+def scalars():
+    return tf.data.Dataset.from_tensors(({"x": 3.0, "k": 2.0}, 1.0)).repeat(4)
+
+
+def lists():
+    return {"x": [[1], [2]]}, [[1.0], [2.0]]
+
+
+def nothing():
+    return {}, None
+
+
+@pytest.mark.parametrize(
+    ("input_fn", "steps", "w", "loss"),
+    [
+        # w becomes w - 2 * 0.125 * 3 * (3 * w - 1), four times.
+        (scalars, 4, 1 / 3 * (1 - (-1.25) ** 4), None),
+        (lists, 1, 0.625, 0.3515625),
+        (nothing, 1, 0.25, 0.5625),
+    ],
+)
+def test_features_need_no_batch_axis(tmp_path, input_fn, steps, w, loss):
+    made = Estimator(model_fn, tmp_path)
+    made.train(input_fn, steps=steps)
+    assert made.get_variable_value("global_step") == steps
+    np.testing.assert_allclose(made.get_variable_value("w"), w, rtol=1e-5)
+    result = made.evaluate(input_fn, steps=1)
+    if loss is not None:
+        np.testing.assert_allclose(result["loss"], loss, rtol=1e-5)
+
+
+def test_scalars_are_refused_where_a_batch_size_was_asked_for(tmp_path):
+    made = kte.TPUEstimator(
+        kte.tf1.model_fn(lambda features, labels, mode, params: None),
+        tmp_path,
+        config=kte.RunConfig(),
+        use_tpu=False,
+        train_batch_size=2,
+    )
+    with pytest.raises(ValueError, match="Received scalars only"):
+        made.train(lambda params: scalars(), steps=1)
+
+
+def test_predictions_of_a_whole_batch(tmp_path):
+    made = Estimator(model_fn, tmp_path)
+    made.train(lists, steps=1)
+    w = made.get_variable_value("w")
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices({"x": X}).batch(4)
+
+    rows = list(made.predict(input_fn))
+    # The mean of a smaller batch is that of its own rows.
+    expected = [X[:4].mean() + w, X[4:].mean() + w]
+    np.testing.assert_allclose([r["mean"][0] for r in rows], expected)
+    (row, _) = made.predict(input_fn, "sum")
+    np.testing.assert_allclose(row["sum"], [2 * expected[0]])
