@@ -6,8 +6,8 @@
     nox -s ecosystem            # Models of KerasHub.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
-`.ci/run` runs the whole suite on one Python, and then `newest-3.12`,
-`newest-3.13` and `lowest`, if it can.
+`.ci/run` runs the whole suite on one Python, and then `newest-3.13` and
+`lowest`, if their Pythons are installed.
 """
 
 import os

@@ -168,7 +168,7 @@ def _run_on_host(
     values: Mapping[str, np.ndarray],
     features: Sequence[np.ndarray],
 ) -> tuple[Nest, dict[str, np.ndarray]]:
-    """What the function returns, computed on the CPU if JAX can."""
+    """Calls the function, on the CPU if JAX has one."""
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:

@@ -152,7 +152,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _missing(dtype: Any) -> Any:
-    """What JAX returns where no row has an index."""
+    """Returns the value that JAX has for an index without a row."""
     if dtype.is_bool:
         return True
     if not dtype.is_integer:

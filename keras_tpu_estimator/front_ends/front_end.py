@@ -13,6 +13,7 @@ from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
+from keras_tpu_estimator.ground.base.signatures import layers_of
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
@@ -104,11 +105,13 @@ def front_end_of(model_fn: object) -> FrontEnd:
 
     Args:
         model_fn: What the user wrote. One for another front end than Keras's
-            says so by an attribute `front_end`, which marking it gave it.
+            has an attribute `front_end`, which marking it added. So does what
+            wraps such a function.
 
     Example:
 
     >>> front_end_of(lambda features, labels, mode, params: ...).why_no_tables
     """
-    front_end: FrontEnd = getattr(model_fn, "front_end", KERAS)
+    marks = (getattr(each, "front_end", None) for each in layers_of(model_fn))
+    front_end: FrontEnd = next((mark for mark in marks if mark), KERAS)
     return front_end

@@ -34,7 +34,7 @@ class Bounds:
 
     @property
     def by(self) -> str:
-        """Which of the first three takes longest, or "latency".
+        """The one of the first three that takes longest, or "latency".
 
         Latency limits a step if the compiler's estimate is several times as
         long as each of the three. Many small operations take that time.

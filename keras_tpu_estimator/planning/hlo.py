@@ -21,7 +21,7 @@ _CALLED = re.compile(
     r"%?([\w.\-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-# What XLA writes in place of an estimate, the largest number of 64 bits, with
+# XLA writes this in place of an estimate: the largest number of 64 bits, with
 # room for what it adds up.
 _NO_ESTIMATE = 2**60
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')

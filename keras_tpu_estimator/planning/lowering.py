@@ -147,7 +147,7 @@ def signature(
     machine: Machine,
     steps: int | None = None,
 ) -> Hashable:
-    """What is equal for calls of an estimator that run the same program.
+    """Returns a key that is equal for calls that run the same program.
 
     One batch of the input is read, and nothing is traced.
 

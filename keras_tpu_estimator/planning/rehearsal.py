@@ -55,7 +55,7 @@ class _ByIdentity:
 
 @dataclasses.dataclass(frozen=True)
 class _Key:
-    """What is equal for calls that are planned once.
+    """A key that is equal for calls that are planned once.
 
     Attributes:
         context: The estimator, by identity.
@@ -96,7 +96,7 @@ class Rehearsal:
         self._report = report
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
-        # What each estimator's training keeps on the cores, by board.
+        # Bytes that each estimator's training keeps on the cores, by board.
         self._kept: dict[_ByIdentity, dict[str, dict[str, Held]]] = {}
 
     @property
@@ -207,7 +207,7 @@ class Rehearsal:
         return self._calls[key]
 
     def _program_of(self, call: Call) -> Hashable:
-        """What is equal for calls that run the same program."""
+        """Returns a key that is equal for calls that run the same program."""
         try:
             return lowering.signature(
                 call.context,
@@ -224,7 +224,7 @@ class Rehearsal:
 def _kept_after(
     found: Iterable[Plan | Refusal],
 ) -> dict[str, dict[str, Held]]:
-    """What a training leaves on each core for later calls, by board.
+    """Returns the bytes that a training leaves on each core, by board.
 
     Variables are no part of it, because later calls use the same arrays.
     """

@@ -34,7 +34,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import LastOfAll
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
-from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.loop_state import EvaluationState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.recut_loops import RecutLoops
@@ -212,7 +212,7 @@ class EvaluationLoop:
         self._steps = steps
         self._steps_by_shape = StepsByShape(step, self._runtime.program.store)
         self._done = 0
-        self._loop_state = LoopState(values)
+        self._loop_state = EvaluationState(values)
         self._host_metrics = context.runtime.program.host_metrics(step)
         self._metrics = self._runtime.program.metrics_state()
         self._outfeed = Outfeed(self._consume)
@@ -247,6 +247,7 @@ class EvaluationLoop:
         if not self._context.placement.use_tpu:
             first = self._end_where_wanted(first, hook_list)
         hook_list.begin()
+        self._runtime.values.take_up(self._loop_state.values, self._step)
         hook_list.after_create_session()
         with self._outfeed, call.told_of_errors():
             for staged in begin_loops(first, self._infeed, hook_list):
@@ -290,6 +291,7 @@ class EvaluationLoop:
             # The devices have made the steps before this part.
             self._progress.show(self._done, None)
             self._done += staged.stacked.steps
+            self._loop_state.batches = self._done
         total = f"/{self._steps}" if self._steps else ""
         _logger.info("Evaluation [%d%s]", self._done, total)
 

@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.program.steps import REPORTS
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import SUMMARIES
 from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.program.store import EVAL_STEP
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
@@ -195,6 +196,26 @@ class TrainingState(LoopState):
     def last_loss(self) -> Any:
         """The loss of the last step."""
         return super().loss(self.losses)
+
+
+class EvaluationState(LoopState):
+    """The values that hooks may fetch in `evaluate`.
+
+    Attributes:
+        batches: How many batches were evaluated.
+    """
+
+    batches = 0
+
+    def fetch(self, name: str) -> Any:
+        """The value of a name.
+
+        Raises:
+            KeyError: There is nothing of that name.
+        """
+        if name == EVAL_STEP and name not in self.fetched:
+            return np.int64(self.batches)
+        return super().fetch(name)
 
 
 class PredictionState(LoopState):

@@ -160,6 +160,7 @@ class PredictionLoop:
             hooks, self._context, self._loop_state, self._step.graph
         )
         hook_list.begin()
+        self._runtime.values.take_up(self._values, self._step)
         hook_list.after_create_session()
         self._running.append(self._start(first))
         with (

@@ -283,6 +283,7 @@ class TrainingLoop:
                 states = self._hook_states(hook_list, checkpoint)
                 self._positions.states = states
                 hook_list.begin()
+                self._runtime.values.take_up(values, self._step)
                 hook_list.after_create_session(states.resuming)
                 with self._outfeed, self._call.told_of_errors():
                     for staged in self._begin_loops(first):

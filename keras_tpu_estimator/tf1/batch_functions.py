@@ -19,7 +19,7 @@ def call_batched(
         args: What it is given: nests of tensors, batch first.
 
     Returns:
-        What it returns, of the rows of a request.
+        Its results for the rows of a request.
     """
     import tensorflow as tf
 

@@ -14,6 +14,7 @@ from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.export.exporting import GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.ground.base.signatures import layers_of
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
@@ -62,7 +63,11 @@ class TF1FrontEnd:
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The function, marked as one that builds a graph."""
-        kind: Any = type(model_fn)
+        kind: Any = next(
+            type(each)
+            for each in layers_of(model_fn)
+            if hasattr(each, "front_end")
+        )
         marked: Callable[..., Any] = kind(function)
         return marked
 

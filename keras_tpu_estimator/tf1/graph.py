@@ -39,6 +39,23 @@ class ModelGraph:
     trainable: frozenset[str]
     scaffold: GraphScaffold
 
+    def made_since(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns later variables by name, first those of the model."""
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        known = {*self.variables, *self.local}
+        with self.graph.as_default():
+            new, local = (
+                {
+                    v.op.name: v
+                    for v in variables
+                    if v.op.name not in known and v.dtype != tf.string
+                }
+                for variables in (v1.global_variables(), v1.local_variables())
+            )
+        return new, local
+
 
 def build(
     call_model_fn: Callable[..., Any],
@@ -64,6 +81,8 @@ def build(
                 f"{type(spec).__name__}"
             )
         scaffold = scaffold_of(spec, additional["use_tpu"])
+        if mode == ModeKeys.EVAL:
+            internals.make_eval_step()
         variables = {v.op.name: v for v in v1.global_variables()}
         local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())

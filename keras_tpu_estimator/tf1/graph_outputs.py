@@ -166,6 +166,8 @@ class GraphOutputs:
 
     def _tensor(self, name: str) -> Any:
         """The tensor of a name; `None` if there is none."""
+        import tensorflow as tf
+
         if name in self._model.variables or name in self._model.local:
             return None
         predictions = self._model.spec.predictions
@@ -176,5 +178,8 @@ class GraphOutputs:
         except (KeyError, ValueError):
             return None
         if hasattr(element, "outputs"):
-            return element.outputs[0] if len(element.outputs) == 1 else None
-        return element
+            if len(element.outputs) != 1:
+                return None
+            (element,) = element.outputs
+        # Hooks have made variables since.
+        return None if element.dtype == tf.resource else element

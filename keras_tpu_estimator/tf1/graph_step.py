@@ -155,7 +155,7 @@ class GraphStep:
                 )
             },
             REPORTS: {},
-            CUT: False,
+            CUT: split,
         }
         run = cores.per_core(
             functools.partial(self._per_core, compiled),
@@ -203,9 +203,7 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
-        outputs[CUT] = flags(
-            dict(zip(lifted.wide.values(), cut, strict=True)), cores
-        )
+        outputs[CUT] = flags(dict(zip(lifted.wide.values(), cut, strict=True)))
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])

@@ -5,6 +5,7 @@ such as a summary, runs on the host; so does what comes of variables alone.
 """
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable
 from collections.abc import Collection
@@ -17,6 +18,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from keras_tpu_estimator.engine.program.store import EVAL_STEP
+from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.definitions import definition_of
@@ -31,6 +34,7 @@ from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.spec import Spec
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
+from keras_tpu_estimator.tf1.variables import enter
 
 ArraysByPath = Mapping[str, Any]
 
@@ -72,14 +76,22 @@ class FetchedGraph:
     def __init__(self, model: ModelGraph):
         self.graph = model.graph
         self.fetched = _fetched(model.spec)
-        self._model = model
+        self._model = _with_eval_step(model)
         self.found: dict[Any, _Part | None] = {}
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Makes the graph the default one, as while it was built."""
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
         with as_in_tf2(), self.graph.as_default():
-            yield
+            # A later call of the estimator finds the hook's variables.
+            own = v1.variable_scope(
+                v1.get_variable_scope(), reuse=v1.AUTO_REUSE
+            )
+            with own:
+                yield
 
     def request(
         self, fetches: Any, asked: Collection[str] | None = None
@@ -94,10 +106,25 @@ class FetchedGraph:
 
         return Request({n for part in parts for n in part.names}, results)
 
+    def enter_new(self, store: VariableStore) -> bool:
+        """Enters variables that hooks have made; see `HookedGraph`."""
+        model = self._model
+        new, local = model.made_since()
+        if not new and not local:
+            return False
+        self._model = dataclasses.replace(
+            model,
+            variables={**model.variables, **new, **local},
+            local={**model.local, **local},
+        )
+        self.found.clear()
+        enter(store, self._model, local)
+        return True
+
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """What runs on the host alone, for it assigns variables."""
+        """Returns what runs only on the host; see `HookedGraph`."""
         return host_run(self._model, fetches, feed_dict)
 
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
@@ -131,10 +158,19 @@ class FetchedGraph:
         return _Part([], lambda values: None)
 
     def _tensor(self, tensor: Any, asked: Collection[str] | None) -> _Part:
+        import tensorflow as tf
+
         variable = _variable_read(tensor.op)
         if variable in self._model.variables:
             read = self._model.variables[variable].dtype.as_numpy_dtype
             return _one(variable, read)
+        if tensor.dtype == tf.resource:
+            raise ValueError(
+                "A hook must make its variables in `begin`, and they cannot "
+                f"hold strings. Received: {tensor.name}, made at "
+                f"{line_of(tensor.op)}. Keep the value in an attribute of the "
+                "hook."
+            )
         name = tensor.name.removesuffix(":0")
         dtype = tensor.dtype.as_numpy_dtype
         if asked is not None and name in asked:
@@ -189,9 +225,21 @@ def _fetched(spec: Spec) -> Any:
     return spec.predictions if spec.mode == ModeKeys.PREDICT else [spec.loss]
 
 
+def _with_eval_step(model: ModelGraph) -> ModelGraph:
+    """A graph whose hooks read the number of evaluated batches."""
+    step = model.local.get(EVAL_STEP)
+    if step is None:
+        return model
+    variables = {**model.variables, EVAL_STEP: step}
+    return dataclasses.replace(model, variables=variables)
+
+
 def _one(name: str, dtype: Any) -> _Part:
-    """The value of a name, in the dtype that it has in the graph."""
-    return _Part([name], lambda values: np.asarray(values[name], dtype))
+    """The value of a name, in the dtype that it has in the graph.
+
+    A session of TensorFlow returns NumPy's scalars, too.
+    """
+    return _Part([name], lambda values: np.asarray(values[name], dtype)[()])
 
 
 def _variable_read(op: Any) -> str | None:

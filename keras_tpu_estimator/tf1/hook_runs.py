@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.engine.program.store import EVAL_STEP
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.tf1.definitions import definition_of
@@ -57,7 +58,10 @@ class HostRun:
 def host_run(
     model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
 ) -> HostRun | None:
-    """What a hook runs, if it assigns variables and needs nothing of a step."""
+    """Returns what a hook runs, if it needs nothing of a step.
+
+    Values that are only read need no session: see `of_variables`.
+    """
     leaves = [
         element_of(model.graph, each) for each in jax.tree.leaves(fetches)
     ]
@@ -65,13 +69,14 @@ def host_run(
     run = of_variables(model, fetches, elements, feed_dict or {})
     if (
         run is None
-        or not run.assigned
+        or not (run.assigned or feed_dict)
         or len(elements) < len(leaves)
         or not model.variables.keys() >= {*run.names}
     ):
         return None
-    # The loop alone counts steps.
-    assigned = [name for name in run.assigned if name != GLOBAL_STEP]
+    # Only the loop counts.
+    counted = (GLOBAL_STEP, EVAL_STEP)
+    assigned = [name for name in run.assigned if name not in counted]
     return dataclasses.replace(run, assigned=assigned)
 
 

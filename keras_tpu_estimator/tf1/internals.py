@@ -214,6 +214,32 @@ def has_own_retention(saver: Any) -> bool:
     return kept != (5, 10000)
 
 
+def make_eval_step() -> None:
+    """Makes the number of batches that an evaluation has counted.
+
+    It is a variable of the default graph, unless that already contains one.
+    """
+    from tensorflow.python.training import evaluation
+
+    evaluation._get_or_create_eval_step()
+
+
+def static_value(tensor: Any) -> Any:
+    """Returns the value of a tensor of a graph, or `None` if it varies.
+
+    `tf.get_static_value` also forbids the user's code to feed the tensor, and
+    each tensor that it depends on.
+    """
+    import tensorflow as tf
+
+    graph = tensor.graph
+    graph.prevent_feeding = lambda tensor: None
+    try:
+        return tf.get_static_value(tensor)
+    finally:
+        del graph.prevent_feeding
+
+
 def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
     """Has an operation of a graph wait for these others, and for no more."""
     op._remove_all_control_inputs()

@@ -180,7 +180,7 @@ def cut_by_jax(types: Sequence[str]) -> list[int]:
 
 
 def _differs(wide: Any, narrow: Any) -> Any:
-    """Where a value is another one in a narrower type."""
+    """Returns where a narrower type changes a value."""
     back = stablehlo.convert(wide.type, narrow)
     direction = stablehlo.ComparisonDirectionAttr.get("NE")
     return stablehlo.compare(wide, back, direction)

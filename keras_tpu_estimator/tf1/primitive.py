@@ -36,7 +36,7 @@ def run(
             Defaults to `False`.
 
     Returns:
-        What was fetched, and then the new values of what it changes; and for
+        The fetched tensors, and then the new values of what it changes; and for
         each result of `lifted.wide` where its numbers were cut off.
     """
     results: list[jax.Array] = _step.bind(

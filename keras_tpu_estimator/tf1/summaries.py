@@ -17,6 +17,7 @@ from keras_tpu_estimator.files.summary.kinds import Histogram
 from keras_tpu_estimator.files.summary.kinds import Image
 from keras_tpu_estimator.files.summary.kinds import Scalar
 from keras_tpu_estimator.files.summary.kinds import Summary
+from keras_tpu_estimator.tf1.internals import static_value
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -118,11 +119,9 @@ def _merged(summary_op: Any) -> list[Any]:
 
 
 def _recorded(op: Any) -> Recorded | None:
-    import tensorflow as tf
-
     if op.type not in _KINDS:
         return None
-    tag = tf.get_static_value(op.inputs[0])
+    tag = static_value(op.inputs[0])
     tensor = op.inputs[1]
     if tag is None or tag.ndim or not tensor.shape.is_fully_defined():
         return None
@@ -150,9 +149,7 @@ def _image(tag: str, op: Any) -> tuple[Summary, Any]:
 
 
 def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
-    import tensorflow as tf
-
-    rate = tf.get_static_value(op.inputs[2])
+    rate = static_value(op.inputs[2])
     count = op.get_attr("max_outputs")
     summary = NumberedSounds(
         tag=f"{tag}/audio", sample_rate=int(rate), max_outputs=count

@@ -21,6 +21,7 @@ from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.internals import static_value
 from keras_tpu_estimator.tf1.sessions import load_values
 
 # No variable of TensorFlow has such a name.
@@ -185,13 +186,11 @@ def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
     """The value of a tensor, or `None` if it varies."""
-    import tensorflow as tf
-
     if tensor.op.type != "Fill":
-        value: np.ndarray | None = tf.get_static_value(tensor)
+        value: np.ndarray | None = static_value(tensor)
         return value
     # As a whole it would be made on the host, and then be copied.
-    shape, number = map(tf.get_static_value, tensor.op.inputs)
+    shape, number = map(static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
     dtype = jax.dtypes.canonicalize_dtype(number.dtype)
@@ -201,11 +200,9 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
     """Tells how many variables get their values from which checkpoint."""
-    import tensorflow as tf
-
     # Each value is read by an operation of its own.
     counts = collections.Counter(
-        tf.get_static_value(op.inputs[0]).item().decode()
+        static_value(op.inputs[0]).item().decode()
         for op in reachable(graph, initializers)
         if op.type == "RestoreV2"
     )

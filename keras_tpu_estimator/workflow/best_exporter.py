@@ -1,7 +1,6 @@
 """The exporter of the best model so far, over all processes."""
 
 import glob
-import inspect
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
@@ -209,7 +209,7 @@ def _check_compare_fn(compare_fn: Any) -> None:
             f"Received: {shown(compare_fn)}. "
             "Leave it out to compare the losses."
         )
-    arguments = set(inspect.signature(compare_fn).parameters)
+    arguments = {*argument_names(compare_fn)}
     if arguments != expected:
         raise ValueError(
             f"`compare_fn` should have the arguments {sorted(expected)}. "

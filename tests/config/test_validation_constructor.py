@@ -306,6 +306,14 @@ def of_depth(depth, features, labels, mode, params):
     del depth, features, labels, mode, params
 
 
+def decorated(model_fn):
+    @functools.wraps(model_fn)
+    def decorator(*args, **kwargs):
+        return model_fn(*args, **kwargs)
+
+    return decorator
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -319,6 +327,9 @@ def of_depth(depth, features, labels, mode, params):
         {"model_fn": Callable()},
         {"model_fn": Callable().model_fn},
         {"model_fn": functools.partial(of_depth, 3)},
+        {"model_fn": functools.partial(of_depth, depth=3)},
+        {"model_fn": decorated(functools.partial(of_depth, depth=3))},
+        {"model_fn": functools.partial(decorated(of_depth), depth=3)},
         {"params": {"use_tpu": "not reserved"}},
         {"batch_axis": (1, np.int64(-1))},
         {"export_saved_model_api_version": 2},

@@ -1,4 +1,4 @@
-"""What a served model keeps from one request to the next."""
+"""State that a served model keeps from one request to the next."""
 
 import keras
 import numpy as np

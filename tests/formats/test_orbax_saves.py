@@ -26,7 +26,6 @@ from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.ground.storage import paths
 from tests.torture import memory
 from tests.torture import states
 from tests.torture.saves import expect_no_leftovers
@@ -145,14 +144,14 @@ def test_what_is_still_written_is_swept_later(tmp_path, monkeypatch, where):
     folder = pathlib.Path(saved.tree, where)
     folder.mkdir(exist_ok=True)
     (folder / "one").touch()
-    remove = paths.remove
+    remove = os.remove
 
     def removed(path):
         remove(path)
         (folder / "another").touch()
 
     with monkeypatch.context() as patched:
-        patched.setattr(paths, "remove", removed)
+        patched.setattr(os, "remove", removed)
         save_files.sweep(str(tmp_path))
     assert (folder / "another").exists()
     save_files.sweep(str(tmp_path))

@@ -18,7 +18,7 @@ from keras_tpu_estimator.engine.device import shown_values
 
 X, Y = regression_data()
 STEPS = 16
-# How long a callback of a training that is faulty has to interfere.
+# The time that a callback of a faulty training has to interfere.
 MOMENT = 0.1
 
 

@@ -100,7 +100,7 @@ def test_unix_times_in_float64_are_told_of_once(tmp_path, monkeypatch, caplog):
     def input_fn(params):
         times = 1_732_543_201.0 + np.arange(16)
         for _ in range(3):
-            # What float32 holds well enough is normal.
+            # Rounding of fractions to float32 is normal.
             yield {"x": X[:16].astype("float64"), "time": times}, Y[:16]
 
     with caplog.at_level(logging.WARNING):

@@ -93,7 +93,7 @@ def raw_receiver():
 
 
 def served(folder, inputs, signature="serving_default", tags=SERVE):
-    """What a session makes of a request."""
+    """Answers a request in a session."""
     with tf.Graph().as_default(), plain_session() as session:
         meta = tf.saved_model.loader.load(session, tags, folder)
         definition = meta.signature_def[signature]

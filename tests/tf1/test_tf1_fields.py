@@ -28,7 +28,7 @@ X = np.ones((4, 1), "float32")
 
 @pytest.fixture(autouse=True)
 def logged(caplog):
-    """What is logged, by a process that has not warned yet."""
+    """Collects the log of a process that has not warned yet."""
     warn_once.cache_clear()
     caplog.set_level(logging.WARNING, "keras_tpu_estimator")
     return caplog
@@ -228,7 +228,7 @@ def test_a_scaffold_is_finalized(tmp_path):
     program = Program(tmp_path, lambda w, local: Own())
     assert program.w == 13
     assert program.predicted == 13
-    # What it makes by default has no effect.
+    # Its default has no effect.
     assert {tag for tag, _ in summaries_in(tmp_path)} >= {"all"}
 
 
@@ -564,12 +564,13 @@ WARNED = {
     "TPUConfig.experimental_allow_per_host_v2_parallel_get_next": True,
     "TPUConfig.experimental_feed_hook": dict,
 }
-# What this package adds to them.
+# Fields that this package adds to them.
 OWN = (
     "fast_dev_run stall_timeout_secs progress debug_nans micro_batches "
     "dtype_policy remat keep_best resume_input input_state_max_bytes "
     "export_backend export_timeout_secs checkpoint_format host_timeout_secs "
-    "layout_map shard_optimizer executables random_bits metric_writers"
+    "layout_map shard_optimizer executables random_bits metric_writers "
+    "max_input_shapes"
 )
 
 

@@ -238,16 +238,16 @@ def test_long_datasets_are_stacked(is_disabled):
 
 
 @pytest.mark.parametrize(
-    "sparse",
+    "ragged",
     [
-        lambda: tf.sparse.from_dense(X),
-        lambda: tf.data.Dataset.from_tensors(tf.sparse.from_dense(X)),
+        lambda: tf.RaggedTensor.from_tensor(X),
+        lambda: tf.data.Dataset.from_tensors(tf.RaggedTensor.from_tensor(X)),
     ],
 )
-def test_sparse_tensors_are_an_error(sparse):
+def test_ragged_tensors_are_an_error(ragged):
     with pytest.raises(TypeError, match="should be dense|dense tensor"):
-        source_of(lambda: {"x": sparse()}).check(undivided(4))
-        source_of(sparse).check(undivided(4))
+        source_of(lambda: {"x": ragged()}).check(undivided(4))
+        source_of(ragged).check(undivided(4))
 
 
 def pipeline_of(input_fn):

@@ -49,6 +49,10 @@ def test_a_module_lists_its_names():
         ("tf.flags.FLAGS.model_dir", Status.TENSORFLOW),
         ("tf.layers.dense", Status.SUPPLIED),
         ("tf.nn.rnn_cell.LSTMCell", Status.SUPPLIED),
+        (
+            "tf.estimator.experimental.build_raw_supervised_input_receiver_fn",
+            Status.SUPPLIED,
+        ),
         ("tf.estimator", Status.SUPPLIED),
         ("tf.compat.v1.estimator.ModeKeys.TRAIN", Status.SUPPLIED),
         ("tf.contrib.tpu.python.tpu.tpu_config.TPUConfig", Status.SUPPLIED),

@@ -121,7 +121,7 @@ def of_dense_ids_once(params):
 
 
 def parsed():
-    """What `make_parse_example_spec` asks of examples."""
+    """Returns the features that `make_parse_example_spec` asks for."""
     columns = [tf.feature_column.numeric_column("x", [2]), COLUMN]
     spec = tf.feature_column.make_parse_example_spec(columns)
     return export.build_parsing_serving_input_receiver_fn(spec)
@@ -148,7 +148,7 @@ def mixed_keys_receiver():
 
 
 def answer(folder, feed):
-    """What a session makes of a request, fed by its signature."""
+    """Answers a request in a session, fed by its signature."""
     with tf.Graph().as_default() as graph, plain_session() as session:
         meta = tf.saved_model.loader.load(session, ["serve"], folder)
         signature = meta.signature_def["serving_default"]

@@ -1,4 +1,4 @@
-"""What users do around trainings: links, threads, and edits at a save."""
+"""Acts of users around trainings: links, threads, and edits at a save."""
 
 import concurrent.futures
 import contextlib
@@ -53,7 +53,7 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
         left = saves.leftovers(str(run))
         expect(not left, f"{left} is of no checkpoint: links, {way}")
         count = sum(1 for path in disk.iterdir())
-        # What retention has removed was a link, and its target stays.
+        # Retention has removed a link, and its target stays.
         names = {path.name for path in disk.iterdir()}
         links = {
             os.path.basename(os.readlink(path))

@@ -26,7 +26,6 @@ from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.cut_integers import of_steps
 from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
 from keras_tpu_estimator.engine.program.steps import NEWEST
@@ -278,11 +277,10 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
-        stacked = of_steps(stacked)
-        if CUT in stacked:
-            newest[CUT] = stacked.pop(CUT)
+        # Each host reads the flags of its own devices.
+        cut = stacked.pop(CUT, {})
         stacked, newest = cores.whole_on_hosts((stacked, newest))
-        return assigned, metrics, losses, stacked, newest
+        return assigned, metrics, losses, stacked, newest | {CUT: cut}
 
     def _run_one(
         self,

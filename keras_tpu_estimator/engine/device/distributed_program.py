@@ -138,7 +138,7 @@ class DistributedProgram:
         return self._host_metrics[key].another()
 
     def directions(self) -> dict[str, str]:
-        """Which Keras metrics should rise ("up") or fall ("down"), by name.
+        """Returns which Keras metrics should rise ("up") or fall ("down").
 
         Those of a `metric_fn` are known once it has been called.
         """

@@ -138,9 +138,9 @@ def _compiler(device: jax.Device) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """What tells processors with other instructions apart."""
+    """Returns a name of the processor that includes its instructions."""
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
             lines = [line.partition(":") for line in file]
     except OSError:  # Not on Linux.
         return f"{platform.machine()} {platform.processor()}"

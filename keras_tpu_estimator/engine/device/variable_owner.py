@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from keras_tpu_estimator.engine.device import fitting
 from keras_tpu_estimator.engine.device.kept_values import KeptValues
 from keras_tpu_estimator.engine.device.kept_values import usable
+from keras_tpu_estimator.engine.device.restoring import restored_values
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.engine.device.saving import check_whole
@@ -148,6 +149,18 @@ class VariableOwner:
         self.complete(values, step)
         values.update(self._kept.replaced(step, training, checkpoint=None))
         return values
+
+    def take_up(self, values: RunState, step: Step) -> None:
+        """Adds the variables that hooks made, as the checkpoint has them."""
+        if step.graph is None or not step.graph.enter_new(self._store):
+            return
+        missing = {*self._store.without_slots()}.difference(values)
+        if values.checkpoint is not None:
+            restored = restored_values(
+                self._store, self._places, values.checkpoint, missing, ()
+            )
+            values.update(self._where_used(restored, values.mode))
+        self.complete(values, step)
 
     def complete(self, values: RunState, step: Step) -> None:
         """Adds initial values of what the model has come to have since."""

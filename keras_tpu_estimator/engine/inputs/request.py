@@ -1,7 +1,6 @@
 """What a call wants of its input."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.base.types import InputFn
 
 
@@ -91,10 +91,7 @@ def call_input_fn(
             f"{shown(input_fn)}. Pass the "
             "function itself, without calling it."
         )
-    parameters = inspect.signature(input_fn).parameters.values()
-    # A partial's signature still has what is bound by name.
-    bound = getattr(input_fn, "keywords", {})
-    names = {p.name for p in parameters if p.name not in bound}
+    names = {*argument_names(input_fn)}
     if "params" not in names:
         raise ValueError(
             "`input_fn` should take an argument `params`: TPUEstimator passes "

@@ -1,7 +1,6 @@
 """The contract of a user's `model_fn`: what it is given, what it may return."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.spec.model_fn import minimizing
@@ -26,27 +26,6 @@ SpecFunction: TypeAlias = Callable[
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 
-def argument_names(function: object) -> tuple[str, ...]:
-    """The names of a callable's arguments, `functools.partial`s included.
-
-    Raises:
-        TypeError: It is not callable.
-    """
-    if not callable(function):
-        raise TypeError(
-            f"Expected a callable as `model_fn`. Received: {shown(function)}"
-        )
-    parameters = inspect.signature(function).parameters.values()
-    # A partial's signature still has what is bound by name.
-    bound = getattr(function, "keywords", {})
-    return tuple(
-        p.name
-        for p in parameters
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and p.name not in bound
-    )
-
-
 def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
     """Checks the arguments that a `model_fn` declares, and returns it.
 
@@ -55,8 +34,12 @@ def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
         ValueError: It takes no `features`, no `params` though there are some,
             or arguments that nothing gives it.
     """
+    if not callable(model_fn):
+        raise TypeError(
+            f"Expected a callable as `model_fn`. Received: {shown(model_fn)}"
+        )
     names = argument_names(model_fn)
-    if not callable(model_fn) or "features" not in names:
+    if "features" not in names:
         raise ValueError(
             "`model_fn` should take an argument `features`. Received a "
             f"function of {list(names)}."

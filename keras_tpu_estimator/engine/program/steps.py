@@ -56,7 +56,7 @@ SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 STEP_LOSS = "step_loss"
 # Of the features by which a step differentiates, by their keys.
 FEATURE_GRADIENTS = "feature_gradients"
-# Which integers of 64 bits were cut off, by name: see `cut_integers`.
+# Flags of 64-bit integers that were cut off, by name: see `cut_integers`.
 CUT = "cut"
 NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
 # The global step after each step that does not count itself once.

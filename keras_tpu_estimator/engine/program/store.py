@@ -25,6 +25,8 @@ from keras_tpu_estimator.ground.tracing.variables import is_seed
 from keras_tpu_estimator.spec.model_fn.initialization import Target
 
 GLOBAL_STEP = "global_step"
+# TensorFlow's name for the number of batches that an evaluation has counted.
+EVAL_STEP = "eval_step"
 
 
 class Lender(Protocol):

@@ -137,7 +137,7 @@ def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
 def remove_files(files: Iterable[str]) -> None:
     """Removes files, and folders of Orbax, that may be gone already.
 
-    What is left of a folder, if this process is killed, has its mark.
+    If this process is killed, the rest of a folder keeps its mark.
     """
     for path in files:
         try:

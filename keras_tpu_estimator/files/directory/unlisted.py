@@ -14,7 +14,7 @@ from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
 
 _PREFIX = re.compile(re.escape(location.BASENAME) + "-([0-9]+)")
-# How many of them a message names.
+# A message names at most this many of them.
 _NAMED = 5
 
 

@@ -178,7 +178,7 @@ class Differentiation:
         return gradients
 
     def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
-        """What stands for the batch: the mean of its parts, or their sum."""
+        """Returns the value of the batch: the mean or the sum of its parts."""
         return mean * self.micro_batches if reduction == "sum" else mean
 
     def _reduction(self, ops: Sequence[Update]) -> str:

@@ -194,7 +194,7 @@ def _are_added(
     likes: Nest,
     assigned: ArraysByPath,
 ) -> Nest:
-    """Which averages differ between micro-batches; of integers, exactly.
+    """Returns which averages differ between micro-batches.
 
     A count of examples is added up. The number of a step, which is the same in
     all of them, is not.
@@ -216,7 +216,7 @@ def _is_inexact(like: jax.Array | jax.ShapeDtypeStruct) -> bool:
 
 
 def _zero(like: jax.ShapeDtypeStruct) -> jax.Array:
-    """Where a sum begins: small floats are summed in float32."""
+    """Returns the zero of a sum: small floats are summed in float32."""
     if not _is_inexact(like):
         return jnp.zeros(like.shape, like.dtype)
     return jnp.zeros(like.shape, jnp.promote_types(like.dtype, jnp.float32))
@@ -230,5 +230,5 @@ def _with(total: jax.Array, value: jax.Array, adds: bool) -> jax.Array:
 
 
 def _of_batch(total: jax.Array, count: int) -> jax.Array:
-    """What stands for the batch: a mean, except of integers and booleans."""
+    """Returns the batch's value: a mean, except of integers and booleans."""
     return total / count if _is_inexact(total) else total

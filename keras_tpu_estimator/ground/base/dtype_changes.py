@@ -161,7 +161,7 @@ def _surely_fits(value: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Where real numbers change by more than the rounding of fractions."""
+    """Finds real numbers that change by more than rounding of fractions."""
     least, most = _limits(dtype)
     is_real = kind_of(value.dtype) == "real"
     if is_real:

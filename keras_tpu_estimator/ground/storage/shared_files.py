@@ -18,7 +18,7 @@ from typing import TypeVar
 from keras_tpu_estimator.ground.base import operating_system
 
 _T = TypeVar("_T")
-# What Windows calls IO_REPARSE_TAG_MOUNT_POINT.
+# IO_REPARSE_TAG_MOUNT_POINT of Windows.
 _JUNCTION = 0xA0000003
 # Pauses between attempts, in seconds: 5 s in all.
 _PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 1.62)

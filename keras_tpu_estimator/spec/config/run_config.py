@@ -227,7 +227,7 @@ class RunConfig:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lets a property of a subclass stand for a field.
 
-        What the constructor has of it, `super()` returns.
+        `super()` returns the value that the constructor got.
         """
         super().__init_subclass__(**kwargs)
         for name, own in list(vars(cls).items()):

@@ -1,6 +1,7 @@
 """What hooks of TensorFlow get of a run: tensors of the graph, as values."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -56,10 +57,22 @@ class HookedGraph(Protocol):
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """Makes the graph the default one, as while it was built."""
 
+    def enter_new(self, store: Any) -> bool:
+        """Enters the variables that hooks have made into a program's store.
+
+        Args:
+            store: The `VariableStore` of the program.
+
+        Returns:
+            Whether there are any.
+        """
+
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """What runs on the host alone, for it assigns variables.
+        """Returns what runs only on the host.
+
+        It assigns variables, or is fed, and needs nothing of a step.
 
         Args:
             fetches: A nest of operations, tensors, variables and names.
@@ -86,9 +99,6 @@ class GraphSession:
     Args:
         asked: The names that the hook has asked for so far.
 
-    Attributes:
-        graph: The graph of TensorFlow.
-
     Raises:
         ValueError: The program was made of no graph.
     """
@@ -104,7 +114,11 @@ class GraphSession:
         self._session = session
         self._hooked: HookedGraph = session.graph
         self._asked = asked
-        self.graph = self._hooked.graph
+
+    @property
+    def graph(self) -> Any:
+        """The graph of TensorFlow."""
+        return self._hooked.graph
 
     def run(
         self,
@@ -117,10 +131,10 @@ class GraphSession:
 
         Args:
             fetches: Variables, what comes of variables alone, and what
-                `before_run` has asked for. Or operations that assign
-                variables from others, constants and files alone: the next step
-                begins with what they have assigned.
-            feed_dict: What is fed to such operations. Otherwise it has to be
+                `before_run` has asked for. Or operations that need nothing of
+                a step, such as those that assign variables or save them: the
+                next step begins with what they have assigned.
+            feed_dict: What is fed to such operations. Otherwise it must be
                 `None`: nothing is fed into a device loop.
             options: Accepted; has no effect, of which a warning is logged.
             run_metadata: Accepted in the same way.
@@ -143,3 +157,29 @@ class GraphSession:
         """The values of names, as `Session.run` has them."""
         values: dict[str, Any] = self._session.run({n: n for n in names})
         return values
+
+
+def graph_session(
+    session: Session, asked: Collection[str] = ()
+) -> GraphSession:
+    """Makes a session that also is one to TensorFlow's own functions.
+
+    Args:
+        session: What hooks of this package use.
+        asked: As in `GraphSession`.
+
+    Raises:
+        ValueError: As there.
+    """
+    made: GraphSession = _known_to_tensorflow()(session, asked)
+    return made
+
+
+@functools.cache
+def _known_to_tensorflow() -> type[GraphSession]:
+    """The class that a `tf.train.Saver` accepts."""
+    import tensorflow as tf
+
+    # The last base but `object`, which has no public name.
+    interface = tf.compat.v1.Session.__mro__[-2]
+    return type("TensorFlowSession", (GraphSession, interface), {})

@@ -15,9 +15,9 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
 from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
-from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.graph_session import Request
+from keras_tpu_estimator.spec.hooks.graph_session import graph_session
 from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -127,7 +127,7 @@ class TensorFlowHook(LoopHook):
     def open(self, session: Session) -> None:
         """Finds out about the graph."""
         self._asked: set[str] = set()
-        self._session = GraphSession(session, self._asked)
+        self._session = graph_session(session, self._asked)
         self._hooked: HookedGraph = session.graph
         self._coordinator = _train().Coordinator()
 

@@ -5,7 +5,7 @@ from typing import Any
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.graph_session import GraphSession
+from keras_tpu_estimator.spec.hooks.graph_session import graph_session
 from keras_tpu_estimator.spec.hooks.session import Session
 
 
@@ -21,17 +21,17 @@ class TensorFlowListener(CheckpointSaverListener):
 
     def before_save(self, session: Session, global_step_value: int) -> None:
         """Calls the listener."""
-        own = GraphSession(session)
+        own = graph_session(session)
         self.listener.before_save(own, global_step_value)
 
     def after_save(
         self, session: Session, global_step_value: int
     ) -> bool | None:
         """Calls the listener."""
-        own = GraphSession(session)
+        own = graph_session(session)
         stops: bool | None = self.listener.after_save(own, global_step_value)
         return stops
 
     def end(self, session: Session, global_step_value: int) -> None:
         """Calls the listener."""
-        self.listener.end(GraphSession(session), global_step_value)
+        self.listener.end(graph_session(session), global_step_value)

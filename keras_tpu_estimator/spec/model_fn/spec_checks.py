@@ -79,7 +79,7 @@ class OwnNames(NamedTuple):
 
 
 EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
-# Where nothing reports the metrics of a spec.
+# For modes in which nothing reports the metrics of a spec.
 NO_NAMES = OwnNames("nothing has", ())
 
 

@@ -13,6 +13,7 @@ import jax
 from keras_tpu_estimator import estimator
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.ground.base.params import copied
+from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.runs.predicted import Predicted
@@ -236,7 +237,7 @@ def _without_loops(
 
 def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
     """A `model_fn` that is given these params, not those of TPUEstimator."""
-    names = inspect.signature(model_fn).parameters
+    names = argument_names(model_fn)
 
     @functools.wraps(model_fn)
     def bound(*args: Any, params: Any = None, **kwargs: Any) -> Any:
@@ -249,7 +250,11 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
         return model_fn(*args, **kwargs)
 
     own = params
-    kept = [p for name, p in names.items() if name != "params"]
+    kept = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in names
+        if name != "params"
+    ]
     added = inspect.Parameter("params", inspect.Parameter.KEYWORD_ONLY)
     bound.__signature__ = inspect.Signature([*kept, added])  # type: ignore[attr-defined]
     return bound
@@ -259,7 +264,7 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
     """An `input_fn` of the params that TPUEstimator asks for."""
     if not callable(input_fn):
         return input_fn
-    names = inspect.signature(input_fn).parameters
+    names = argument_names(input_fn)
 
     def bound(params: Any = None, mode: Any = None, config: Any = None) -> Any:
         given = {"params": copied(own), "mode": mode, "config": config}

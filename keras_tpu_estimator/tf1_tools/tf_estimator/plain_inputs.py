@@ -1,4 +1,4 @@
-"""What an `input_fn` of `tf.estimator.Estimator` may return besides arrays."""
+"""Results of an `input_fn` of `tf.estimator.Estimator` besides arrays."""
 
 from collections.abc import Mapping
 from typing import Any

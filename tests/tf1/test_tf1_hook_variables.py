@@ -1,0 +1,165 @@
+"""Variables that hooks make, as TensorFlow 1.15 has them."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.python.training import evaluation
+from tf1_programs import estimator
+from tf1_programs import fed
+
+X = np.ones((16, 1), "float32")
+
+
+def model_fn(features, labels, mode, params):
+    w = tf.get_variable("w", [1], initializer=tf.ones_initializer)
+    outputs = features * w
+    if mode == kte.ModeKeys.PREDICT:
+        return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": outputs})
+    loss = tf.reduce_mean(outputs)
+    step = tf.train.get_or_create_global_step()
+    train_op = tf.group(w.assign(2 * w), step.assign_add(1))
+    return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def made(tmp_path, **settings):
+    return estimator(model_fn, tmp_path, **{"iterations": 1} | settings)
+
+
+class Counting(tf.train.SessionRunHook):
+    """Counts runs in a variable of its own, and fetches it."""
+
+    def __init__(self):
+        self.fetched, self.read = [], []
+
+    def begin(self):
+        self.runs = tf.get_variable(
+            "runs", [], tf.int64, tf.zeros_initializer(), trainable=False
+        )
+        self.stop = tf.get_variable(
+            "stop", [], tf.bool, tf.constant_initializer(False)
+        )
+        self.here = tf.get_variable(
+            "here",
+            [],
+            initializer=tf.zeros_initializer(),
+            collections=[tf.GraphKeys.LOCAL_VARIABLES],
+        )
+        self.more = tf.group(self.runs.assign_add(1), self.here.assign_add(0.5))
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs([self.runs, self.stop])
+
+    def after_run(self, run_context, run_values):
+        runs, stop = run_values.results
+        assert not stop
+        self.fetched.append(int(runs))
+        run_context.session.run(self.more)
+        self.read.append(
+            [*map(float, run_context.session.run([self.runs, self.here]))]
+        )
+
+
+@pytest.mark.parametrize("cores", [False, True])
+def test_a_variable_of_a_hook_is_saved_and_resumed(tmp_path, cores):
+    hook = Counting()
+    program = made(tmp_path, use_tpu=cores)
+    program.train(fed([X, X]), hooks=[hook], steps=2)
+    assert hook.fetched == [0, 1]
+    assert hook.read == [[1, 0.5], [2, 1.0]]
+    names = ["global_step", "runs", "stop", "w"]
+    assert sorted(program.get_variable_names()) == names
+    saved = kte.load_variable(tmp_path, "runs")
+    assert saved == 2 and saved.dtype == np.int64
+    # The same graph, and then the graph of another process.
+    again = Counting()
+    program.train(fed([X]), hooks=[again], steps=1)
+    assert again.fetched == [2] and again.read == [[3, 0.5]]
+    other = Counting()
+    made(tmp_path, use_tpu=cores).train(fed([X]), hooks=[other], steps=1)
+    assert other.fetched == [3] and other.read == [[4, 0.5]]
+
+
+def test_a_checkpoint_may_lack_it(tmp_path):
+    made(tmp_path).train(fed([X]), steps=1)
+    hook = Counting()
+    made(tmp_path).train(fed([X]), hooks=[hook], steps=1)
+    assert hook.read == [[1, 0.5]]
+
+
+def test_hooks_of_other_calls_read_it(tmp_path):
+    program = made(tmp_path)
+    program.train(fed([X, X, X]), hooks=[Counting()], steps=3)
+    evaluated, predicted = Counting(), Counting()
+    program.evaluate(fed([X]), hooks=[evaluated])
+    [*program.predict(fed([X]), hooks=[predicted])]
+    assert evaluated.fetched == predicted.fetched == [3]
+    assert evaluated.read == predicted.read == [[4, 0.5]]
+    assert kte.load_variable(tmp_path, "runs") == 3
+
+
+def test_the_eval_step_counts_batches(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def __init__(self):
+            self.got = []
+
+        def before_run(self, run_context):
+            step = evaluation._get_or_create_eval_step()
+            return tf.train.SessionRunArgs(step)
+
+        def after_run(self, run_context, run_values):
+            step = evaluation._get_or_create_eval_step()
+            read = run_context.session.run(step)
+            self.got.append((int(run_values.results), int(read)))
+
+    hook = Own()
+    program = made(tmp_path)
+    program.train(fed([X]), steps=1)
+    for _ in range(2):
+        program.evaluate(fed([X, X, X]), hooks=[hook])
+    assert hook.got == [(1, 1), (2, 2), (3, 3)] * 2
+    assert "eval_step" not in program.get_variable_names()
+
+
+def test_a_saver_of_tensorflow_saves(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            self.saver = tf.train.Saver()
+
+        def after_run(self, run_context, run_values):
+            step = run_context.session.run(tf.train.get_global_step())
+            self.saver.save(
+                run_context.session, str(tmp_path / "own" / "m"), step
+            )
+
+    (tmp_path / "own").mkdir()
+    program = made(tmp_path / "model")
+    program.train(fed([X, X]), hooks=[Own()], steps=2)
+    prefix = tf.train.latest_checkpoint(str(tmp_path / "own"))
+    assert prefix.endswith("m-2")
+    reader = tf.train.load_checkpoint(prefix)
+    assert reader.get_tensor("w") == [4.0]
+    assert reader.get_tensor("global_step") == 2
+
+
+def test_a_value_is_loaded_into_a_variable(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def begin(self):
+            self.w = tf.global_variables()[1]
+
+        def after_run(self, run_context, run_values):
+            self.w.load([100.0], session=run_context.session)
+
+    made(tmp_path).train(fed([X]), hooks=[Own()], steps=2)
+    assert kte.load_variable(tmp_path, "w") == [100.0]
+
+
+def test_a_variable_made_too_late_is_an_error(tmp_path):
+    class Own(tf.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            late = tf.get_variable("late", [])
+            run_context.session.run(late)
+
+    with pytest.raises(ValueError, match="make its variables in `begin`"):
+        made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
