@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_tpu_estimator.planning.chips import Chip
 
-# How many times as long as the peaks an estimate is where they tell nothing.
+# If an estimate is this many times the peaks, latency limits the step.
 _LATENCY = 4.0
 
 

@@ -21,7 +21,7 @@ from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
 
-# Options whose value is an argument of its own.
+# Options whose value may be the next argument.
 _WITH_VALUE = ("--topology", "--save")
 
 _EPILOG = """\
@@ -141,9 +141,9 @@ def main(name: str, arguments: Sequence[str]) -> int:
 def _parsed(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parses arguments; those behind SCRIPT are the script's, but for two.
+    """Parses arguments; those behind SCRIPT belong to the script.
 
-    `--topology` and `--save` may also be written behind it.
+    Only `--topology` and `--save` may also be written behind it.
     """
     before: list[str] = []
     while arguments and arguments[0].startswith("-"):

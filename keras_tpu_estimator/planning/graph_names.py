@@ -24,7 +24,7 @@ class GraphName(NamedTuple):
 
 
 def of(op_name: str) -> GraphName | None:
-    """Returns what XLA's name of an operation says of a graph, if anything.
+    """Parses the name of a graph's operation in XLA's name, if there is one.
 
     Example:
 

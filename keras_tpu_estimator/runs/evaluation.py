@@ -259,7 +259,7 @@ class EvaluationLoop:
                 if call.any(hooked.after_run()) or self._done == self._steps:
                     break
             hook_list.run_is_made()
-        self._loop_state.wait()
+            self._loop_state.wait()
         result = jax.tree.map(lambda a: np.asarray(a)[()], self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()

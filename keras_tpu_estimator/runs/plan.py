@@ -159,16 +159,18 @@ class LoopPlan:
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
         now = self._clock()
-        # Loops that compile take mostly the time for that, as does the first
-        # one, and a short rest before an end that between loops.
-        seconds = 0.0 if self._last is None else now - self._last
+        if self._is_timed and self._last is not None and is_known:
+            self._measure(steps, now - self._last)
+        self._last = now
+
+    def _measure(self, steps: int, seconds: float) -> None:
+        """Decides how many steps loops have, by the time that one took."""
+        # A short rest before an end spends most of its time between loops.
         is_rest = 2 * steps < self._size and 2 * seconds < self._target
-        is_first = self._last is None
-        if self._is_timed and is_known and not (is_first or is_rest):
+        if not is_rest:
             self._recent = [*self._recent[-4:], (steps, seconds)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
             self._size = min(wanted, 8 * max(n for n, _ in self._recent))
-        self._last = now

@@ -300,7 +300,7 @@ class TrainingLoop:
                         if stops or self._plan.is_done:
                             break
                     hook_list.run_is_made()
-                self._loop_state.wait()
+                    self._loop_state.wait()
                 is_interrupted = self._call.any(
                     self._positions.is_interrupted()
                 )

@@ -206,7 +206,7 @@ def is_saver(value: Any) -> bool:
 
 
 def has_own_retention(saver: Any) -> bool:
-    """Returns whether a `tf.train.Saver` keeps files as nobody does by default.
+    """Returns whether a `tf.train.Saver` has other than default retention.
 
     The defaults are those of `tf.train.Saver` and of `RunConfig`.
     """

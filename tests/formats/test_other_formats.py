@@ -75,15 +75,29 @@ def saved_by_safetensors(folder):
     return folder / "model.safetensors"
 
 
+def can_write(numpy, dtype):
+    """Whether the installed safetensors, which may be old, has a dtype."""
+    from safetensors import SafetensorError
+
+    try:
+        numpy.save({"x": np.zeros(1, dtype)})
+    except SafetensorError:
+        return False
+    return True
+
+
 def test_each_dtype_of_safetensors_is_read(tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="an extra")
     arrays = {}
     path = tmp_path / "model.safetensors"
     for dtype in SAFE_DTYPES:
         dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+        if not can_write(numpy, dtype):
+            continue
         arrays[f"{dtype}"] = np.arange(6).reshape(2, 3).astype(dtype)
         arrays[f"{dtype}/scalar"] = np.ones((), dtype)
         arrays[f"{dtype}/empty"] = np.zeros((0, 3), dtype)
+    assert len(arrays) > 9
     numpy.save_file(arrays, path)
     reader = kte.load_checkpoint(path)
     for name, value in arrays.items():
@@ -94,8 +108,9 @@ def test_each_dtype_of_safetensors_is_read(tmp_path):
         ):
             assert read.dtype == value.dtype
             np.testing.assert_array_equal(read, value, err_msg=name)
-    part = reader.get_part("float8_e4m3fn", np.s_[1:2, :2])
-    np.testing.assert_array_equal(part, arrays["float8_e4m3fn"][1:2, :2])
+    for name in {"bfloat16", "float8_e4m3fn"} & arrays.keys():
+        part = reader.get_part(name, np.s_[1:2, :2])
+        np.testing.assert_array_equal(part, arrays[name][1:2, :2])
 
 
 def test_a_file_of_empty_arrays_is_read(tmp_path):

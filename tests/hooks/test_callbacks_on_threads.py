@@ -136,7 +136,7 @@ def test_the_end_of_a_training_waits_for_who_looks(tmp_path):
 
 
 class Delegating(keras.callbacks.Callback):
-    """Reads and assigns weights on a thread of its own."""
+    """Reads and assigns weights on a separate thread."""
 
     def __init__(self):
         super().__init__()

@@ -135,10 +135,10 @@ def at_second_signal(estimator, host, monkeypatch):
         wait(losses)
         if np.shape(losses) != (RUN,):
             return
-        # A run is awaited twice: before it is told of, and when it has been.
+        # The save waits for its run first, so the next run is interrupted.
         if all(losses is not each for each in awaited):
             awaited.append(losses)
-        if len(awaited) == 2:
+        if len(awaited) == 3:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 

@@ -36,7 +36,7 @@ def order_of(graph):
 
 @pytest.fixture
 def variable():
-    """A variable in a graph of its own."""
+    """A variable in a new graph."""
     with tf.Graph().as_default():
         yield tf.get_variable("v", [2], use_resource=True)
 

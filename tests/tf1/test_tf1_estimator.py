@@ -82,7 +82,7 @@ def test_predictions_of_a_whole_batch(tmp_path):
         return tf.data.Dataset.from_tensor_slices({"x": X}).batch(4)
 
     rows = list(made.predict(input_fn))
-    # The mean of a smaller batch is that of its own rows.
+    # The mean of a smaller batch is over its rows only.
     expected = [X[:4].mean() + w, X[4:].mean() + w]
     np.testing.assert_allclose([r["mean"][0] for r in rows], expected)
     (row, _) = made.predict(input_fn, "sum")

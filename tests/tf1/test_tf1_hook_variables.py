@@ -28,7 +28,7 @@ def made(tmp_path, **settings):
 
 
 class Counting(tf.train.SessionRunHook):
-    """Counts runs in a variable of its own, and fetches it."""
+    """Counts runs in a variable that it makes, and fetches it."""
 
     def __init__(self):
         self.fetched, self.read = [], []

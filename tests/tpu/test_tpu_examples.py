@@ -53,7 +53,7 @@ ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 # The compiler has other programs of their kind in each run.
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
-# Without programs of their own, or with an export that they read again.
+# They have no programs, or read their export again.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
 # What some of them import that need not be installed.
 LIBRARIES = {"jax_model": ("flax", "optax")}

@@ -277,7 +277,7 @@ class DeviceLoop:
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
-        # Each host reads the flags of its own devices.
+        # Each process reads the flags of its devices.
         cut = stacked.pop(CUT, {})
         stacked, newest = cores.whole_on_hosts((stacked, newest))
         return assigned, metrics, losses, stacked, newest | {CUT: cut}

@@ -163,7 +163,7 @@ class ShownValues:
 
     @contextlib.contextmanager
     def apart(self, keeps: bool) -> Iterator[None]:
-        """Lets the variables have arrays of their own in a `with` block.
+        """Gives the variables separate arrays in a `with` block.
 
         For Keras's own loops, which use up the arrays that variables have.
 

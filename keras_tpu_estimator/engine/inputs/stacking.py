@@ -160,7 +160,7 @@ class Stacker:
         self._pieces = pieces
         self._max_bytes = stack_size
         self._room = room
-        # What comes before the other pieces.
+        # Pieces that come before the others.
         self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
 

@@ -55,7 +55,7 @@ class Writer:
             name="checkpoint-writer",
         )
         with _LOCK:
-            # If it cannot start, nobody waits for its end.
+            # A thread that cannot start is not registered.
             thread.start()
             _IN_FLIGHT.setdefault(path, set()).add(thread)
         self._thread = thread

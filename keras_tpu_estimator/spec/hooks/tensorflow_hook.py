@@ -119,7 +119,7 @@ class TensorFlowHook(LoopHook):
         return super().run_ends(start) if does else ()
 
     def _has_own(self, name: str) -> bool:
-        """Returns whether the hook, or its class, has a method of its own."""
+        """Returns whether the hook, or its class, overrides a method."""
         method = getattr(self.hook, name)
         base = getattr(_train().SessionRunHook, name)
         return getattr(method, "__func__", method) is not base

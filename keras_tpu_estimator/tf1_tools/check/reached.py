@@ -37,7 +37,7 @@ _CALLERS = (
     "tf.scan",
     "tf.while_loop",
 )
-# What calls the function `main` of the script if it is given none.
+# Functions that call the script's `main` if they are given no other.
 _STARTERS = ("absl.app.run", "tf.app.run")
 # What is called of an object without its name.
 _UNNAMED = ("build", "call", "input_fn", "model_fn")
