@@ -183,7 +183,7 @@ class Training:
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
         with context.pipeline(
-            mode, self.input_fn, steps, plan.chunk, start
+            mode, self.input_fn, steps, plan.chunk, plan.room, start
         ) as pipeline:
             self._check_fits(checkpoint, pipeline)
             with stage_ahead(
@@ -276,8 +276,9 @@ class TrainingLoop:
                 start = values.step
                 if not self._step.counts_once:
                     first = self._count_by_value(first)
+                every = self._context.steps_between_hooks
                 self._plan.end_at(
-                    end - start for end in hook_list.run_ends(start)
+                    end - start for end in hook_list.run_ends(start, every)
                 )
                 states = self._hook_states(hook_list, checkpoint)
                 self._positions.states = states
@@ -313,8 +314,10 @@ class TrainingLoop:
     def _count_by_value(self, first: StagedSteps) -> StagedSteps:
         """Plans each loop after the one before; returns the first of them."""
         plan, use_tpu = self._plan, self._context.placement.use_tpu
+        unchosen = self._context.steps_between_hooks
         self._infeed = RecutLoops(
-            first, self._infeed, lambda: plan.next_size if use_tpu else 1
+            *(first, self._infeed),
+            lambda: plan.next_size(unchosen) if use_tpu else 1,
         )
         return next(self._infeed)
 
@@ -359,7 +362,8 @@ class TrainingLoop:
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
         assigned, metrics, losses, outputs = self._runtime.loop.run(
-            step, values, metrics, staged.data, step.named_among(fetch)
+            *(step, values, metrics, staged.data, staged.steps),
+            step.named_among(fetch),
         )
         self._context.hosts.ran()
         numbers: Sequence[int] = range(
@@ -401,7 +405,7 @@ class TrainingLoop:
         return (
             (cores.mesh is None or cores.platform != "cpu")
             and not self._context.hosts.are_several
-            and not self._plan.is_timed
+            and (not self._plan.is_timed or self._plan.follows_hooks)
             and self._step.counts_once
             and self._hooks.allows_run_ahead
         )
