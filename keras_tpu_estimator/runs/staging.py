@@ -84,6 +84,10 @@ class StagedInput(Protocol):
     def __iter__(self) -> Iterator[StagedSteps]:
         """Returns itself."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take_ready` returns steps."""
+
     def take_ready(self) -> StagedSteps | None:
         """Returns the next steps if they are ready and may run ahead."""
 
@@ -192,7 +196,7 @@ def begin_loops(
     first: StagedSteps,
     infeed: StagedInput,
     hooks: HookList,
-    runs_ahead: bool = False,
+    runs_ahead: Callable[[], bool] = lambda: False,
 ) -> Iterator[StagedSteps | None]:
     """Yields what each loop begins with, and `None` at the end of the input.
 
@@ -203,12 +207,12 @@ def begin_loops(
         infeed: The others, without those that loops have taken.
         hooks: Told that a loop is made before the next one begins.
         runs_ahead: Whether the next one, if its input is ready, may begin
-            before that; who runs it has to tell them then.
+            before that; its caller must tell them then. Defaults to never.
     """
     staged: StagedSteps | None = first
     while staged is not None:
         yield staged
-        staged = infeed.take_ready() if runs_ahead else None
+        staged = infeed.take_ready() if runs_ahead() else None
         if staged is None:
             hooks.run_is_made()  # Before input that may be long in coming.
             staged = next(infeed, None)

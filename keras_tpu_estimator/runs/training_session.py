@@ -69,6 +69,10 @@ class TrainingSession(Session):
         self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
+        # The names of what is due by the clock of this host, and what was due
+        # anywhere when hosts agreed last.
+        self.due_here: set[str] = set()
+        self.due_anywhere: frozenset[str] = frozenset()
         self._validated: dict[Version, dict[str, Any]] = {}
 
     @property
@@ -84,6 +88,16 @@ class TrainingSession(Session):
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Whether something is so on any host; all hosts ask at once."""
         return self._call.any(is_so, "session.is_so_anywhere")
+
+    def is_due_anywhere(self, name: str, is_due: bool) -> bool:
+        """Whether something is due here, or was due after the last run."""
+        if not self._call.is_with_others:
+            return is_due
+        if name in self.due_anywhere:
+            return True
+        if is_due:
+            self.due_here.add(name)
+        return False
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait."""
